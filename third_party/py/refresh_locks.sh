@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Resolves requirements.in anew into one lock file per supported Python version.
+# Run from anywhere:   third_party/py/refresh_locks.sh
+set -euo pipefail
+cd "$(dirname "$0")"
+
+environment=$(mktemp -d)
+trap 'rm -rf "$environment"' EXIT
+python3 -m venv "$environment"
+"$environment/bin/pip" install --quiet uv
+
+# The newest JAX that each Python version has. The supported range begins at the
+# JAX of the oldest Python; see README.md.
+declare -A jax=([3.11]=0.10.2 [3.12]=0.12.0.1 [3.13]=0.12.0.1)
+for python in "${!jax[@]}"; do
+  "$environment/bin/uv" pip compile --quiet requirements.in \
+    --upgrade --generate-hashes --no-emit-index-url --no-header \
+    --constraint <(echo "jax==${jax[$python]}") \
+    --python-version "$python" --python-platform x86_64-manylinux_2_31 \
+    --no-annotate --output-file "requirements_lock_${python/./_}.txt"
+done
