@@ -1,0 +1,72 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Errors that input can cause, as values.
+//
+// Functions return Result<T>; nothing here throws or aborts. A message says
+// what was wrong, with which object, the value found, the value expected and
+// what to do. Two places turn an Error into something else: binding/
+// error_to_python.h (a Python exception) and ffi/error_to_ffi.h (ffi::Error).
+//
+//   Result<int> Half(int n) {
+//     if (n % 2 != 0) return InvalidArgument("n must be even, got ", n, ".");
+//     return n / 2;
+//   }
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
+
+#include <expected>
+#include <sstream>
+#include <string>
+
+namespace jte {
+
+enum class ErrorCode {
+  kInvalidArgument,     // Python: ValueError
+  kFailedPrecondition,  // Python: RuntimeError (called at the wrong time)
+  kNotFound,            // Python: KeyError
+  kUnimplemented,       // Python: NotImplementedError
+};
+
+struct Error {
+  ErrorCode code;
+  std::string message;
+};
+
+template <typename T>
+using Result = std::expected<T, Error>;
+
+// Concatenates anything that can be written to a stream. For messages, not for
+// hot paths.
+template <typename... Parts>
+std::string StrCat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+template <typename... Parts>
+std::unexpected<Error> InvalidArgument(const Parts&... parts) {
+  return std::unexpected(Error{ErrorCode::kInvalidArgument, StrCat(parts...)});
+}
+
+template <typename... Parts>
+std::unexpected<Error> FailedPrecondition(const Parts&... parts) {
+  return std::unexpected(
+      Error{ErrorCode::kFailedPrecondition, StrCat(parts...)});
+}
+
+template <typename... Parts>
+std::unexpected<Error> NotFound(const Parts&... parts) {
+  return std::unexpected(Error{ErrorCode::kNotFound, StrCat(parts...)});
+}
+
+template <typename... Parts>
+std::unexpected<Error> Unimplemented(const Parts&... parts) {
+  return std::unexpected(Error{ErrorCode::kUnimplemented, StrCat(parts...)});
+}
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
