@@ -1,0 +1,20 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Numbers that the buffer format fixes. C++: cc/layout/constants.h."""
+
+# Embedding id and sample id of a cell that holds no entry: the largest int32.
+# The gain of such a cell is NaN, so that code which reads one by mistake shows
+# it.
+PADDING_VALUE = 2**31 - 1
+
+# Every partition starts at a multiple of this many cells. Vocabulary per shard
+# and embedding dimension are padded to multiples of it too.
+ALIGNMENT = 8
+
+# A block of row pointers has at least this many entries.
+MIN_ROW_POINTERS_PER_BLOCK = 8
+
+# Buckets that minibatching splits the columns of a step into, and so the
+# largest number of minibatches.
+MAX_MINIBATCHES = 64
