@@ -57,12 +57,18 @@ def num_sparsecores_per_device(device: DeviceLike | None = None) -> int:
     )
   if kind in NUM_SC_PER_DEVICE_MAP:
     return NUM_SC_PER_DEVICE_MAP[kind]
-  if getattr(device, "platform", kind) in _EMULATING_PLATFORMS:
+  if emulates_sparsecores(device):
     return _num_emulated_sparsecores()
   raise ValueError(
       f"Unknown sparsecore count for device kind {kind!r}. Known kinds:"
       f" {', '.join(sorted(NUM_SC_PER_DEVICE_MAP))}. Pass num_sc_per_device."
   )
+
+
+def emulates_sparsecores(device: DeviceLike) -> bool:
+  """Whether `device` runs the programs without having SparseCores."""
+  # What a GPU calls its kind is a product name; its platform tells.
+  return getattr(device, "platform", device.device_kind) in _EMULATING_PLATFORMS
 
 
 def resolve_num_sc_per_device(num_sc_per_device: int | None) -> int:
