@@ -33,7 +33,9 @@ struct Topology {
   int64_t global_device_count = 1;
   int64_t num_sc_per_device = 1;
 
-  int64_t num_scs() const { return global_device_count * num_sc_per_device; }
+  constexpr int64_t num_scs() const {
+    return global_device_count * num_sc_per_device;
+  }
 };
 
 // P: entries in one block of row pointers.

@@ -1,0 +1,163 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/planner/planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "jax_tpu_embedding/sparsecore/cc/planner/group.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/pack.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/validate.h"
+
+namespace jte {
+namespace {
+
+// The features of `tables`, in flattened order.
+std::vector<FeatureIndex> FeaturesOf(const Model& model,
+                                     std::span<const TableIndex> tables) {
+  std::vector<FeatureIndex> features;
+  for (size_t f = 0; f < model.features.size(); ++f) {
+    if (std::ranges::count(tables, model.features[f].table) > 0) {
+      features.push_back(f);
+    }
+  }
+  return features;
+}
+
+std::string JoinedNames(const Model& model,
+                        std::span<const TableIndex> tables) {
+  std::string name;
+  for (const TableIndex t : tables) {
+    if (!name.empty()) name += '_';
+    name += model.tables[t].name;
+  }
+  return name;
+}
+
+Result<TableIndex> FindTable(const Model& model, std::string_view name,
+                             std::string_view stack_name) {
+  const auto table = std::ranges::find(model.tables, name, &Table::name);
+  if (table == model.tables.end()) {
+    return NotFound("Stack ", stack_name, ": no feature has a table called ",
+                    name, ".");
+  }
+  return table - model.tables.begin();
+}
+
+// Values that a stack holds only because its tables are not equally wide.
+int64_t ExcessPadding(const Model& model, const Stack& stack) {
+  int64_t excess = 0;
+  for (const TablePlacement& placement : stack.tables) {
+    const int64_t dim = PaddedEmbeddingDim(model.tables[placement.table]);
+    excess += placement.padded_vocabulary_size * (stack.embedding_dim - dim);
+  }
+  return excess;
+}
+
+}  // namespace
+
+Result<Plan> PlanAutoStack(const Model& model,
+                           const AutoStackOptions& options) {
+  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  if (options.activation_mem_bytes_limit < 0) {
+    return InvalidArgument(
+        "activation_mem_bytes_limit must not be negative, got ",
+        options.activation_mem_bytes_limit, ".");
+  }
+  const int64_t rotation =
+      options.rotation.value_or(model.topology.num_sc_per_device);
+  const Load capacity{
+      .activation_bytes = options.activation_mem_bytes_limit,
+      .rows = std::numeric_limits<int32_t>::max(),
+  };
+  const std::vector<Load> loads = TableLoads(model);
+
+  Plan plan;
+  for (const std::vector<TableIndex>& group : GroupTables(model)) {
+    std::vector<Load> group_loads;
+    for (const TableIndex t : group) group_loads.push_back(loads[t]);
+    for (const std::vector<size_t>& bin : FirstFit(group_loads, capacity)) {
+      std::vector<TableIndex> tables;
+      for (const size_t i : bin) tables.push_back(group[i]);
+      std::string name = JoinedNames(model, tables);
+      if (auto ok = ValidateGroup(model, tables, name); !ok) {
+        return std::unexpected(ok.error());
+      }
+      plan.stacks.push_back(PlaceStack(model, std::move(name), tables,
+                                       FeaturesOf(model, tables), rotation));
+    }
+  }
+  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
+    return std::unexpected(ok.error());
+  }
+  return plan;
+}
+
+Result<Plan> PlanStackTables(const Model& model,
+                             const StackTablesOptions& options) {
+  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  std::vector<TableIndex> tables;
+  for (const std::string& name : options.table_names) {
+    Result<TableIndex> table = FindTable(model, name, options.stack_name);
+    if (!table) return std::unexpected(table.error());
+    tables.push_back(*table);
+  }
+  if (auto ok = ValidateGroup(model, tables, options.stack_name); !ok) {
+    return std::unexpected(ok.error());
+  }
+
+  Plan plan;
+  plan.stacks.push_back(
+      PlaceStack(model, options.stack_name, tables, FeaturesOf(model, tables),
+                 options.rotation.value_or(model.topology.num_sc_per_device)));
+  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
+    return std::unexpected(ok.error());
+  }
+
+  const Stack& stack = plan.stacks.front();
+  if (const int64_t excess = ExcessPadding(model, stack); excess > 0) {
+    std::string message = StrCat(
+        "Stack ", stack.name, ": its tables are padded to ",
+        stack.embedding_dim, " columns, the width of the widest, which adds ",
+        excess, " values. Stack tables of equal width to avoid that.");
+    if (options.fail_on_excess_padding) return InvalidArgument(message);
+    plan.warnings.push_back(std::move(message));
+  }
+  return plan;
+}
+
+Result<Plan> PlanStackAlone(const Model& model) {
+  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  Plan plan;
+  for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
+    const Table& table = model.tables[t];
+    if (table.is_stacked) continue;
+    if (table.stack_name != table.name) {
+      return InvalidArgument(
+          "Invalid stacking: table ", table.name, " has no stack, but says ",
+          "that it is in ", table.stack_name,
+          ". Reset both, stacked_table_spec and setting_in_stack, to None.");
+    }
+    const std::vector<TableIndex> tables = {t};
+    if (auto ok = ValidateGroup(model, tables, table.name); !ok) {
+      return std::unexpected(ok.error());
+    }
+    std::vector<FeatureIndex> features = FeaturesOf(model, tables);
+    std::ranges::sort(features, {}, [&model](FeatureIndex f) {
+      return std::string_view(model.features[f].name);
+    });
+    plan.stacks.push_back(
+        PlaceStack(model, table.name, tables, features, /*rotation=*/0));
+  }
+  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
+    return std::unexpected(ok.error());
+  }
+  return plan;
+}
+
+}  // namespace jte

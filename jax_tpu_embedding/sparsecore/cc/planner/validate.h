@@ -1,0 +1,35 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What a plan requires of its input. Everything else in the planner may assume
+// that these checks passed.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
+
+#include <span>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
+
+namespace jte {
+
+// Counts and sizes are positive and small enough, names are unique and features
+// name tables that exist.
+Result<void> ValidateModel(const Model& model);
+
+// `tables` may become the stack `stack_name`: none is in another stack, none is
+// listed twice, no other stack has the name, and they agree on optimizer,
+// combiner and quantization.
+Result<void> ValidateGroup(const Model& model,
+                           std::span<const TableIndex> tables,
+                           std::string_view stack_name);
+
+// The rows of each stack can be numbered in int32, and names are unique, also
+// among the stacks that `model` has already.
+Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
