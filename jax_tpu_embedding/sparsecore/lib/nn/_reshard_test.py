@@ -1,0 +1,196 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import math
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import hypothesis
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn import _plan
+from jax_tpu_embedding.sparsecore.lib.nn import _reshard
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
+
+# Few examples: every new shape compiles its own operations.
+hypothesis.settings.register_profile(
+    "deterministic", derandomize=True, deadline=None, max_examples=10
+)
+hypothesis.settings.load_profile("deterministic")
+
+
+def _features(shapes):
+  """One feature per table; shapes: table name -> (rows, columns)."""
+  return [
+      embedding_spec.FeatureSpec(
+          name=f"f{name}",
+          table_spec=embedding_spec.TableSpec(
+              name=name,
+              vocabulary_size=rows,
+              embedding_dim=columns,
+              optimizer=embedding_spec.AdagradOptimizerSpec(),
+          ),
+          input_shape=(16, 1),
+          output_shape=(16, columns),
+      )
+      for name, (rows, columns) in shapes.items()
+  ]
+
+
+def _stacked(shapes, devices, num_sc_per_device):
+  """Table specs, all in one stack."""
+  features = _features(shapes)
+  _plan.stack_tables(features, list(shapes), devices, num_sc_per_device)
+  return _plan.get_table_specs(features)
+
+
+def _rows(first, shape):
+  """A table whose row i is filled with first + i."""
+  return np.repeat(first + np.arange(shape[0])[:, None], shape[1], axis=1)
+
+
+class StackAndShardTest(parameterized.TestCase):
+
+  def test_places_rows_by_mod_sharding(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    tables = {"a": _rows(0, (10, 2)), "b": _rows(100, (17, 3))}
+    stacked = _reshard.stack_and_shard_tables(specs, tables, 2, pad_value=-1)
+    self.assertEqual(list(stacked), ["a_b"])
+    self.assertEqual(stacked["a_b"].dtype, jnp.float32)
+    self.assertEqual(stacked["a_b"].shape, (2, 24, 8))
+    np.testing.assert_array_equal(
+        stacked["a_b"][:, :, 0],
+        [
+            [0, 2, 4, 6, 8] + 3 * [-1] + list(range(100, 117, 2)) + 7 * [-1],
+            [1, 3, 5, 7, 9] + 3 * [-1] + list(range(101, 117, 2)) + 8 * [-1],
+        ],
+    )
+    # Columns beyond a table's are padding too.
+    np.testing.assert_array_equal(stacked["a_b"][0, 0], [0, 0] + 6 * [-1])
+
+  def test_rotates_tables(self):
+    specs = _stacked({"a": (40, 8), "b": (33, 8)}, 2, 2)
+    tables = {"a": _rows(0, (40, 8)), "b": _rows(100, (33, 8))}
+    stacked = _reshard.stack_and_shard_tables(specs, tables, 4)["a_b"]
+    self.assertEqual(stacked.shape, (4, 32, 8))
+    np.testing.assert_array_equal(stacked[:, 0, 0], [0, 1, 2, 3])
+    np.testing.assert_array_equal(stacked[:, 16, 0], [102, 103, 100, 101])
+    self.assertTrue(np.isnan(stacked[0, 10, 0]))
+
+  def test_rows_of_absent_tables_are_zero(self):
+    specs = _stacked({"a": (8, 8), "b": (8, 8), "c": (8, 8)}, 1, 1)
+    stacked = _reshard.stack_and_shard_tables(
+        {"b": specs["b"]}, {"b": _rows(1, (8, 8))}, 1
+    )
+    np.testing.assert_array_equal(
+        stacked["a_b_c"][0, :, 0], [0] * 8 + list(range(1, 9)) + [0] * 8
+    )
+
+  def test_entries_may_be_trees(self):
+    specs = _stacked({"a": (8, 8), "b": (8, 8)}, 1, 1)
+    slots = embedding_spec.AdagradSlotVariables
+    tables = {
+        name: (_rows(0, (8, 8)), slots(accumulator=_rows(100, (8, 8))))
+        for name in specs
+    }
+    table, slot = _reshard.stack_and_shard_tables(specs, tables, 1)["a_b"]
+    self.assertEqual(table[0, 9, 0], 1)
+    self.assertEqual(slot.accumulator[0, 9, 0], 101)
+    back = _reshard.unshard_and_unstack_tables(specs, {"a_b": (table, slot)}, 1)
+    jax.tree.map(np.testing.assert_array_equal, back, tables)
+
+  @parameterized.named_parameters(
+      ("missing_table", {"a": np.zeros((10, 2))}, 2, "b"),
+      (
+          "wrong_shape",
+          {"a": np.zeros((10, 2)), "b": np.zeros((16, 3))},
+          2,
+          r"Table 'b': expected an array of shape \(17, 3\), got \(16, 3\)",
+      ),
+      (
+          "other_number_of_shards",
+          {"a": np.zeros((10, 2)), "b": np.zeros((17, 3))},
+          4,
+          "was not planned for 4 shards",
+      ),
+  )
+  def test_tables_that_do_not_fit_raise(self, tables, num_shards, message):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    with self.assertRaisesRegex(ValueError, message):
+      _reshard.stack_and_shard_tables(specs, tables, num_shards)
+
+  def test_unprepared_tables_raise(self):
+    specs = _plan.get_table_specs(_features({"a": (10, 2)}))
+    with self.assertRaisesRegex(AssertionError, "Table a is not stacked"):
+      _reshard.stack_and_shard_tables(specs, {"a": np.zeros((10, 2))}, 2)
+
+
+class UnshardAndUnstackTest(parameterized.TestCase):
+
+  def test_missing_stack_raises(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    with self.assertRaisesRegex(ValueError, "lacks its stack 'a_b'"):
+      _reshard.unshard_and_unstack_tables(specs, {}, 2)
+
+  def test_stack_of_another_shape_raises(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    with self.assertRaisesRegex(
+        ValueError, r"shape \(2, 24, 8\) or \(48, 8\), got \(2, 23, 8\)"
+    ):
+      _reshard.unshard_and_unstack_tables(
+          specs, {"a_b": np.zeros((2, 23, 8))}, 2
+      )
+
+  def test_tables_planned_for_other_shards_raise(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    with self.assertRaisesRegex(ValueError, "was not planned for 3 shards"):
+      _reshard.unshard_and_unstack_tables(
+          specs, {"a_b": np.zeros((3, 16, 8))}, 3
+      )
+
+  @hypothesis.given(
+      st.lists(
+          st.tuples(st.integers(1, 100), st.integers(1, 16)),
+          min_size=1,
+          max_size=4,
+      ),
+      st.integers(1, 3),
+      st.integers(1, 3),
+      st.booleans(),
+      st.booleans(),
+  )
+  def test_undoes_stacking(
+      self, shapes, devices, num_sc_per_device, is_flat, is_list
+  ):
+    shapes = {f"t{i}": shape for i, shape in enumerate(shapes)}
+    specs = _stacked(shapes, devices, num_sc_per_device)
+    rng = np.random.default_rng(0)
+    tables = {
+        name: rng.standard_normal(shape, np.float32)
+        for name, shape in shapes.items()
+    }
+    if is_list:
+      specs, tables = list(specs.values()), list(tables.values())
+    num_shards = devices * num_sc_per_device
+    stacks = _reshard.stack_and_shard_tables(specs, tables, num_shards)
+    if is_flat:
+      stacks = {
+          name: stack.reshape(-1, stack.shape[-1])
+          for name, stack in stacks.items()
+      }
+    back = _reshard.unshard_and_unstack_tables(specs, stacks, num_shards)
+    jax.tree.map(np.testing.assert_array_equal, back, tables)
+    # Nothing but the tables is in the stacks.
+    (stack,) = stacks.values()
+    self.assertEqual(
+        np.count_nonzero(~np.isnan(stack)),
+        sum(math.prod(shape) for shape in shapes.values()),
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()
