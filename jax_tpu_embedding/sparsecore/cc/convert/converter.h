@@ -1,0 +1,74 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Ids of a batch to the buffers that a lookup reads.
+//
+//   auto stacks = PlanConversion(features, options);
+//   ... allocate CsrBuffers for each of *stacks ...
+//   auto stats = Convert(*stacks, allow_id_dropping, buffers, executor);
+//
+// Convert runs one task per (stack, local device, SparseCore):
+//
+//   extract -> sort -> [split into minibatches, a later stage] -> fill
+//
+// Its output depends neither on the executor nor on the order of the features.
+// Both functions may be called from any number of threads at once.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CONVERTER_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CONVERTER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+
+namespace jte {
+
+struct ConvertOptions {
+  Topology topology;
+  // Whether ids beyond a limit or a buffer are dropped and counted, instead of
+  // being an error.
+  bool allow_id_dropping = false;
+  bool enable_minibatching = false;
+};
+
+struct StackedFeature {
+  FeatureInput feature;
+  StackSpec stack;
+};
+
+// Groups features by the name of their stack, in order of first appearance, and
+// checks the request. Where the specs of a stack differ, that of the feature
+// with the smallest row offset holds.
+//
+// Errors: no feature; those of CheckTopology, CooCellsPerDevice and PlanStack;
+// kUnimplemented with enable_minibatching.
+Result<std::vector<StackPlan>> PlanConversion(
+    std::vector<StackedFeature> features, const ConvertOptions& options);
+
+// `buffers` has an element for each stack, each of
+// local_device_count * RowPointersPerDevice row pointers and
+// local_device_count * coo_cells_per_device cells, device after device. Every
+// element is written. On error their content is unspecified.
+//
+// Errors: an id outside its table; without allow_id_dropping, partitions
+// beyond a limit and buffers that are too small, all in one message.
+Result<std::vector<StackStats>> Convert(std::span<const StackPlan> stacks,
+                                        bool allow_id_dropping,
+                                        std::span<const CsrBuffers> buffers,
+                                        Executor& executor);
+
+// Ids to read plus cells to write: what Convert has to do, for callers that
+// choose an executor.
+int64_t ConversionWork(std::span<const StackPlan> stacks);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CONVERTER_H_

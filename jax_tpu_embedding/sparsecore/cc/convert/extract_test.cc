@@ -1,0 +1,184 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/extract.h"
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
+
+namespace jte {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// One local device of G = 1, S = 2, N = 2 unless said.
+StackPlan Plan(const std::string& combiner, std::vector<FeatureInput> features,
+               const Topology& topology = {.num_sc_per_device = 2}) {
+  auto plan =
+      PlanStack({.name = "s",
+                 .combiner = combiner,
+                 .max_ids_per_partition = 8,
+                 .max_unique_ids_per_partition = 8},
+                topology.num_sc_per_device * 64, std::move(features), topology);
+  EXPECT_TRUE(plan) << plan.error().message;
+  return *std::move(plan);
+}
+
+FeatureInput Ragged(std::span<const int32_t> ids,
+                    std::span<const int64_t> row_splits) {
+  return {.name = "f",
+          .vocabulary_size = 10,
+          .batch = {.ids = ids,
+                    .num_samples = std::ssize(row_splits) - 1,
+                    .row_splits = row_splits}};
+}
+
+// (partition, row, sample) and gain of an element.
+struct Id {
+  uint32_t partition;
+  uint32_t row;
+  int32_t sample;
+  float gain;
+  friend bool operator==(const Id&, const Id&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const Id& id) {
+    return out << '(' << id.partition << ' ' << id.row << ' ' << id.sample
+               << ' ' << id.gain << ')';
+  }
+};
+
+std::vector<Id> Extract(const StackPlan& plan, int64_t local_sc) {
+  Scratch scratch;
+  const auto extracted = ExtractIds(plan, local_sc, scratch);
+  EXPECT_TRUE(extracted) << extracted.error().message;
+  std::vector<Id> ids;
+  for (uint64_t element : extracted->elements) {
+    const auto [sample, gain] = std::visit(
+        [element](const auto& gains) {
+          return gains[SortKey::PayloadOf(element)];
+        },
+        extracted->gains);
+    ids.push_back({plan.sort_key.PartitionOf(element),
+                   plan.sort_key.RowOf(SortKey::KeyOf(element)), sample, gain});
+  }
+  return ids;
+}
+
+TEST(ExtractIdsTest, GivesEachSparseCoreItsSamples) {
+  const std::vector<int32_t> ids = {0, 0, 3, 5, 2, 1};
+  const std::vector<int64_t> splits = {0, 3, 5, 5, 6};
+  const StackPlan plan = Plan("mean", {Ragged(ids, splits)});
+  const float third = 1.0f / 3.0f;
+  EXPECT_THAT(
+      Extract(plan, 0),
+      ElementsAre(Id{0, 0, 0, third}, Id{0, 0, 0, third}, Id{1, 1, 0, third},
+                  Id{1, 2, 1, 0.5f}, Id{0, 1, 1, 0.5f}));
+  EXPECT_THAT(Extract(plan, 1), ElementsAre(Id{1, 0, 1, 1.0f}));
+}
+
+TEST(ExtractIdsTest, SumWithoutWeightsHasUnitGains) {
+  const std::vector<int32_t> ids = {4, 7};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {
+      .ids = std::span<const int32_t>(ids), .num_samples = 2, .valency = 1};
+  EXPECT_THAT(Extract(Plan("sum", {feature}), 1),
+              ElementsAre(Id{1, 3, 0, 1.0f}));
+}
+
+TEST(ExtractIdsTest, DividesWeightsByWhatTheCombinerSays) {
+  const std::vector<int64_t> ids = {1, 2, 3, 4};
+  const std::vector<float> weights = {3, 4, 1, 3};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {.ids = std::span<const int64_t>(ids),
+                   .weights = std::span<const float>(weights),
+                   .num_samples = 2,
+                   .valency = 2};
+  EXPECT_THAT(Extract(Plan("sqrtn", {feature}), 0),
+              ElementsAre(Id{1, 0, 0, 0.6f}, Id{0, 1, 0, 0.8f}));
+  EXPECT_THAT(Extract(Plan("mean", {feature}), 1),
+              ElementsAre(Id{1, 1, 0, 0.25f}, Id{0, 2, 0, 0.75f}));
+}
+
+TEST(ExtractIdsTest, ShiftsTheSamplesAndRowsOfStackedFeatures) {
+  const std::vector<int32_t> ids = {0, 1};
+  FeatureInput a = {.name = "a", .vocabulary_size = 10};
+  a.batch = {
+      .ids = std::span<const int32_t>(ids), .num_samples = 2, .valency = 1};
+  FeatureInput b = a;
+  b.name = "b";
+  b.transform = {.row_offset = 2, .col_offset = 2 * 5, .col_shift = 1};
+  // Features by row offset, whatever their order.
+  EXPECT_THAT(Extract(Plan("sum", {b, a}), 0),
+              ElementsAre(Id{0, 0, 0, 1.0f}, Id{1, 5, 1, 1.0f}));
+  EXPECT_THAT(Extract(Plan("sum", {b, a}), 1),
+              ElementsAre(Id{1, 0, 0, 1.0f}, Id{0, 5, 1, 1.0f}));
+}
+
+TEST(ExtractIdsTest, AgreesWithIdTransformForAnyNumberOfSparseCores) {
+  std::mt19937 random(1);
+  for (int64_t num_scs : {1, 2, 3, 5, 7, 8, 12, 100, 257}) {
+    FeatureInput feature = {.name = "f", .vocabulary_size = 1000003};
+    feature.transform = {
+        .col_offset = num_scs * 77,
+        .col_shift = static_cast<int64_t>(random() % (3 * num_scs))};
+    std::vector<int32_t> ids(100);
+    for (int32_t& id : ids) id = random() % feature.vocabulary_size;
+    ids.back() = feature.vocabulary_size - 1;
+    feature.batch = {.ids = std::span<const int32_t>(ids),
+                     .num_samples = 1,
+                     .valency = std::ssize(ids)};
+    const StackPlan plan =
+        Plan("sum", {feature}, {.global_device_count = num_scs});
+    const std::vector<Id> extracted = Extract(plan, 0);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(extracted[i].row * num_scs + extracted[i].partition,
+                feature.transform.Column(ids[i], num_scs));
+    }
+  }
+}
+
+TEST(ExtractIdsTest, NamesAnIdOutsideItsTable) {
+  const std::vector<int64_t> splits = {0, 1, 3};
+  // The second sample belongs to the second SparseCore.
+  for (const auto& [bad, name] :
+       std::vector<std::pair<int32_t, std::string>>{{10, "10"}, {-1, "-1"}}) {
+    const std::vector<int32_t> ids = {9, 0, bad};
+    const StackPlan plan = Plan("sum", {Ragged(ids, splits)});
+    Scratch scratch;
+    EXPECT_TRUE(ExtractIds(plan, 0, scratch));
+    const auto extracted = ExtractIds(plan, 1, scratch);
+    ASSERT_FALSE(extracted);
+    EXPECT_THAT(extracted.error().message,
+                HasSubstr("Feature 'f': sample 1 has id " + name +
+                          " at position 1, outside of [0, 10)"));
+  }
+}
+
+TEST(ExtractIdsTest, DoesNotWrapWideIds) {
+  const std::vector<int64_t> ids = {1, (int64_t{1} << 32) + 1};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {
+      .ids = std::span<const int64_t>(ids), .num_samples = 2, .valency = 1};
+  Scratch scratch;
+  const auto extracted = ExtractIds(Plan("sum", {feature}), 1, scratch);
+  ASSERT_FALSE(extracted);
+  EXPECT_THAT(extracted.error().message, HasSubstr("id 4294967297"));
+}
+
+}  // namespace
+}  // namespace jte

@@ -1,0 +1,74 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Gains: what a combiner makes of the weights of a sample.
+//
+// With k ids in a sample and weights w_0 .. w_(k-1), the gain of id i is
+//
+//   combiner   no weights     weights
+//   sum        1              w_i
+//   mean       1 / k          w_i / (w_0 + w_1 + ...)
+//   sqrtn      1 / sqrt(k)    w_i / sqrt(w_0^2 + w_1^2 + ...)
+//
+// in float32, every operation rounded, sums from left to right. A divisor that
+// vanishes gives infinite gains or NaN, like NaN or infinite weights.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_GAINS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_GAINS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+
+namespace jte {
+
+enum class Combiner { kSum, kMean, kSqrtn };
+
+inline Result<Combiner> ParseCombiner(std::string_view name) {
+  if (name == "sum") return Combiner::kSum;
+  if (name == "mean") return Combiner::kMean;
+  if (name == "sqrtn") return Combiner::kSqrtn;
+  return InvalidArgument("unknown combiner '", name,
+                         "'; choose 'sum', 'mean' or 'sqrtn'.");
+}
+
+// The gain of every id of a sample with k ids and no weights; infinite for a
+// mean of none.
+inline float UnweightedGain(Combiner combiner, int64_t k) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return 1.0f;
+    case Combiner::kMean:
+      return 1.0f / static_cast<float>(k);
+    case Combiner::kSqrtn:
+      return 1.0f / std::sqrt(static_cast<float>(k));
+  }
+  return 1.0f;
+}
+
+// What every weight of a sample is divided by. Any two NaNs are equal for us.
+inline float WeightDivisor(Combiner combiner, std::span<const float> weights) {
+  float sum = 0.0f;
+  switch (combiner) {
+    case Combiner::kSum:
+      return 1.0f;
+    case Combiner::kMean:
+      for (float weight : weights) sum += weight;
+      return sum;
+    case Combiner::kSqrtn:
+      // The square and the sum are exact to double before they are rounded to
+      // float32. The buffer format fixes these bits, so keep them.
+      for (double weight : weights) {
+        sum = static_cast<float>(sum + weight * weight);
+      }
+      return std::sqrt(sum);
+  }
+  return 1.0f;
+}
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_GAINS_H_

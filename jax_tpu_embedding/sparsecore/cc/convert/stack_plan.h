@@ -1,0 +1,82 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A stack, checked and ready to convert.
+//
+// PlanStack refuses everything that can be refused before the ids are looked
+// at; the stages behind it assume what it checked.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STACK_PLAN_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STACK_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/divisor.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
+
+namespace jte {
+
+// One feature of a stack.
+struct FeatureInput {
+  std::string name;
+  int64_t vocabulary_size = 0;
+  IdTransform transform = {};
+  InputBatch batch = {};
+};
+
+// A feature, with what its samples and ids become on a SparseCore.
+struct FeaturePlan {
+  FeatureInput input;
+  int64_t samples_per_sc = 0;
+  int64_t first_sample_id = 0;  // of its samples on each SparseCore
+  uint32_t rotation = 0;        // IdTransform::col_shift mod num_scs
+  uint32_t first_row = 0;       // IdTransform::col_offset / num_scs
+  uint32_t last_row = 0;        // that of the largest id
+};
+
+struct StackPlan {
+  StackSpec spec;
+  Topology topology;
+  Combiner combiner;
+  int64_t coo_cells_per_device = 0;
+  bool has_weights = false;
+  int64_t num_sample_ids = 0;  // sample ids are below
+  Divisor num_scs;             // divides ids into rows
+  SortKey sort_key;
+  std::vector<FeaturePlan> features;  // by row offset, so by sample id
+
+  int64_t coo_cells_per_sc() const {
+    return coo_cells_per_device / topology.num_sc_per_device;
+  }
+  int64_t num_ids() const {
+    int64_t num_ids = 0;
+    for (const FeaturePlan& feature : features) {
+      num_ids += feature.input.batch.num_ids();
+    }
+    return num_ids;
+  }
+};
+
+// `topology` is checked; `features` are in any order, at least one.
+//
+// Errors, each naming stack or feature: a combiner that does not exist, a batch
+// that the local SparseCores cannot share evenly or that is too large, features
+// that overlap in the stacked batch, weights that are not shaped like the ids
+// or that only some features have, row splits that are not a partition of the
+// ids, a vocabulary or an offset that is negative or that leads beyond int32,
+// buffers that are not a multiple of 8 cells for each SparseCore.
+Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
+                            std::vector<FeatureInput> features,
+                            const Topology& topology);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STACK_PLAN_H_

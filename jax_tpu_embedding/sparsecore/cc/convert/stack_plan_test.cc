@@ -1,0 +1,228 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+
+namespace jte {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Topology kTopology = {
+    .local_device_count = 2, .global_device_count = 4, .num_sc_per_device = 2};
+constexpr int32_t kIds[16] = {};
+constexpr float kWeights[16] = {};
+constexpr int64_t kSplits[9] = {0, 1, 2, 3, 4, 5, 6, 7, 16};
+constexpr int64_t kSplitsFromOne[9] = {1, 1, 2, 3, 4, 5, 6, 7, 16};
+constexpr int64_t kSplitsOfTooFewIds[9] = {0, 1, 2, 3, 4, 5, 6, 7, 15};
+constexpr int64_t kSplitsThatDescend[9] = {0, 1, 2, 4, 3, 5, 6, 7, 16};
+
+// What PlanStack gets: two features of 8 local samples on 4 local SparseCores.
+struct Request {
+  StackSpec spec = {.name = "items",
+                    .combiner = "mean",
+                    .max_ids_per_partition = 16,
+                    .max_unique_ids_per_partition = 16};
+  int64_t coo_cells_per_device = 2 * 8 * 16;
+  std::vector<FeatureInput> features;
+  Topology topology = kTopology;
+
+  Request() {
+    // Global batches of 16, so the second feature starts at 16.
+    features.push_back({.name = "late", .vocabulary_size = 100});
+    features.back().transform = {
+        .row_offset = 16, .col_offset = 8 * 13, .col_shift = 11};
+    features.push_back({.name = "early", .vocabulary_size = 50});
+    for (FeatureInput& feature : features) {
+      feature.batch = {.ids = std::span<const int32_t>(kIds),
+                       .num_samples = 8,
+                       .valency = 2};
+    }
+  }
+
+  Result<StackPlan> Plan() const {
+    return PlanStack(spec, coo_cells_per_device, features, topology);
+  }
+};
+
+TEST(PlanStackTest, OrdersFeaturesAndTakesTheirTransformsApart) {
+  const auto plan = Request().Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->combiner, Combiner::kMean);
+  EXPECT_FALSE(plan->has_weights);
+  EXPECT_EQ(plan->coo_cells_per_sc(), 128);
+  EXPECT_EQ(plan->num_ids(), 32);
+  // 2 samples of each feature per SparseCore.
+  EXPECT_EQ(plan->num_sample_ids, 4);
+  ASSERT_EQ(plan->features.size(), 2);
+  const FeaturePlan& early = plan->features[0];
+  EXPECT_EQ(early.input.name, "early");
+  EXPECT_EQ(early.samples_per_sc, 2);
+  EXPECT_EQ(early.first_sample_id, 0);
+  const FeaturePlan& late = plan->features[1];
+  EXPECT_EQ(late.input.name, "late");
+  EXPECT_EQ(late.first_sample_id, 16 / 8);
+  EXPECT_EQ(late.rotation, 11 % 8);
+  EXPECT_EQ(late.first_row, 13);
+  // Row 99 / 8 + 13 = 25 takes 5 bits, 8 partitions 3.
+  EXPECT_EQ(plan->sort_key.num_bits(), 8);
+}
+
+TEST(PlanStackTest, AcceptsCountsThatAreNoPowersOfTwo) {
+  Request request;
+  request.topology = {.local_device_count = 2,
+                      .global_device_count = 3,
+                      .num_sc_per_device = 2};
+  request.features[0].transform.row_offset = 12;
+  request.features[0].transform.col_offset = 6 * 13;
+  EXPECT_TRUE(request.Plan());
+}
+
+TEST(PlanStackTest, AcceptsRaggedIds) {
+  Request request;
+  request.features[0].batch.row_splits = kSplits;
+  EXPECT_TRUE(request.Plan());
+}
+
+TEST(PlanStackTest, AcceptsABatchWithoutSamples) {
+  Request request;
+  for (FeatureInput& feature : request.features) {
+    feature.batch = {.ids = std::span<const int64_t>()};
+  }
+  EXPECT_TRUE(request.Plan());
+}
+
+TEST(PlanStackTest, AFeatureWithoutSamplesOverlapsNothing) {
+  Request request;
+  // On the samples of "early", before and after it in order.
+  for (int64_t row_offset : {0, 8}) {
+    request.features.push_back({.name = "empty", .vocabulary_size = 10});
+    request.features.back().transform.row_offset = row_offset;
+  }
+  request.features[0].transform.row_offset = 16;
+  const auto plan = request.Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->num_sample_ids, 4);
+}
+
+TEST(PlanStackTest, CountsTheSamplesOfAFeatureBeforeAnEmptyOne) {
+  Request request;
+  request.features[0].transform.row_offset = 0;
+  request.features[0].batch = {.ids = std::span<const int32_t>()};
+  std::swap(request.features[0], request.features[1]);
+  const auto plan = request.Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->num_sample_ids, 2);
+}
+
+struct Refusal {
+  std::string what;
+  std::function<void(Request&)> change;
+  std::string message;
+};
+
+class PlanStackRefusalTest : public testing::TestWithParam<Refusal> {};
+
+TEST_P(PlanStackRefusalTest, NamesTheObjectAndTheRemedy) {
+  Request request;
+  GetParam().change(request);
+  const auto plan = request.Plan();
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(plan.error().message, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlanStackRefusalTest,
+    testing::ValuesIn(std::vector<Refusal>{
+        {"Combiner", [](Request& r) { r.spec.combiner = "max"; },
+         "Stack 'items': unknown combiner 'max'; choose 'sum', 'mean' or "
+         "'sqrtn'."},
+        {"BufferOfUnevenRegions",
+         [](Request& r) { r.coo_cells_per_device = 24; },
+         "a COO buffer of 24 cells is not a positive multiple of 8 cells for "
+         "each of the 2 SparseCores"},
+        {"BatchNotDivisible",
+         [](Request& r) { r.features[0].batch.num_samples = 6; },
+         "Feature 'late': has 6 samples, which local_device_count * "
+         "num_sc_per_device = 2 * 2 SparseCores cannot share evenly. Pad or "
+         "cut the batch to a multiple of 4."},
+        {"WeightsOfAnotherSize",
+         [](Request& r) {
+           r.features[0].batch.weights = std::span(kWeights).first(3);
+           r.features[1].batch.weights = std::span(kWeights);
+         },
+         "Feature 'late': has 16 ids and 3 weights."},
+        {"WeightsOfOneFeature",
+         [](Request& r) { r.features[0].batch.weights = std::span(kWeights); },
+         "Stack 'items': of features 'early' and 'late' only one has weights."},
+        {"DenseSizes", [](Request& r) { r.features[0].batch.valency = 3; },
+         "Feature 'late': 8 samples of 3 ids cannot have 16 ids."},
+        {"TooFewRowSplits",
+         [](Request& r) {
+           r.features[0].batch.row_splits = std::span(kSplits).first(8);
+         },
+         "Feature 'late': row_splits must be 9 numbers that ascend from 0 to "
+         "the number of ids, 16."},
+        {"RowSplitsFromOne",
+         [](Request& r) { r.features[0].batch.row_splits = kSplitsFromOne; },
+         "Feature 'late': row_splits must be 9 numbers that ascend from 0 to "
+         "the number of ids, 16."},
+        {"RowSplitsOfTooFewIds",
+         [](Request& r) {
+           r.features[0].batch.row_splits = kSplitsOfTooFewIds;
+         },
+         "Feature 'late': row_splits must be 9 numbers that ascend from 0 to "
+         "the number of ids, 16."},
+        {"RowSplitsThatDescend",
+         [](Request& r) {
+           r.features[0].batch.row_splits = kSplitsThatDescend;
+         },
+         "Feature 'late': row_splits must be 9 numbers that ascend from 0 to "
+         "the number of ids, 16."},
+        {"EmptyVocabulary",
+         [](Request& r) { r.features[0].vocabulary_size = 0; },
+         "Feature 'late': the vocabulary_size of its table must be in [1, "
+         "2147483647], got 0."},
+        {"OffsetBetweenRows",
+         [](Request& r) { r.features[0].transform.col_offset = 9; },
+         "col_offset must be a multiple of the 8 SparseCores, got 16, 11 and "
+         "9."},
+        {"NegativeShift",
+         [](Request& r) { r.features[0].transform.col_shift = -1; },
+         "must not be negative"},
+        {"ColumnsBeyondInt32",
+         [](Request& r) {
+           r.features[0].transform.col_offset = (int64_t{1} << 31) - 8 - 96;
+         },
+         "Feature 'late': vocabulary_size=100 at col_offset=2147483544 on 8 "
+         "SparseCores needs columns beyond int32."},
+        {"OverlappingFeatures",
+         [](Request& r) { r.features[0].transform.row_offset = 8; },
+         "Stack 'items': feature 'early' at row_offset=0 has 2 samples per "
+         "SparseCore and overlaps feature 'late' at row_offset=8."},
+        {"TooManySamples",
+         [](Request& r) {
+           r.features[0].transform.row_offset = int64_t{8} << 26;
+         },
+         "Stack 'items': 67108866 samples per device exceeds the maximum limit "
+         "supported by the SparseCore CooFormat, 67108863."},
+    }),
+    [](const testing::TestParamInfo<Refusal>& info) {
+      return info.param.what;
+    });
+
+}  // namespace
+}  // namespace jte
