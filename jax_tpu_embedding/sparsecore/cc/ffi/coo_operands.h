@@ -1,0 +1,56 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What the handlers of lookup and update have in common: the COO operands and
+// the shapes that follow from them.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+
+using IntVector = xla::ffi::BufferR1<xla::ffi::S32>;
+using IntScalar = xla::ffi::BufferR0<xla::ffi::S32>;
+using FloatVector = xla::ffi::BufferR1<xla::ffi::F32>;
+using FloatMatrix = xla::ffi::BufferR2<xla::ffi::F32>;
+
+template <typename T, xla::ffi::DataType dtype, size_t rank>
+std::span<T> ToSpan(const xla::ffi::Buffer<dtype, rank>& buffer) {
+  return {buffer.typed_data(), buffer.element_count()};
+}
+
+// A float32 matrix among operands of varying number.
+struct Matrix {
+  std::span<float> values;
+  int64_t num_rows;
+  int64_t dim;
+};
+
+// InvalidArgument, naming `name`, unless `buffer` is float32 of rank 2.
+Result<Matrix> ToMatrix(const xla::ffi::AnyBuffer& buffer,
+                        std::string_view name);
+
+// The buffers, once their three cell arrays are known to have one size.
+Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
+                                const IntVector& embedding_ids,
+                                const IntVector& sample_ids,
+                                const FloatVector& gains);
+
+// `num_table_rows` and `batch_size` of the device, divided among its cores;
+// InvalidArgument unless both can be.
+Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
+                                 bool enable_minibatching,
+                                 int32_t num_minibatches,
+                                 int64_t num_table_rows, int64_t batch_size);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_

@@ -1,0 +1,20 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Every XLA handler for the CPU. registry_cpu.cc lists them under the names of
+// their targets; the file <op>_ffi.cc defines each and names its arguments.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_HANDLERS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_HANDLERS_H_
+
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteConvertIdsCpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteLookupCpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteUpdateCpu);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_HANDLERS_H_

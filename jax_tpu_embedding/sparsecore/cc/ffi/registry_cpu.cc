@@ -1,0 +1,32 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The Python module lib/core/ffi_cpu: the CPU handlers by target name. A name
+// that was released never changes meaning.
+
+#include <pybind11/pybind11.h>
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+
+namespace jte {
+namespace {
+
+pybind11::dict Registrations() {
+  const auto capsule = [](auto* handler) {
+    return pybind11::capsule(reinterpret_cast<void*>(handler));
+  };
+  pybind11::dict targets;
+  targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
+  targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
+  targets["jte_update_cpu"] = capsule(JteUpdateCpu);
+  return targets;
+}
+
+}  // namespace
+}  // namespace jte
+
+PYBIND11_MODULE(ffi_cpu, module) {
+  module.doc() = "XLA custom calls for the CPU.";
+  module.def("registrations", &jte::Registrations,
+             "Target name -> capsule for jax.ffi.register_ffi_target.");
+}

@@ -1,0 +1,59 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The update on a CPU: sum the gradient of each referenced row, step the
+// optimizer once per row with the row in registers, write it back in place.
+//
+//   gradient of a row = sum over source SparseCores of
+//                       sum over entries of gain * activation_gradient[sample]
+//
+// One partition is already ordered by row, which is what the converter writes;
+// several are sorted first. Tasks are ranges of entries cut between rows, so a
+// row belongs to one task.
+//
+// Requires: `buffers` fit `geometry` in size; the spans of `tables` have
+//   S * rows_per_shard rows, `activation_gradient` S * batch_size_per_sc rows,
+//   of `dim` floats each, and do not overlap.
+// Guarantees: rows without an entry keep every bit, slots too; a row whose
+//   gradient is zero is stepped; same bits for any executor.
+// Errors: InvalidArgument, with nothing written, for an unknown rule, a wrong
+//   number of slots or hyperparameters, or a row pointer, an embedding id or a
+//   sample id out of range.
+// Complexity: O(entries * dim), whatever the table's size.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+
+// What happens to a row, beside its gradient.
+struct Optimizer {
+  std::string_view rule;                   // "sgd", "adagrad", "adam"
+  std::span<const float> hyperparameters;  // in the rule's order
+  float min_value = -std::numeric_limits<float>::infinity();
+  float max_value = std::numeric_limits<float>::infinity();
+};
+
+// The table and its slots; updated in place.
+struct Tables {
+  std::span<float> table;
+  std::span<const std::span<float>> slots;  // in the rule's order
+};
+
+Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
+                       std::span<const float> activation_gradient, int64_t dim,
+                       const Optimizer& optimizer, const Tables& tables,
+                       Executor& executor);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_

@@ -1,0 +1,39 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The lookup on a CPU: gather rows, weigh them, pool them per sample.
+//
+//   activations[sample, :] = sum over the sample's entries of gain * row
+//
+// Entries are ordered by row in the buffers. They are first distributed over
+// blocks of samples small enough for a core's first cache; then each task
+// streams the rows of its blocks once, in ascending order, with prefetch.
+//
+// Requires: `buffers` fit `geometry` in size. `activations` holds
+//   S * batch_size_per_sc rows of `dim` floats, `table` S * rows_per_shard.
+// Guarantees: every element of `activations` is written; samples without
+//   entries are zero. The terms of a sample are added in the order of the
+//   buffers, so the result has the same bits for any executor.
+// Errors: InvalidArgument, nothing useful in `activations`, if a row pointer,
+//   an embedding id or a sample id is out of range.
+// Complexity: O(entries * dim + samples * dim), whatever the table's size.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_H_
+
+#include <cstdint>
+#include <span>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+
+Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
+                    std::span<const float> table, int64_t dim,
+                    std::span<float> activations, Executor& executor);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_H_

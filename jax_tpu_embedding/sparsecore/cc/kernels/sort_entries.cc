@@ -1,0 +1,65 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/kernels/sort_entries.h"
+
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+
+namespace jte {
+namespace {
+
+// 2048 buckets: the counters (16 KiB) and the ends of the buckets that a pass
+// writes to stay in the caches of a core.
+constexpr int kMaxDigitBits = 11;
+
+struct SpanEntries {
+  std::span<const Entry> entries;
+
+  template <typename Visit>
+  void ForEach(int64_t begin, int64_t end, Visit visit) const {
+    for (int64_t i = begin; i < end; ++i) visit(entries[i]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
+                                   int64_t num_entries, int64_t num_rows,
+                                   Executor& executor) {
+  const int key_bits =
+      std::bit_width(static_cast<uint64_t>(num_rows > 1 ? num_rows - 1 : 1));
+  const int num_digits = CeilDiv(key_bits, kMaxDigitBits);
+  const int digit_bits = CeilDiv(key_bits, num_digits);
+  const int64_t num_buckets = int64_t{1} << digit_bits;
+
+  auto out = std::make_unique_for_overwrite<Entry[]>(num_entries);
+  auto in = num_digits > 1
+                ? std::make_unique_for_overwrite<Entry[]>(num_entries)
+                : nullptr;
+  for (int digit = 0; digit < num_digits; ++digit) {
+    const int shift = digit * digit_bits;
+    const auto bucket_of = [shift, num_buckets](const Entry& entry) {
+      return (entry.row >> shift) & (num_buckets - 1);
+    };
+    const std::span<Entry> to(out.get(), num_entries);
+    if (digit == 0) {
+      DistributeEntries(source, num_entries, num_buckets, bucket_of, to,
+                        executor);
+    } else {
+      const SpanEntries from{{in.get(), static_cast<size_t>(num_entries)}};
+      DistributeEntries(from, num_entries, num_buckets, bucket_of, to,
+                        executor);
+    }
+    if (digit + 1 < num_digits) std::swap(in, out);
+  }
+  return out;
+}
+
+}  // namespace jte

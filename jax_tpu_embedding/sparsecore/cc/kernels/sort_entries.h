@@ -1,0 +1,110 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Stable distribution of entries into buckets, in parallel.
+//
+// The lookup distributes the entries by sample, so that each task owns some
+// rows of the result; the update of several partitions sorts them by table row,
+// one digit after the other. Both keep the order of the buffers inside a
+// bucket. The result does not depend on the number of threads.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_SORT_ENTRIES_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_SORT_ENTRIES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+
+// One cell, with positions that count from the device's first row and sample.
+struct Entry {
+  int32_t row;
+  int32_t sample;
+  float gain;
+};
+
+// The entries of all partitions, in the order of the buffers. The views must
+// outlive it.
+struct BufferEntries {
+  const CooBuffers& buffers;
+  std::span<const Partition> partitions;
+
+  // Calls visit(entry) for the entries [begin, end), counted over all
+  // partitions.
+  template <typename Visit>
+  void ForEach(int64_t begin, int64_t end, Visit visit) const {
+    ForEachPiece(
+        partitions, begin, end, [this, &visit](const Partition& piece) {
+          const auto first_row = static_cast<int32_t>(piece.first_row);
+          const auto first_sample = static_cast<int32_t>(piece.first_sample);
+          for (int64_t i = piece.begin; i < piece.end; ++i) {
+            visit(Entry{.row = first_row + buffers.embedding_ids[i],
+                        .sample = first_sample + buffers.sample_ids[i],
+                        .gain = buffers.gains[i]});
+          }
+        });
+  }
+};
+
+// Writes the entries of `source` (with ForEach as above) to `out`, ordered by
+// bucket_of(entry), which is below `num_buckets`, and then by ordinal. Returns
+// where each bucket starts: num_buckets + 1 positions. `out` has `num_entries`
+// elements.
+template <typename Source, typename BucketOf>
+std::vector<int64_t> DistributeEntries(const Source& source,
+                                       int64_t num_entries, int64_t num_buckets,
+                                       BucketOf bucket_of, std::span<Entry> out,
+                                       Executor& executor) {
+  const int64_t num_chunks = NumChunks(num_entries, executor);
+  const auto chunk_begin = [num_entries, num_chunks](int64_t chunk) {
+    return num_entries * chunk / num_chunks;
+  };
+  // next[chunk][bucket]: first the number of entries, then where to write.
+  std::vector<int64_t> next(num_chunks * num_buckets, 0);
+  executor.ParallelFor(num_chunks, [&source, &next, &chunk_begin, &bucket_of,
+                                    num_buckets](int64_t chunk) {
+    int64_t* counts = next.data() + chunk * num_buckets;
+    source.ForEach(chunk_begin(chunk), chunk_begin(chunk + 1),
+                   [counts, &bucket_of](const Entry& entry) {
+                     ++counts[bucket_of(entry)];
+                   });
+  });
+
+  std::vector<int64_t> starts(num_buckets + 1);
+  int64_t position = 0;
+  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+    starts[bucket] = position;
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+      const int64_t count = next[chunk * num_buckets + bucket];
+      next[chunk * num_buckets + bucket] = position;
+      position += count;
+    }
+  }
+  starts[num_buckets] = position;
+
+  executor.ParallelFor(num_chunks, [&source, &next, &chunk_begin, &bucket_of,
+                                    num_buckets, out](int64_t chunk) {
+    int64_t* positions = next.data() + chunk * num_buckets;
+    source.ForEach(chunk_begin(chunk), chunk_begin(chunk + 1),
+                   [positions, &bucket_of, out](const Entry& entry) {
+                     out[positions[bucket_of(entry)]++] = entry;
+                   });
+  });
+  return starts;
+}
+
+// The entries ordered by row and then by their order in the buffers; rows are
+// in [0, num_rows). Time and memory: O(entries), whatever num_rows is.
+std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
+                                   int64_t num_entries, int64_t num_rows,
+                                   Executor& executor);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_SORT_ENTRIES_H_

@@ -1,0 +1,58 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/kernels/sort_entries.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/random_coo.h"
+
+namespace jte {
+namespace {
+
+std::tuple<int32_t, int32_t, float> Fields(const Entry& entry) {
+  return {entry.row, entry.sample, entry.gain};
+}
+
+TEST(SortEntriesTest, SortsByRowAndKeepsTheOrderOfEqualRows) {
+  // Digits of 1, 2 and 3 passes; 12000 entries, enough for several chunks.
+  for (int64_t rows_per_shard : {1, 7, 1000, 40000, 2000000}) {
+    const RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 3,
+                                         .rows_per_shard = rows_per_shard,
+                                         .batch_size_per_sc = 400,
+                                         .enable_minibatching = false,
+                                         .num_minibatches = 1},
+                                        /*ids_per_sample=*/10, /*seed=*/1);
+    std::vector<Entry> expected = coo.entries;
+    std::ranges::stable_sort(expected, {}, &Entry::row);
+    const CooBuffers buffers = coo.buffers();
+    const auto partitions = ReadPartitions(buffers, coo.geometry).value();
+    for (int num_threads : {1, 2, 5}) {
+      ThreadExecutor executor(num_threads);
+      const int64_t size = std::ssize(expected);
+      const auto sorted =
+          SortByRow({buffers, partitions}, size, coo.num_rows(), executor);
+      for (int64_t i = 0; i < size; ++i) {
+        ASSERT_EQ(Fields(sorted[i]), Fields(expected[i])) << i;
+      }
+    }
+  }
+}
+
+TEST(SortEntriesTest, DistributesNothing) {
+  const CooBuffers buffers{};
+  ThreadExecutor executor(2);
+  const std::vector<int64_t> starts = DistributeEntries(
+      BufferEntries{buffers, {}}, /*num_entries=*/0, /*num_buckets=*/3,
+      [](const Entry&) { return 0; }, {}, executor);
+  EXPECT_EQ(starts, (std::vector<int64_t>{0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace jte
