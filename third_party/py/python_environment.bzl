@@ -19,6 +19,9 @@ py_runtime(
     name = "runtime",
     interpreter_path = "{interpreter}",
     python_version = "PY3",
+    # The launcher that Bazel writes for each program. Its default is "python",
+    # which Debian and Ubuntu do not have.
+    stub_shebang = "#!/usr/bin/env python3",
 )
 
 py_runtime_pair(
@@ -105,7 +108,12 @@ def _find_python(ctx):
 def _python_environment_impl(ctx):
     python, version = _find_python(ctx)
     locks = [lock for lock, lock_version in ctx.attr.locks.items() if lock_version == version]
-    ctx.report_progress("Installing the Python packages locked for Python " + version)
+
+    # Some 300 MB: on a terminal Bazel shows the first line with the seconds, and
+    # the second also shows up in a log file.
+    what = "Installing the Python packages locked for Python " + version
+    ctx.report_progress(what)
+    ctx.execute(["sh", "-c", 'echo "$0 (a minute)" >&2', what], quiet = False)
     _run(ctx, "Making a virtual environment", [python, "-m", "venv", "venv"])
     interpreter = ctx.path("venv/bin/python")
     _run(ctx, "Installing the locked packages", [

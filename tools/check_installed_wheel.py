@@ -1,0 +1,90 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks an installed wheel; tools/wheel_test.sh runs it in a bare environment.
+
+    python check_installed_wheel.py MODULES
+
+MODULES is a file with the path of every module that is to be there, one a line.
+Stops at the first thing that is wrong, with a line that says what.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax_tpu_embedding.sparsecore as sc
+
+# <environment>/lib/python3.11/site-packages/jax_tpu_embedding/sparsecore
+PACKAGE = pathlib.Path(sc.__file__).parent
+SITE_PACKAGES = PACKAGE.parent.parent
+LIBRARIES = SITE_PACKAGES / "jax_tpu_embedding.libs"
+
+
+def check(claim: bool, message: str) -> None:
+  if not claim:
+    raise SystemExit(f"Wheel: {message}")
+
+
+def check_location() -> None:
+  environment = pathlib.Path(sys.prefix)
+  check(
+      environment in PACKAGE.parents,
+      f"the package comes from {PACKAGE}, expected it under {environment}.",
+  )
+
+
+def check_version() -> None:
+  """The metadata's version is the package's, but for the dot of a suffix."""
+  metadata = importlib.metadata.version("jax_tpu_embedding")
+  check(
+      metadata.replace(".dev", "dev") == sc.__version__,
+      f"the metadata says version {metadata}, the package {sc.__version__}.",
+  )
+
+
+def check_modules(paths: list[str]) -> None:
+  missing = [path for path in paths if not (SITE_PACKAGES / path).exists()]
+  check(bool(paths), "expected the names of its modules, got none.")
+  check(
+      not missing,
+      f"these modules are missing: {', '.join(missing)}. Make "
+      "//jax_tpu_embedding/sparsecore depend on them.",
+  )
+
+
+def check_extension_modules() -> None:
+  """Extension modules find what they need, and protobuf in the wheel."""
+  modules = list(PACKAGE.rglob("*.so"))
+  check(bool(modules), "there is no extension module.")
+  resolved = {}
+  for module in modules:
+    needed = subprocess.run(
+        ["ldd", module], capture_output=True, text=True, check=True
+    ).stdout
+    check("not found" not in needed, f"{module} lacks a library:\n{needed}")
+    check("libpython" not in needed, f"{module} links libpython:\n{needed}")
+    if match := re.search(r"libprotobuf\S* => (\S+)", needed):
+      resolved[module] = pathlib.Path(match[1]).resolve()
+  check(bool(resolved), "no extension module links libprotobuf.")
+  for module, library in resolved.items():
+    check(
+        library.parent == LIBRARIES.resolve(),
+        f"{module} links {library}, expected a copy in {LIBRARIES}.",
+    )
+
+
+def main(argv: list[str]) -> None:
+  check_location()
+  check_version()
+  check_modules(pathlib.Path(argv[1]).read_text().splitlines())
+  check_extension_modules()
+  print(f"jax_tpu_embedding {sc.__version__} in {PACKAGE}: complete")
+
+
+if __name__ == "__main__":
+  main(sys.argv)

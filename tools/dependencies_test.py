@@ -1,0 +1,86 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The wheel's metadata declares what the package imports, and nothing else."""
+
+import ast
+import importlib.metadata
+import pathlib
+import re
+import sys
+import tomllib
+
+from absl.testing import absltest
+
+_WORKSPACE = pathlib.Path(__file__).parent.parent
+_FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
+_PACKAGE = _FILES / "jax_tpu_embedding/sparsecore"
+# Code that may also import what an extra declares.
+_EXTRAS = {"flax": "lib/flax/", "examples": "examples/"}
+
+
+def distribution_name(requirement: str) -> str:
+  """The name in `flax>=0.12`, in the spelling that compares equal."""
+  name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]
+  return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported_modules(source: str) -> set[str]:
+  """Dotted names of the absolute imports, at any depth of the code."""
+  names = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      names.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+      names.add(node.module)
+  return names
+
+
+def third_party_distributions(source: str) -> set[str]:
+  """Names of the distributions that a module's source imports."""
+  tops = {name.split(".")[0] for name in imported_modules(source)}
+  tops -= sys.stdlib_module_names | {"jax_tpu_embedding"}
+  providers = importlib.metadata.packages_distributions()
+  # "google" is a namespace that several distributions share.
+  providers["google"] = ["protobuf"]
+  return {distribution_name(providers[top][0]) for top in tops}
+
+
+class DependenciesTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    project = tomllib.loads((_WORKSPACE / "pyproject.toml").read_text())[
+        "project"
+    ]
+    cls.base = set(map(distribution_name, project["dependencies"]))
+    cls.extras = {
+        extra: set(map(distribution_name, requirements))
+        for extra, requirements in project["optional-dependencies"].items()
+    }
+    cls.imports = {
+        str(path.relative_to(_PACKAGE)): third_party_distributions(
+            path.read_text()
+        )
+        for path in _PACKAGE.rglob("*.py")
+    }
+
+  def test_every_import_is_declared(self):
+    self.assertNotEmpty(self.imports)
+    for path, imported in self.imports.items():
+      declared = set(self.base)
+      for extra, directory in _EXTRAS.items():
+        if path.startswith(directory):
+          declared |= self.extras[extra]
+      with self.subTest(path):
+        self.assertContainsSubset(imported, declared)
+
+  def test_every_declared_dependency_is_imported(self):
+    imported = set().union(*self.imports.values())
+    declared = self.base.union(*(self.extras[extra] for extra in _EXTRAS))
+    self.assertContainsSubset(declared, imported)
+
+
+if __name__ == "__main__":
+  absltest.main()
