@@ -28,7 +28,7 @@ std::string SourceName(const StackPlan& plan, int64_t local_sc) {
 
 std::string DescribePartition(const StackPlan& plan,
                               std::span<const FillReport> reports,
-                              LargestPartition FillReport::*count_of,
+                              LargestPartition FillReport::* count_of,
                               std::string_view what,
                               std::string_view limit_name, int64_t limit) {
   const auto worst = std::ranges::max_element(

@@ -132,12 +132,12 @@ template <int... kWidths, typename Rule, typename Order>
                                            const Rule& rule) {
   int64_t column = 0;
   const auto step_pieces =
-      [&order, &job, &rule, &column, entries ]<int kWidth>()
+      [&order, &job, &rule, &column, entries]<int kWidth>()
           __attribute__((always_inline)) {
-    for (; column + kWidth <= job.dim; column += kWidth) {
-      StepColumns<kWidth>(order, entries, column, job, rule);
-    }
-  };
+            for (; column + kWidth <= job.dim; column += kWidth) {
+              StepColumns<kWidth>(order, entries, column, job, rule);
+            }
+          };
   (step_pieces.template operator()<kWidths>(), ...);
 }
 
@@ -159,14 +159,16 @@ JTE_VECTOR_CLONES void ApplyRange(const Order& order, int64_t begin,
                                   int64_t end, const Job& job) {
   const Rule rule(job.optimizer.hyperparameters.data());
   const int64_t distance = PrefetchDistance(job.dim);
-  for (int64_t i = begin; i < std::min(begin + distance, end); ++i)
+  for (int64_t i = begin; i < std::min(begin + distance, end); ++i) {
     Prefetch<Rule>(order, i, job);
+  }
   for (int64_t row_begin = begin; row_begin < end;) {
     const int64_t row = order.row(row_begin);
     int64_t row_end = row_begin;
     do {
-      if (row_end + distance < end)
+      if (row_end + distance < end) {
         Prefetch<Rule>(order, row_end + distance, job);
+      }
       ++row_end;
     } while (row_end < end && order.row(row_end) == row);
 

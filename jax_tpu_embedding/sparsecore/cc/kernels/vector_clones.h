@@ -5,9 +5,15 @@
 // the best that the machine has is picked. The bits of the results do not
 // depend on it, because the build forbids fused multiply-add (.bazelrc).
 //
-// What it buys over x86-64 alone, 1 M x 64 float32, one core of a Xeon with
-// AVX-512, CPU time: lookup of 16384 x 1 ids 1.2x, of 16384 x 20 Zipf ids 1.5x,
-// update with Adagrad 1.7x and 1.4x. AVX-512 over AVX2: 1.05x to 1.4x.
+// What it buys over x86-64 alone, two runs on a shared Xeon with AVX-512, one
+// thread, CPU time, 1 M x 64 float32:
+//
+//   ids                      lookup        SGD           Adagrad
+//   16384 x 1, uniform       1.2, 1.2      1.7, 1.7      1.7, 1.8
+//   16384 x 20, uniform      1.4, 1.2      1.3, 1.5      1.3, 1.3
+//   16384 x 20, Zipf 1.05    1.6, 1.4      1.2, 1.4      1.2, 1.5
+//
+// AVX-512 over AVX2 alone: 0.9 to 1.4, most where a batch is small.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_VECTOR_CLONES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_VECTOR_CLONES_H_

@@ -86,7 +86,8 @@ std::ostream& operator<<(std::ostream& out,
 template <typename Member, typename Description>
 Result<void> AllEqual(const Model& model, std::span<const TableIndex> tables,
                       std::string_view stack_name, std::string_view name,
-                      Member Table::*member, Description Table::*description) {
+                      Member Table::* member,
+                      Description Table::* description) {
   const Table& first = model.tables[tables.front()];
   for (const TableIndex t : tables) {
     const Table& table = model.tables[t];

@@ -9,7 +9,8 @@ and has a narrower interface. It shares the stages of coo_entries.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp

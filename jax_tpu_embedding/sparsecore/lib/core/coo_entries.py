@@ -9,7 +9,8 @@ is that of cc/layout/csr_layout.h.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 import dataclasses
 import itertools
 import operator

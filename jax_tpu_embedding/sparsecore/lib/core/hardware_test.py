@@ -43,9 +43,7 @@ class NumSparsecoresTest(parameterized.TestCase):
   def test_the_environment_sets_the_number_of_emulated_ones(self):
     with mock.patch.dict(os.environ, {hardware.NUM_SC_ENV: "3"}):
       self.assertEqual(hardware.num_sparsecores_per_device(), 3)
-      self.assertEqual(
-          hardware.num_sparsecores_per_device(jax.devices()[0]), 3
-      )
+      self.assertEqual(hardware.num_sparsecores_per_device(jax.devices()[0]), 3)
       self.assertEqual(hardware.num_sparsecores_per_device(Device("TPU v5")), 4)
 
   @parameterized.parameters("0", "-1", "two", "")

@@ -15,7 +15,8 @@ N = G * S, R and B = row pointers and COO cells per device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import itertools
 

@@ -49,9 +49,7 @@ def _spec(
           name=f"table_of_{feature.name}",
           vocabulary_size=feature.vocabulary_size,
           setting_in_stack=types.SimpleNamespace(stack_name=stack_name),
-          stacked_table_spec=types.SimpleNamespace(
-              **dataclasses.asdict(stack)
-          ),
+          stacked_table_spec=types.SimpleNamespace(**dataclasses.asdict(stack)),
       ),
   )
 
@@ -274,9 +272,7 @@ class ErrorsTest(parameterized.TestCase):
 
   def test_the_baseline_is_fine(self):
     row_pointers, *_ = _call()
-    np.testing.assert_array_equal(
-        row_pointers["s"], ([2, 10] + [16] * 6) * 2
-    )
+    np.testing.assert_array_equal(row_pointers["s"], ([2, 10] + [16] * 6) * 2)
 
   @parameterized.named_parameters(
       ("local_devices", {"local_device_count": 0}, "local_device_count must"),
@@ -495,9 +491,7 @@ class InputTypesTest(parameterized.TestCase):
 
   @parameterized.parameters(np.float64, np.float16, np.int64, ">f4")
   def test_weight_types(self, dtype):
-    self._assert_same_as_baseline(
-        feature_weights=[self._WEIGHTS.astype(dtype)]
-    )
+    self._assert_same_as_baseline(feature_weights=[self._WEIGHTS.astype(dtype)])
     self._assert_same_as_baseline(
         features=[_rows(list(self._IDS))],
         feature_weights=[_rows(list(self._WEIGHTS.astype(dtype)))],
@@ -519,9 +513,11 @@ class InputTypesTest(parameterized.TestCase):
     )
 
   def test_misaligned_memory(self):
-    misaligned = np.frombuffer(
-        b"x" + self._IDS.tobytes(), np.uint8
-    )[1:].view(np.int32).reshape(4, 2)
+    misaligned = (
+        np.frombuffer(b"x" + self._IDS.tobytes(), np.uint8)[1:]
+        .view(np.int32)
+        .reshape(4, 2)
+    )
     self.assertFalse(misaligned.flags.aligned)
     self._assert_same_as_baseline(features=[misaligned])
 
@@ -620,10 +616,12 @@ class SizesTest(parameterized.TestCase):
 
   @parameterized.parameters((None, 10, 512), (1, 8, 32), (33, 8, 64))
   def test_buffer_size_takes_the_suggestion(self, suggestion, limit, cells):
-    specs = _spec_with(**{
-        _STACKED + ".max_ids_per_partition": limit,
-        _STACKED + ".suggested_coo_buffer_size_per_device": suggestion,
-    })
+    specs = _spec_with(
+        **{
+            _STACKED + ".max_ids_per_partition": limit,
+            _STACKED + ".suggested_coo_buffer_size_per_device": suggestion,
+        }
+    )
     self.assertEqual(
         converter.compute_coo_buffer_size_per_device(specs, 2, 4), {"s": cells}
     )

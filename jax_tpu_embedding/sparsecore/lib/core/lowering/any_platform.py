@@ -1,0 +1,73 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lowering for every platform: trace the jnp reference."""
+
+from __future__ import annotations
+
+import functools
+
+from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import local_device
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
+
+
+def lookup(
+    ctx: mlir.LoweringRuleContext,
+    *operands,
+    device_batch_size: int,
+    quantization_config: tuple[float, float, int] | None = None,
+    enable_minibatching: bool = False,
+    **unused_limits,
+):
+  """Rule of the lookup. There are no buffers here that limits could size."""
+  function = functools.partial(
+      reference.lookup,
+      device_batch_size=device_batch_size,
+      num_sc_per_device=local_device.num_sc_per_device(
+          ctx,
+          num_row_pointers=ctx.avals_in[0].size,
+          enable_minibatching=enable_minibatching,
+      ),
+      quantization_config=quantization_config,
+      enable_minibatching=enable_minibatching,
+  )
+  return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
+
+
+def update(
+    rule: update_rules.UpdateRule,
+    ctx: mlir.LoweringRuleContext,
+    *operands,
+    min_value: float | None = None,
+    max_value: float | None = None,
+    enable_minibatching: bool = False,
+    **params,
+):
+  """Rule of the update with `rule`."""
+  function = functools.partial(
+      reference.update,
+      rule,
+      num_sc_per_device=local_device.num_sc_per_device(
+          ctx,
+          num_row_pointers=ctx.avals_in[0].size,
+          enable_minibatching=enable_minibatching,
+      ),
+      min_value=min_value,
+      max_value=max_value,
+      enable_minibatching=enable_minibatching,
+      **{name: params[name] for name in rule.static_params},
+  )
+
+  def on_operands(*values):
+    return function(rule.group_operands(values))
+
+  return mlir.lower_fun(on_operands, multiple_results=True)(ctx, *operands)
+
+
+def convert_ids(ctx: mlir.LoweringRuleContext, *operands, **params):
+  """Rule of the conversion of raw ids, which is local to a device."""
+  function = functools.partial(reference_convert_ids.convert_ids, **params)
+  return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)

@@ -1,0 +1,250 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A donated table is updated where it is: no compiled program copies it."""
+
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+import numpy as np
+
+_ROWS, _DIM, _BATCH = 4096, 64, 8
+_TABLE_BYTES = _ROWS * _DIM * 4
+_LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=64)
+
+_COO = random_coo.random_coo(
+    num_sc_per_device=1,
+    rows_per_shard=_ROWS,
+    batch_size_per_sc=_BATCH,
+    ids_per_sample=4,
+)
+_GRADIENT = np.ones((_BATCH, _DIM), np.float32)
+_LEARNING_RATE = np.float32(0.5)
+
+
+def _lookup(table):
+  return lookup.lookup_p.bind(
+      *_COO.operands, table, device_batch_size=_BATCH, **_LIMITS
+  )
+
+
+def _sgd(table, gradient=_GRADIENT):
+  return update.UPDATE_PRIMITIVES["sgd"].bind(
+      *_COO.operands, table, gradient, _LEARNING_RATE, **_LIMITS
+  )
+
+
+def _lookup_and_update(table, depends=False):
+  activations = _lookup(table)
+  gradient = activations if depends else _GRADIENT
+  return activations, _sgd(table, gradient)
+
+
+# Programs that take a table and return it, beside something smaller. The
+# gradient does not depend on the activations, but for the first: that is what
+# makes XLA copy a table that is not tied to its lookup.
+def _dependent(table):
+  return _lookup_and_update(table, depends=True)
+
+
+def _two_updates(table):
+  return _lookup(table), _sgd(_sgd(table))
+
+
+def _two_steps(table):
+  first, table = _lookup_and_update(table)
+  second, table = _lookup_and_update(table)
+  return (first, second), table
+
+
+def _activations_unused(table):
+  _, table = _lookup_and_update(table)
+  return (), table
+
+
+def _scan(table):
+  def body(table, _):
+    activations, table = _lookup_and_update(table)
+    return table, activations
+
+  table, activations = jax.lax.scan(body, table, None, length=3)
+  return activations, table
+
+
+def _fori_loop(table):
+  def body(_, carry):
+    activations, table = _lookup_and_update(carry[1])
+    return carry[0] + activations, table
+
+  zeros = jnp.zeros((_BATCH, _DIM))
+  return jax.lax.fori_loop(0, 3, body, (zeros, table))
+
+
+def _lookup_in_nested_jit(table):
+  return jax.jit(_lookup)(table), _sgd(table)
+
+
+def _lookup_in_a_branch(table):
+  def doubled(table):
+    return 2 * _lookup(table)
+
+  activations = jax.lax.cond(table[0, 0] > 0, _lookup, doubled, table)
+  return activations, _sgd(table)
+
+
+def _lookup_rematerialized(table):
+  return jax.checkpoint(_lookup)(table), _sgd(table)
+
+
+def _read_by_other_operations(table):
+  return (table[:5], table[jnp.arange(3) * 7], table.sum()), _sgd(table)
+
+
+def _read_in_another_shape(table):
+  return table.reshape(-1)[3:9], _sgd(table)
+
+
+def _shard_map(table):
+  mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+  axis = jax.sharding.PartitionSpec("x")
+  return jax.shard_map(
+      _lookup_and_update,
+      mesh=mesh,
+      in_specs=axis,
+      out_specs=axis,
+      check_vma=False,
+  )(table)
+
+
+_PROGRAMS = [
+    (program.__name__.lstrip("_"), program)
+    for program in (
+        _dependent,
+        _lookup_and_update,
+        _two_updates,
+        _two_steps,
+        _activations_unused,
+        _scan,
+        _fori_loop,
+        _lookup_in_nested_jit,
+        _lookup_in_a_branch,
+        _lookup_rematerialized,
+        _read_by_other_operations,
+        _read_in_another_shape,
+        _shard_map,
+    )
+]
+
+
+def _table_copies(compiled) -> list[str]:
+  """Instructions that copy something of the table's shape."""
+  shape = re.escape(f"f32[{_ROWS},{_DIM}]")
+  pattern = rf".*= {shape}\S* (?:copy|copy-start)\(.*"
+  return re.findall(pattern, compiled.as_text())
+
+
+class InPlaceTest(parameterized.TestCase):
+
+  def assert_in_place(self, compiled, num_tables=1):
+    self.assertEmpty(_table_copies(compiled))
+    memory = compiled.memory_analysis()
+    self.assertEqual(memory.alias_size_in_bytes, num_tables * _TABLE_BYTES)
+    self.assertLess(memory.temp_size_in_bytes, _TABLE_BYTES // 2)
+
+  @parameterized.named_parameters(_PROGRAMS)
+  def test_program_does_not_copy_a_donated_table(self, program):
+    table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
+    jitted = jax.jit(program, donate_argnums=0)
+    self.assert_in_place(jitted.lower(table).compile())
+
+  @parameterized.named_parameters(_PROGRAMS)
+  def test_program_reads_the_table_before_the_update(self, program):
+    # Without donation nothing is done in place, and no order is wrong.
+    table = jnp.asarray(
+        np.random.default_rng(0).normal(size=(_ROWS, _DIM)), jnp.float32
+    )
+    expected = jax.jit(program)(table)
+    donated = jax.jit(program, donate_argnums=0)(table)
+    jax.tree.map(np.testing.assert_array_equal, donated, expected)
+
+  def test_the_check_sees_a_copy(self):
+    # Not donated: the result needs memory of its own.
+    table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
+    compiled = jax.jit(_lookup_and_update).lower(table).compile()
+    self.assertNotEmpty(_table_copies(compiled))
+
+  @parameterized.parameters(list(update_rules.UPDATE_RULES))
+  def test_slots_are_updated_in_place(self, name):
+    rule = update_rules.UPDATE_RULES[name]
+
+    def program(*tables):
+      hyperparameters = [_LEARNING_RATE] * len(rule.hyperparameters)
+      return _lookup(tables[0]), update.UPDATE_PRIMITIVES[name].bind(
+          *_COO.operands, *tables, _GRADIENT, *hyperparameters, **_LIMITS
+      )
+
+    num_tables = 1 + len(rule.slots)
+    table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
+    jitted = jax.jit(program, donate_argnums=tuple(range(num_tables)))
+    self.assert_in_place(
+        jitted.lower(*[table] * num_tables).compile(), num_tables
+    )
+
+  @parameterized.parameters(True, False)
+  def test_ref_is_updated_in_place(self, depends):
+    @jax.jit
+    def step(ref):
+      activations, new = _lookup_and_update(ref[...], depends)
+      ref[...] = new
+      return activations
+
+    ref = jax.new_ref(jnp.ones((_ROWS, _DIM)))
+    address = ref.unsafe_buffer_pointer()
+    self.assert_in_place(step.lower(ref).compile())
+    before = np.array(ref[...])
+    activations = step(ref)
+    np.testing.assert_allclose(activations, _COO.weights @ before, rtol=1e-5)
+    np.testing.assert_array_equal(
+        np.any(ref[...] != before, axis=1), _COO.touched
+    )
+    self.assertEqual(ref.unsafe_buffer_pointer(), address)
+
+  def test_donated_table_stays_where_it_is(self):
+    step = jax.jit(_lookup_and_update, donate_argnums=0)
+    table = jnp.ones((_ROWS, _DIM))
+    address = table.unsafe_buffer_pointer()
+    for _ in range(3):
+      _, table = step(table)
+      self.assertEqual(table.unsafe_buffer_pointer(), address)
+
+  def test_reference_updates_in_place_after_a_lookup_that_it_needs(self):
+    rule = update_rules.UPDATE_RULES["sgd"]
+
+    def program(table):
+      activations = reference.lookup(
+          *_COO.operands,
+          table,
+          device_batch_size=_BATCH,
+          num_sc_per_device=1,
+      )
+      operands = (*_COO.operands, table, activations, _LEARNING_RATE)
+      (table,) = reference.update(
+          rule, rule.group_operands(operands), num_sc_per_device=1
+      )
+      return activations, table
+
+    table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
+    jitted = jax.jit(program, donate_argnums=0)
+    self.assert_in_place(jitted.lower(table).compile())
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,256 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookup and update in plain jnp: what is correct, on any platform.
+
+Every platform without a faster rule runs these functions; every faster rule is
+tested against them. Work and memory are in proportion to the cells of the COO
+buffers, never to the table. Only cells that the row pointers declare to be
+entries are used; all others may hold anything.
+
+jnp cannot raise inside a compiled program. An entry whose id is out of range,
+which no converter writes, therefore makes its sample NaN in the lookup and is
+left out of the update; one whose sample is out of range is left out of both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+
+
+class _Entries(NamedTuple):
+  """The cells of one device's COO buffers, with absolute positions."""
+
+  row: jax.Array  # i32[B], in the device's table; its row count if not valid
+  sample: jax.Array  # i32[B], in the device's batch; its size if not valid
+  gain: jax.Array  # f32[B]
+  source: jax.Array  # i32[B], the SparseCore that owns the sample
+
+
+def lookup(
+    row_pointers: jax.Array,
+    embedding_ids: jax.Array,
+    sample_ids: jax.Array,
+    gains: jax.Array,
+    num_minibatches: jax.Array,
+    table: jax.Array,
+    *,
+    device_batch_size: int,
+    num_sc_per_device: int,
+    quantization_config: tuple[float, float, int] | None = None,
+    enable_minibatching: bool = False,
+) -> jax.Array:
+  """Sums gain * table row over the entries of each sample.
+
+  Args:
+    row_pointers: i32[R].
+    embedding_ids: i32[B].
+    sample_ids: i32[B].
+    gains: f32[B].
+    num_minibatches: i32[]; used with `enable_minibatching` only.
+    table: f32[rows, D].
+    device_batch_size: samples of the device.
+    num_sc_per_device: S; divides rows and samples.
+    quantization_config: (min, max, buckets) that rows are rounded to, if any.
+    enable_minibatching: which layout the buffers have.
+
+  Returns:
+    f32[device_batch_size, D]. A sample without entries is zero.
+
+  Source: contract of the primitives, section 2.
+  """
+  entries = _read_entries(
+      (row_pointers, embedding_ids, sample_ids, gains, num_minibatches),
+      num_table_rows=table.shape[0],
+      batch_size=device_batch_size,
+      num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+  )
+  rows = table.at[entries.row].get(mode="fill", fill_value=jnp.nan)
+  if quantization_config is not None:
+    rows = _quantize(rows, *quantization_config)
+  out = jnp.zeros((device_batch_size, table.shape[1]), table.dtype)
+  terms = entries.gain[:, None] * rows
+  return out.at[entries.sample].add(terms, mode="drop")
+
+
+def update(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    *,
+    num_sc_per_device: int,
+    min_value: float | None = None,
+    max_value: float | None = None,
+    enable_minibatching: bool = False,
+    **static_params: object,
+) -> tuple[jax.Array, ...]:
+  """Steps `rule` once for each row that has an entry, with the summed gradient.
+
+  Args:
+    rule: the optimizer.
+    operands: the COO buffers as in `lookup`, table and slots f32[rows, D],
+      gradient f32[samples, D], hyperparameters f32[].
+    num_sc_per_device: S; divides rows and samples.
+    min_value: lower bound of the new rows of the table, if any.
+    max_value: upper bound, if any.
+    enable_minibatching: which layout the buffers have.
+    **static_params: those of the rule.
+
+  Returns:
+    Table and slots. Rows without an entry are as they were.
+
+  Source: contract of the primitives, section 3.1.
+  """
+  num_rows = operands.table.shape[0]
+  entries = _read_entries(
+      operands.coo,
+      num_table_rows=num_rows,
+      batch_size=operands.gradient.shape[0],
+      num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+  )
+  rows, grads = _sum_per_row(entries, operands.gradient, num_rows)
+
+  def touched(values):
+    return values.at[rows].get(mode="clip")
+
+  def write(values, new):
+    # The surplus of `rows` is beyond the table, hence dropped.
+    return values.at[rows].set(new, mode="drop", indices_are_sorted=True)
+
+  new_rows, new_slots = rule.step(
+      grads,
+      touched(operands.table),
+      tuple(map(touched, operands.slots)),
+      operands.hyperparameters,
+      **static_params,
+  )
+  new_rows = utils.maybe_clip_params(new_rows, min_value, max_value)
+  return (
+      write(operands.table, new_rows),
+      *map(write, operands.slots, new_slots),
+  )
+
+
+def _read_entries(
+    coo: tuple[jax.Array, ...],
+    *,
+    num_table_rows: int,
+    batch_size: int,
+    num_sc_per_device: int,
+    enable_minibatching: bool,
+) -> _Entries:
+  """The entries, each beside the cells that are none."""
+  row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
+  rows_per_shard = num_table_rows // num_sc_per_device
+  batch_size_per_sc = batch_size // num_sc_per_device
+  is_entry, source, target = _read_partitions(
+      row_pointers,
+      num_minibatches if enable_minibatching else 1,
+      num_cells=embedding_ids.shape[0],
+      num_scs=num_sc_per_device,
+      num_regions=1 if enable_minibatching else num_sc_per_device,
+  )
+  has_sample = is_entry & (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
+  has_row = has_sample & (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
+  return _Entries(
+      row=jnp.where(
+          has_row, embedding_ids + target * rows_per_shard, num_table_rows
+      ),
+      sample=jnp.where(
+          has_sample, sample_ids + source * batch_size_per_sc, batch_size
+      ),
+      gain=jnp.asarray(gains),
+      source=source,
+  )
+
+
+def _read_partitions(
+    row_pointers: jax.Array,
+    num_minibatches: jax.Array | int,
+    *,
+    num_cells: int,
+    num_scs: int,
+    num_regions: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """For each cell: is it an entry, its source and its target SparseCore.
+
+  Source: input format, sections 9.2 and 10.5. Partitions follow each other in a
+  region, ordered by source, minibatch and target, each from the end of the one
+  before, rounded up.
+  """
+  block = layout.row_pointers_per_block(num_scs)
+  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_scs]
+  ends = ends.reshape(num_regions, -1)
+  # With minibatching only the blocks of minibatches that exist are written.
+  region_size = num_cells // num_regions
+  num_used = num_scs * num_scs * num_minibatches // num_regions
+  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
+  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
+  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
+  # From here on positions count from the first cell of the device.
+  origin = jnp.arange(num_regions, dtype=jnp.int32)[:, None] * region_size
+  starts, ends = ((x + origin).reshape(-1) for x in (starts, ends))
+
+  # A cell is in the last partition that starts at or before it.
+  cells = jnp.arange(num_cells, dtype=jnp.int32)
+  partition = jnp.searchsorted(starts, cells, side="right") - 1
+  partition = partition.astype(jnp.int32)
+  source = partition // (num_scs * num_minibatches)
+  is_entry = (cells < ends[partition]) & (source < num_scs)
+  return is_entry, source, partition % num_scs
+
+
+def _sum_per_row(
+    entries: _Entries, gradient: jax.Array, num_table_rows: int
+) -> tuple[jax.Array, jax.Array]:
+  """The distinct rows i32[B], ascending, and the gradient f32[B, D] of each.
+
+  There are as many results as cells; the surplus has row `num_table_rows`.
+  Terms are summed per source SparseCore first, and then over sources, each in
+  the order of the buffers.
+  """
+  order = jnp.argsort(entries.row, stable=True)
+  row, sample, gain, source = (x[order] for x in entries)
+  terms = gain[:, None] * gradient.at[sample].get(mode="fill", fill_value=0)
+  row, partial_sums = _sum_runs(row, (row, source), terms, num_table_rows)
+  return _sum_runs(row, (row,), partial_sums, num_table_rows)
+
+
+def _sum_runs(
+    row: jax.Array,
+    keys: tuple[jax.Array, ...],
+    terms: jax.Array,
+    surplus_row: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Sums `terms` over runs of equal keys; `row` and sum of each run.
+
+  Of the results, as many as there are terms, the surplus has row `surplus_row`
+  and sum 0.
+  """
+  is_start = jnp.zeros(row.shape, bool).at[0].set(True)
+  for key in keys:
+    is_start = is_start.at[1:].set(is_start[1:] | (key[1:] != key[:-1]))
+  run = jnp.cumsum(is_start) - 1
+  sums = jax.ops.segment_sum(
+      terms, run, num_segments=row.size, indices_are_sorted=True
+  )
+  return jnp.full_like(row, surplus_row).at[run].set(row), sums
+
+
+def _quantize(
+    rows: jax.Array, min_value: float, max_value: float, num_buckets: int
+) -> jax.Array:
+  """`rows` rounded to one of `num_buckets` values from min to max."""
+  span = jnp.float32(max_value - min_value)
+  steps = jnp.float32(num_buckets - 1)
+  values = jnp.clip(rows, min_value, max_value) - jnp.float32(min_value)
+  bucket = jnp.floor(values * (steps / span) + jnp.float32(0.5))
+  return bucket * (span / steps) + jnp.float32(min_value)

@@ -1,0 +1,47 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""How each operation is lowered on each platform.
+
+To add a platform: a module with its rules, and their lines here. What has no
+line of its own gets the one for any platform.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from jax.extend import core
+from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+
+_ANY = None
+
+# (operation, platform) -> lowering rule.
+LOWERINGS = {
+    ("convert_ids", _ANY): any_platform.convert_ids,
+    ("convert_ids", "cpu"): cpu.convert_ids,
+    ("lookup", _ANY): any_platform.lookup,
+    ("lookup", "cpu"): cpu.lookup,
+}
+for _name, _rule in update_rules.UPDATE_RULES.items():
+  LOWERINGS[f"update_{_name}", _ANY] = functools.partial(
+      any_platform.update, _rule
+  )
+for _name in cpu.FUSED_UPDATE_RULES:
+  LOWERINGS[f"update_{_name}", "cpu"] = functools.partial(
+      cpu.update, update_rules.UPDATE_RULES[_name]
+  )
+
+
+def install(primitive: core.Primitive, operation: str) -> None:
+  """Registers every rule of `operation` for `primitive`."""
+  for (name, platform), rule in LOWERINGS.items():
+    if name == operation:
+      # Not cacheable: JAX would lower one instance by itself and copy it, and
+      # the rule of an update looks at what stands before it.
+      mlir.register_lowering(
+          primitive, rule, platform=platform, cacheable=False
+      )

@@ -1,0 +1,99 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+_COO = random_coo.random_coo(
+    num_sc_per_device=1,
+    rows_per_shard=16,
+    batch_size_per_sc=8,
+    ids_per_sample=2,
+)
+_LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=64)
+
+
+def _lookup(table):
+  return lookup.lookup_p.bind(
+      *_COO.operands, table, device_batch_size=8, **_LIMITS
+  )
+
+
+def _update(table):
+  gradient = np.ones((8, 4), np.float32)
+  return update.UPDATE_PRIMITIVES["sgd"].bind(
+      *_COO.operands, table, gradient, np.float32(1), **_LIMITS
+  )
+
+
+_OPERATIONS = [("lookup", _lookup), ("update", _update)]
+
+
+def _shard_map(function, num_devices):
+  axis = jax.sharding.PartitionSpec("x")
+  return jax.jit(
+      jax.shard_map(
+          function,
+          mesh=jax.sharding.Mesh(jax.devices()[:num_devices], ("x",)),
+          in_specs=axis,
+          out_specs=axis,
+          check_vma=False,
+      )
+  )
+
+
+class TableTest(parameterized.TestCase):
+
+  def test_every_operation_has_a_rule_for_any_platform(self):
+    operations = {operation for operation, _ in lowerings.LOWERINGS}
+    self.assertContainsSubset(
+        {"lookup", "convert_ids"}
+        | {f"update_{name}" for name in update_rules.UPDATE_RULES},
+        operations,
+    )
+    for operation in operations:
+      self.assertIn((operation, None), lowerings.LOWERINGS)
+
+  @parameterized.named_parameters(_OPERATIONS)
+  def test_platform_without_a_rule_gets_plain_operations(self, function):
+    # Lowered only; there need not be such a device.
+    table = jax.ShapeDtypeStruct((16, 4), jnp.float32)
+    traced = jax.jit(function).trace(table)
+    for platform, calls in (("cuda", 0), ("tpu", 0), ("cpu", 1)):
+      text = traced.lower(lowering_platforms=(platform,)).as_text()
+      self.assertEqual(text.count("custom_call @jte_"), calls, platform)
+
+  @parameterized.named_parameters(_OPERATIONS)
+  def test_mesh_of_one_device_is_the_device(self, function):
+    table = jnp.arange(64.0).reshape(16, 4)
+    np.testing.assert_array_equal(
+        _shard_map(function, 1)(table), function(table)
+    )
+
+  @parameterized.named_parameters(_OPERATIONS)
+  def test_several_devices_raise_with_their_number(self, function):
+    table = jnp.ones((32, 4))
+    with self.assertRaisesRegex(NotImplementedError, "over 2 devices"):
+      _shard_map(function, 2)(table)
+
+  @parameterized.named_parameters(_OPERATIONS)
+  def test_sharded_table_outside_of_shard_map_raises(self, function):
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    table = jax.device_put(jnp.ones((16, 4)), sharding)
+    with self.assertRaisesRegex(NotImplementedError, "over 2 devices"):
+      jax.jit(function)(table)
+
+
+if __name__ == "__main__":
+  absltest.main()

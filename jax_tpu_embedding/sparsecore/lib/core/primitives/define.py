@@ -1,0 +1,54 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""How every primitive of this package is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+from typing import Any
+from typing import NoReturn
+
+from jax._src import dispatch
+from jax.extend import core
+from jax.interpreters import ad
+from jax.interpreters import batching
+from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+
+
+def primitive(
+    name: str,
+    abstract_eval: Callable[..., Any],
+    *,
+    operation: str,
+    multiple_results: bool,
+    differentiation_hint: str,
+) -> core.Primitive:
+  """A primitive with its abstract evaluation and a lowering per platform.
+
+  Args:
+    name: the name that jaxprs show.
+    abstract_eval: checks the operands and gives the shapes of the results.
+    operation: the key of its lowerings in `lowering.table`.
+    multiple_results: whether it returns a tuple.
+    differentiation_hint: what to do instead of differentiating it.
+  """
+  result = core.Primitive(name)
+  result.multiple_results = multiple_results
+  result.def_impl(functools.partial(dispatch.apply_primitive, result))
+  result.def_abstract_eval(abstract_eval)
+  ad.primitive_jvps[result] = functools.partial(
+      _refuse, f"{name} cannot be differentiated: {differentiation_hint}"
+  )
+  batching.primitive_batchers[result] = functools.partial(
+      _refuse,
+      f"{name} has no batching rule: it already works on a whole batch. Make"
+      " the mapped axis part of the batch instead of using vmap.",
+  )
+  table.install(result, operation)
+  return result
+
+
+def _refuse(message: str, *unused_args: Any, **unused_params: Any) -> NoReturn:
+  raise NotImplementedError(message)

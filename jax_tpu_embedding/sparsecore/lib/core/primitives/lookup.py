@@ -1,0 +1,83 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The lookup of one stack on one device, as a primitive.
+
+Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
+gains f32[B], num_minibatches i32[], table f32[rows, D].
+Result: f32[device_batch_size, D], the sum of gain * row over the entries of
+each sample. `lowering/reference.py` defines it in jnp.
+
+Source: contract of the primitives, section 2.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.primitives import define
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+
+
+def _abstract_eval(
+    row_pointers,
+    embedding_ids,
+    sample_ids,
+    gains,
+    num_minibatches,
+    table,
+    *,
+    device_batch_size: int,
+    max_ids_per_partition: int,
+    max_unique_ids_per_partition: int,
+    sharding_strategy: int = utils.MOD_SHARDING,
+    quantization_config: tuple[float, float, int] | None = None,
+    enable_minibatching: bool = False,
+) -> jax.core.ShapedArray:
+  """Checks the operands; the shape of the activations."""
+  del enable_minibatching  # Both layouts have the same operands.
+  utils.validate_abstract_eval_params(
+      row_pointers,
+      embedding_ids,
+      sample_ids,
+      gains,
+      num_minibatches,
+      table,
+      None,
+      max_ids_per_partition=max_ids_per_partition,
+      max_unique_ids_per_partition=max_unique_ids_per_partition,
+      computation_name="lookup",
+      sharding_strategy=sharding_strategy,
+  )
+  utils.ensure_positive(device_batch_size, "device_batch_size")
+  if quantization_config is not None:
+    _check_quantization(*quantization_config)
+  return jax.core.ShapedArray((device_batch_size, table.shape[1]), jnp.float32)
+
+
+def _check_quantization(
+    min_value: float, max_value: float, num_buckets: int
+) -> None:
+  if num_buckets < 2:
+    raise ValueError(
+        "quantization_config: num_buckets must be at least 2, got"
+        f" {num_buckets}."
+    )
+  if min_value >= max_value:
+    raise ValueError(
+        "quantization_config: min_value must be less than max_value, got"
+        f" {min_value} >= {max_value}."
+    )
+
+
+lookup_p = define.primitive(
+    "sparse_dense_matmul_csr",
+    _abstract_eval,
+    operation="lookup",
+    multiple_results=False,
+    differentiation_hint=(
+        "its backward pass is the update, which steps the optimizer. Use the"
+        " SparseCoreEmbed layer, or pass the gradient of the activations to"
+        " tpu_sparse_dense_matmul_grad."
+    ),
+)

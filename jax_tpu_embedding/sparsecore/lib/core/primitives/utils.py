@@ -1,0 +1,149 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks that the primitives share, and clipping.
+
+Source: contract of the primitives, sections 1.3 and 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+# The only sharding strategy: row i is in shard i mod the number of shards.
+MOD_SHARDING = 1
+
+
+class Shaped(Protocol):
+  """An array or its abstract value."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+
+def ensure_dtype(x: Shaped, dtype: np.typing.DTypeLike, name: str) -> None:
+  """Raises ValueError unless `x` has the dtype."""
+  if x.dtype != dtype:
+    raise ValueError(
+        f"{name} must have type {np.dtype(dtype).name}, got {x.dtype.name}."
+    )
+
+
+def ensure_dim(x: Shaped, rank: int | Sequence[int], name: str) -> None:
+  """Raises ValueError unless `x` has the rank, or one of the ranks."""
+  ranks = (rank,) if isinstance(rank, int) else tuple(rank)
+  if len(x.shape) not in ranks:
+    raise ValueError(
+        f"{name} must have dim {' or '.join(map(str, ranks))}, got"
+        f" {len(x.shape)}: shape {tuple(x.shape)}."
+    )
+
+
+def ensure_shape(x: Shaped, shape: Sequence[int], name: str) -> None:
+  """Raises ValueError unless `x` has the shape."""
+  if tuple(x.shape) != tuple(shape):
+    raise ValueError(
+        f"{name} must have shape {tuple(shape)}, got {tuple(x.shape)}."
+    )
+
+
+def validate_abstract_eval_params(
+    row_pointers: Shaped,
+    embedding_ids: Shaped,
+    sample_ids: Shaped,
+    gains: Shaped,
+    num_minibatches: Shaped,
+    table: Shaped,
+    activation_gradient: Shaped | None,
+    *,
+    max_ids_per_partition: int,
+    max_unique_ids_per_partition: int,
+    computation_name: str,
+    sharding_strategy: int,
+    min_value: float | None = None,
+    max_value: float | None = None,
+) -> None:
+  """Checks what lookup and update have in common.
+
+  Args:
+    row_pointers: i32[R].
+    embedding_ids: i32[B].
+    sample_ids: i32[B].
+    gains: f32[B].
+    num_minibatches: i32[].
+    table: f32[rows, D].
+    activation_gradient: f32[samples, D]; None for a lookup.
+    max_ids_per_partition: limit of the stack, positive.
+    max_unique_ids_per_partition: limit of the stack, positive.
+    computation_name: name of the optimizer's function; not empty.
+    sharding_strategy: MOD_SHARDING.
+    min_value: lower bound of table values, if any.
+    max_value: upper bound of table values, if any.
+
+  Raises:
+    ValueError: if one of them is otherwise. The message has its name.
+  """
+  gradients = () if activation_gradient is None else (activation_gradient,)
+  ensure_dtype(row_pointers, jnp.int32, "row_pointers")
+  ensure_dtype(sample_ids, jnp.int32, "sample_ids")
+  ensure_dtype(embedding_ids, jnp.int32, "embedding_ids")
+  ensure_dtype(gains, jnp.float32, "gains")
+  ensure_dtype(num_minibatches, jnp.int32, "num_minibatches")
+  ensure_dtype(table, jnp.float32, "table")
+  for gradient in gradients:
+    ensure_dtype(gradient, jnp.float32, "activation_gradient")
+
+  ensure_dim(row_pointers, 1, "row_pointers")
+  ensure_dim(table, 2, "table")
+  ensure_dim(num_minibatches, 0, "num_minibatches")
+  for gradient in gradients:
+    ensure_dim(gradient, 2, "activation_gradient")
+
+  ensure_dim(sample_ids, 1, "sample_ids")
+  ensure_shape(embedding_ids, sample_ids.shape, "embedding_ids")
+  ensure_shape(gains, sample_ids.shape, "gains")
+  for gradient in gradients:
+    if gradient.shape[1] != table.shape[1]:
+      raise ValueError(
+          "activation_gradient must have as many columns as the table,"
+          f" {table.shape[1]}, got {gradient.shape[1]}."
+      )
+
+  if sharding_strategy != MOD_SHARDING:
+    raise ValueError(
+        f"sharding_strategy must be {MOD_SHARDING} (MOD), got"
+        f" {sharding_strategy}."
+    )
+  ensure_positive(max_ids_per_partition, "max_ids_per_partition")
+  ensure_positive(max_unique_ids_per_partition, "max_unique_ids_per_partition")
+  if not computation_name:
+    raise ValueError("computation_name must not be empty.")
+  if min_value is not None and max_value is not None and min_value > max_value:
+    raise ValueError(
+        f"min_value must not exceed max_value, got {min_value} > {max_value}."
+    )
+
+
+def ensure_positive(value: int, name: str) -> None:
+  """Raises ValueError unless `value` is positive."""
+  if value <= 0:
+    raise ValueError(f"{name} must be positive, got {value}.")
+
+
+def maybe_clip_params(
+    x: jax.Array, min_value: float | None, max_value: float | None
+) -> jax.Array:
+  """`x` kept within the bounds that are given; NaN stays NaN."""
+  if min_value is not None and max_value is not None:
+    return lax.clamp(jnp.float32(min_value), x, jnp.float32(max_value))
+  if min_value is not None:
+    return lax.max(jnp.full_like(x, min_value), x)
+  if max_value is not None:
+    return lax.min(jnp.full_like(x, max_value), x)
+  return x
