@@ -11,11 +11,16 @@ frozen dataclass below, and that row.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import importlib
 import inspect
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any
+from typing import ClassVar
+from typing import Generic
+from typing import NamedTuple
+from typing import TypeVar
 
 import jax
 import jax.extend

@@ -329,9 +329,7 @@ class StackNameTest(parameterized.TestCase):
     self.assertEqual(_planner.stack_name_of(names), expected)
 
   def test_lengths_can_be_chosen(self):
-    self.assertEqual(
-        _planner.stack_name_of(["abc"], True, 2, 4), "ab...ba78"
-    )
+    self.assertEqual(_planner.stack_name_of(["abc"], True, 2, 4), "ab...ba78")
     self.assertEqual(_planner.stack_name_of(["abc"], False, 2), "abc")
 
 

@@ -9,10 +9,14 @@ plans on them. Everything that a plan consists of is frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import numbers
-from typing import Any, TypeVar, Union
+from typing import Any
+from typing import TypeVar
+from typing import Union
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
@@ -118,18 +122,22 @@ class StackedTableSpec:
 
 
 # The attributes of a TableSpec that can be set when it is stacked.
-_PLAN_ATTRIBUTES = frozenset((
-    "_stacked_table_spec",
-    "_setting_in_stack",
-    "stacked_table_spec",
-    "setting_in_stack",
-))
+_PLAN_ATTRIBUTES = frozenset(
+    (
+        "_stacked_table_spec",
+        "_setting_in_stack",
+        "stacked_table_spec",
+        "setting_in_stack",
+    )
+)
 # Those that belong to the stack once there is one.
-_BUFFER_ATTRIBUTES = frozenset((
-    "max_ids_per_partition",
-    "max_unique_ids_per_partition",
-    "suggested_coo_buffer_size_per_device",
-))
+_BUFFER_ATTRIBUTES = frozenset(
+    (
+        "max_ids_per_partition",
+        "max_unique_ids_per_partition",
+        "suggested_coo_buffer_size_per_device",
+    )
+)
 
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)

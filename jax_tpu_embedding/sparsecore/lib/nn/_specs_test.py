@@ -33,13 +33,15 @@ def _table(**changes):
 
 
 def _feature(**changes):
-  return embedding_spec.FeatureSpec(**{
-      "name": "f",
-      "table_spec": _table(),
-      "input_shape": (16, 1),
-      "output_shape": (16, 4),
-      **changes,
-  })
+  return embedding_spec.FeatureSpec(
+      **{
+          "name": "f",
+          "table_spec": _table(),
+          "input_shape": (16, 1),
+          "output_shape": (16, 4),
+          **changes,
+      }
+  )
 
 
 def _stack(**changes):

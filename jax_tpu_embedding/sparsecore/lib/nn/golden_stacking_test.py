@@ -20,8 +20,9 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 
 _CASES = json.loads(
-    (pathlib.Path(__file__).parent / "testdata" / "golden_stacking.json")
-    .read_text()
+    (
+        pathlib.Path(__file__).parent / "testdata" / "golden_stacking.json"
+    ).read_text()
 )
 _CALLS = {
     "embedding.prepare_feature_specs_for_training": (

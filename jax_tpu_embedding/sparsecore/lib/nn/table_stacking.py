@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
@@ -107,9 +107,7 @@ def round_up_dim_and_vocab_size(
       for name, table in tables.items()
   }
   vocabulary_sizes = {
-      name: layout.round_up(
-          table.vocabulary_size, constants.ALIGNMENT * num_sc
-      )
+      name: layout.round_up(table.vocabulary_size, constants.ALIGNMENT * num_sc)
       for name, table in tables.items()
   }
   return dims, vocabulary_sizes

@@ -1,0 +1,170 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookup: from buffers and tables to the activations of every feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import functools
+import math
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
+from jax_tpu_embedding.sparsecore.lib.nn import _inputs
+from jax_tpu_embedding.sparsecore.lib.nn import _plan
+from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+
+
+@functools.partial(jax.named_call, name="tpu_sparse_dense_matmul")
+def tpu_sparse_dense_matmul(
+    preprocessed_inputs: (
+        _inputs.PreprocessedInput | _inputs.SparseDenseMatmulInput
+    ),
+    embedding_variables: Mapping[str, Any],
+    feature_specs: Any,
+    *,
+    global_device_count: int | None = None,
+    sharding_strategy: str = "MOD",
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
+    perform_unstacking: bool = True,
+) -> Any:
+  """Looks up one device's samples: `sum over ids of gain * table row`.
+
+  Runs on one device's part of inputs and tables: call it under shard_map with
+  inputs split on their first axis and tables on rows, or directly on a single
+  device. Nothing is mutated.
+
+  Args:
+    preprocessed_inputs: the buffers.
+    embedding_variables: stack name -> (table f32[rows, D], slots).
+    feature_specs: the prepared specs, any tree.
+    global_device_count: devices of the job; default: as the tables are split.
+    sharding_strategy: "MOD".
+    num_sc_per_device: SparseCores per device; default: that of the inputs.
+    enable_minibatching: whether the inputs were preprocessed with it.
+    perform_unstacking: False returns the activations of whole stacks.
+
+  Returns:
+    The tree of `feature_specs` with activations f32[*output_shape], where the
+    batch is this device's; or stack name -> f32[device_batch, D].
+
+  Raises:
+    ValueError: if specs are not prepared, or inputs, tables and specs do not
+      belong together.
+    NotImplementedError: if a device exchange would be needed that the platform
+      does not have.
+  """
+  strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  buffers = _inputs.device_buffers(preprocessed_inputs)
+  topology = _inputs.device_topology(
+      feature_specs,
+      buffers,
+      embedding_variables,
+      enable_minibatching=enable_minibatching,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  activations = {}
+  for name, stack in stacks.items():
+    quantization = stack.quantization_config
+    activations[name] = (
+        sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
+            *buffers[name],
+            embedding_variables[name][0],
+            device_batch_size=(
+                stack.total_sample_count // topology.global_device_count
+            ),
+            max_ids_per_partition=stack.max_ids_per_partition,
+            max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+            sharding_strategy=int(strategy),
+            quantization_config=quantization and quantization.as_tuple(),
+            enable_minibatching=enable_minibatching,
+        )
+    )
+  if not perform_unstacking:
+    return activations
+  return unstack_embedding_activations(
+      activations,
+      feature_specs,
+      topology.global_device_count,
+      topology.num_sc_per_device,
+  )
+
+
+def unstack_embedding_activations(
+    activations: Mapping[str, jax.Array],
+    feature_specs: Any,
+    global_device_count: int,
+    num_sc_per_device: int,
+) -> Any:
+  """Cuts the activations of stacks into those of features.
+
+  In a stack's activations each SparseCore's samples follow one another, those
+  of all features of the stack together.
+
+  Args:
+    activations: stack name -> f32[device_batch, D].
+    feature_specs: the prepared specs, any tree.
+    global_device_count: devices of the job.
+    num_sc_per_device: SparseCores per device.
+
+  Returns:
+    The tree of `feature_specs` with f32[*output_shape], the batch divided by
+    `global_device_count`.
+
+  Raises:
+    ValueError: if an output is wider than its table, or a batch cannot be split
+      evenly over the SparseCores.
+  """
+
+  def unstack(feature: embedding_spec.FeatureSpec) -> jax.Array:
+    stacked = activations[feature.table_spec.setting_in_stack.stack_name]
+    width = feature.output_shape[-1]
+    if width > feature.table_spec.embedding_dim:
+      raise ValueError(
+          f"Feature {feature.name!r}: output_shape {feature.output_shape} is"
+          f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
+          f" table {feature.table_spec.name!r}."
+      )
+    span = sample_span(feature, global_device_count, num_sc_per_device)
+    if stacked.shape[0] % num_sc_per_device:
+      raise ValueError(
+          f"Feature {feature.name!r}: the stack has {stacked.shape[0]} samples"
+          f" on a device, which {num_sc_per_device} SparseCores cannot share"
+          " evenly."
+      )
+    per_sc = stacked.reshape(num_sc_per_device, -1, *stacked.shape[1:])
+    samples = per_sc[:, span]
+    if stacked.ndim == 2:  # one-dimensional tables have no columns to cut
+      samples = samples[:, :, :width]
+    batch = feature.output_shape[0] // global_device_count
+    return samples.reshape(batch, *feature.output_shape[1:])
+
+  return jax.tree.map(unstack, feature_specs)
+
+
+def sample_span(
+    feature: embedding_spec.FeatureSpec,
+    global_device_count: int,
+    num_sc_per_device: int,
+) -> slice:
+  """Where a feature's samples are among those of one SparseCore in its stack.
+
+  Raises:
+    ValueError: if the samples cannot be split evenly over the SparseCores.
+  """
+  num_scs = global_device_count * num_sc_per_device
+  num_samples = math.prod(feature.output_shape[:-1])
+  if num_samples % num_scs:
+    raise ValueError(
+        f"Feature {feature.name!r}: the {num_samples} samples of output_shape"
+        f" {feature.output_shape} must be divisible by {num_scs}"
+        f" ({global_device_count} devices x {num_sc_per_device} SparseCores)."
+    )
+  start = feature.id_transformation.row_offset // num_scs
+  return slice(start, start + num_samples // num_scs)

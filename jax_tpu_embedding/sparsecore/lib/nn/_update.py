@@ -1,0 +1,194 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Update: gradients of activations to new tables and slots."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn import _inputs
+from jax_tpu_embedding.sparsecore.lib.nn import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn import _plan
+from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn import _structure
+
+
+@functools.partial(jax.named_call, name="tpu_sparse_dense_matmul_grad")
+def tpu_sparse_dense_matmul_grad(
+    activation_gradients: Any,
+    preprocessed_inputs: (
+        _inputs.PreprocessedInput | _inputs.SparseDenseMatmulInput
+    ),
+    embedding_variables: Mapping[str, Any],
+    feature_specs: Any,
+    *,
+    global_device_count: int | None = None,
+    sharding_strategy: str = "MOD",
+    label: str = "",
+    step: jax.typing.ArrayLike | None = None,
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
+    perform_stacking: bool = True,
+    embedding_var_limits: (
+        Mapping[str, tuple[float | None, float | None]] | None
+    ) = None,
+) -> dict[str, Any]:
+  """Updates tables and slots with the gradients of one device's activations.
+
+  The gradient of a row is the sum of gain * activation gradient over every id
+  of the batch that names the row; the optimizer then runs once per row. Rows
+  that the batch does not name stay as they are, slots too. When the variables
+  are donated, the update happens in place.
+
+  Args:
+    activation_gradients: the tree of `feature_specs` with f32[*output_shape];
+      or, with `perform_stacking=False`, stack name -> f32[device_batch, D].
+    preprocessed_inputs: the buffers that the lookup read.
+    embedding_variables: stack name -> (table, slots) of this device.
+    feature_specs: the prepared specs, any tree.
+    global_device_count: devices of the job; default: as the tables are split.
+    sharding_strategy: "MOD".
+    label: appended to the name of the update in the compiled program.
+    step: passed to learning rates that are schedules, and to optimizers whose
+      rule depends on it; counts from 0.
+    num_sc_per_device: SparseCores per device; default: that of the inputs.
+    enable_minibatching: whether the inputs were preprocessed with it.
+    perform_stacking: False takes the gradients of whole stacks.
+    embedding_var_limits: stack name -> (min, max) to clamp new table values
+      to, either of them None. Must have every stack.
+
+  Returns:
+    Stack name -> updated (table, slots), in the tree of the input variables.
+
+  Raises:
+    ValueError: if the arguments do not belong together, or a schedule needs
+      `step`.
+    KeyError: if `embedding_var_limits` lacks a stack.
+  """
+  strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  buffers = _inputs.device_buffers(preprocessed_inputs)
+  topology = _inputs.device_topology(
+      feature_specs,
+      buffers,
+      embedding_variables,
+      enable_minibatching=enable_minibatching,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  if perform_stacking:
+    activation_gradients = stack_embedding_gradients(
+        activation_gradients,
+        feature_specs,
+        topology.num_sc_per_device,
+        topology.global_device_count,
+    )
+  _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
+
+  updated = {}
+  for name, stack in stacks.items():
+    minimum, maximum = _limits(embedding_var_limits, name)
+    table, *slots = jax.tree.leaves(embedding_variables[name])
+    new = stack.optimizer.get_optimizer_primitive().bind(
+        *buffers[name],
+        table,
+        *slots,
+        activation_gradients[name],
+        *stack.optimizer.get_hyperparameters(step),
+        max_ids_per_partition=stack.max_ids_per_partition,
+        max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+        computation_name=f"{stack.optimizer.short_name()}-{name}{label}",
+        sharding_strategy=int(strategy),
+        enable_minibatching=enable_minibatching,
+        min_value=minimum,
+        max_value=maximum,
+    )
+    # The update of an optimizer without slots has one result, not a list.
+    updated[name] = jax.tree.unflatten(
+        jax.tree.structure(embedding_variables[name]), jax.tree.leaves(new)
+    )
+  return updated
+
+
+def _limits(
+    embedding_var_limits: (
+        Mapping[str, tuple[float | None, float | None]] | None
+    ),
+    stack_name: str,
+) -> tuple[float | None, float | None]:
+  if embedding_var_limits is None:
+    return None, None
+  if stack_name not in embedding_var_limits:
+    raise KeyError(
+        f"embedding_var_limits has no entry for stack {stack_name!r}. Add one;"
+        " (None, None) leaves the stack without limits."
+    )
+  return embedding_var_limits[stack_name]
+
+
+def stack_embedding_gradients(
+    activation_gradients: Any,
+    feature_specs: Any,
+    num_sc_per_device: int,
+    global_device_count: int,
+) -> dict[str, jax.Array]:
+  """Joins the gradients of features into those of stacks.
+
+  The inverse of unstack_embedding_activations; columns that a table has beyond
+  its features' width get zeros.
+
+  Args:
+    activation_gradients: the tree of `feature_specs` with f32[*output_shape],
+      the batch divided by `global_device_count`.
+    feature_specs: the prepared specs, any tree.
+    num_sc_per_device: SparseCores per device.
+    global_device_count: devices of the job.
+
+  Returns:
+    Stack name -> f32[device_batch, D].
+
+  Raises:
+    ValueError: if the trees differ, a gradient has another shape than its
+      feature's output, or a batch cannot be split evenly over the SparseCores.
+  """
+  _structure.assert_same_structure(
+      feature_specs,
+      activation_gradients,
+      "feature_specs",
+      "activation_gradients",
+  )
+  by_stack = collections.defaultdict(list)
+  for feature, gradient in zip(
+      jax.tree.leaves(feature_specs), jax.tree.leaves(activation_gradients)
+  ):
+    expected = (
+        feature.output_shape[0] // global_device_count,
+        *feature.output_shape[1:],
+    )
+    if gradient.shape != expected:
+      raise ValueError(
+          f"Feature {feature.name!r}: the activation gradient has shape"
+          f" {gradient.shape}, expected {expected}, the output_shape"
+          f" {tuple(feature.output_shape)} on one of {global_device_count}"
+          " devices."
+      )
+    setting = feature.table_spec.setting_in_stack
+    samples = gradient.reshape(-1, gradient.shape[-1])
+    padding = setting.padded_embedding_dim - samples.shape[-1]
+    samples = jnp.pad(samples, ((0, 0), (0, padding)))
+    span = _lookup.sample_span(feature, global_device_count, num_sc_per_device)
+    per_sc = samples.reshape(num_sc_per_device, -1, samples.shape[-1])
+    by_stack[setting.stack_name].append((span.start, per_sc))
+  return {
+      stack_name: jnp.concatenate(
+          [per_sc for _, per_sc in sorted(parts, key=lambda part: part[0])],
+          axis=1,
+      ).reshape(-1, parts[0][1].shape[-1])
+      for stack_name, parts in by_stack.items()
+  }

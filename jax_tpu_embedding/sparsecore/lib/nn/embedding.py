@@ -1,0 +1,88 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Large embedding tables: specs to plans, ids to buffers, lookup and update.
+
+The public functions of the library, each defined in a module of its own:
+
+  prepare, stack           _plan.py
+  initialize               _initialize.py
+  preprocess on the host   _preprocess.py   (inside jit: _convert.py)
+  look up, update          _lookup.py, _update.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TypeVar
+from typing import Union
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn import _convert
+from jax_tpu_embedding.sparsecore.lib.nn import _initialize
+from jax_tpu_embedding.sparsecore.lib.nn import _inputs
+from jax_tpu_embedding.sparsecore.lib.nn import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn import _plan
+from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn import _stats
+from jax_tpu_embedding.sparsecore.lib.nn import _structure
+from jax_tpu_embedding.sparsecore.lib.nn import _update
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+
+ArrayLike = jax.typing.ArrayLike
+
+# A T, or a list, tuple or dict of them: any pytree whose leaves are Ts.
+T = TypeVar("T")
+Nested = Union[T, Sequence[T], Mapping[str, T]]
+
+LimitsCallable = table_stacking.LimitsCallable
+get_default_limits = table_stacking.get_default_limits
+
+auto_stack_tables = _plan.auto_stack_tables
+prepare_feature_specs_for_training = _plan.prepare_feature_specs_for_training
+get_table_specs = _plan.get_table_specs
+get_stacked_table_specs = _plan.get_stacked_table_specs
+
+EmbeddingVariables = _initialize.EmbeddingVariables
+EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
+init_embedding_variables = _initialize.init_embedding_variables
+
+PreprocessedInput = _inputs.PreprocessedInput
+SparseDenseMatmulInput = _inputs.SparseDenseMatmulInput
+preprocess_sparse_dense_matmul_input = (
+    _preprocess.preprocess_sparse_dense_matmul_input
+)
+eval_preprocess_sparse_dense_matmul_input_shape = (
+    _preprocess.eval_preprocess_sparse_dense_matmul_input_shape
+)
+compute_row_pointers_size_per_device = (
+    _preprocess.compute_row_pointers_size_per_device
+)
+compute_theoretical_max_coo_buffer_size = (
+    _preprocess.compute_theoretical_max_coo_buffer_size
+)
+compute_coo_buffer_size_per_device = (
+    _preprocess.compute_coo_buffer_size_per_device
+)
+sharding_strategy_to_enum = _preprocess.sharding_strategy_to_enum
+convert_ids = _convert.convert_ids
+
+SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
+update_preprocessing_parameters = _stats.update_preprocessing_parameters
+
+tpu_sparse_dense_matmul = _lookup.tpu_sparse_dense_matmul
+tpu_sparse_dense_matmul_grad = _update.tpu_sparse_dense_matmul_grad
+unstack_embedding_activations = _lookup.unstack_embedding_activations
+stack_embedding_gradients = _update.stack_embedding_gradients
+
+create_proto_from_feature_specs = (
+    embedding_proto_utils.create_proto_from_feature_specs
+)
+optimizer_spec_to_proto = embedding_proto_utils.optimizer_spec_to_proto
+proto_to_optimizer_spec = embedding_proto_utils.proto_to_optimizer_spec
+get_optimizer_class = embedding_proto_utils.get_optimizer_class
+get_optimizer_type = embedding_proto_utils.get_optimizer_type
+
+_assert_same_structure = _structure.assert_same_structure

@@ -1,0 +1,503 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The public path: specs, buffers, lookup and update, against dense algebra."""
+
+import dataclasses
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+import numpy as np
+
+P = jax.sharding.PartitionSpec
+BATCH = 24  # divisible by 1, 2, 3 and 4 SparseCores
+
+
+def sgd(learning_rate=0.5):
+  return embedding_spec.SGDOptimizerSpec(learning_rate=learning_rate)
+
+
+def table(name="t", vocabulary_size=40, embedding_dim=6, **kwargs):
+  return embedding_spec.TableSpec(
+      name=name,
+      vocabulary_size=vocabulary_size,
+      embedding_dim=embedding_dim,
+      **(dict(optimizer=sgd()) | kwargs),
+  )
+
+
+def feature(name, table_spec, valency=3, batch=BATCH):
+  return embedding_spec.FeatureSpec(
+      name=name,
+      table_spec=table_spec,
+      input_shape=(batch, valency),
+      output_shape=(batch, table_spec.embedding_dim),
+  )
+
+
+def one_device_sharding():
+  return jax.sharding.NamedSharding(
+      jax.sharding.Mesh(jax.devices()[:1], ("x",)), P("x", None)
+  )
+
+
+@dataclasses.dataclass
+class Model:
+  """Three features over two tables, with their inputs and variables."""
+
+  num_sc: int
+  stacked: bool = True
+  combiner: str = "sum"
+  optimizer: embedding_spec.OptimizerSpec = dataclasses.field(
+      default_factory=sgd
+  )
+
+  def __post_init__(self):
+    rng = np.random.default_rng(self.num_sc)
+    make = functools.partial(
+        table, combiner=self.combiner, optimizer=self.optimizer
+    )
+    users, items = make("users"), make("items", 70, 8)
+    self.specs = {
+        "user": feature("user", users),
+        "item": feature("item", items, valency=1),
+        "last": feature("last", items, valency=5),
+    }
+    if self.stacked:
+      embedding.auto_stack_tables(self.specs, 1, self.num_sc)
+    embedding.prepare_feature_specs_for_training(self.specs, 1, self.num_sc)
+    self.ids = {
+        name: rng.integers(
+            0, spec.table_spec.vocabulary_size, spec.input_shape, np.int32
+        )
+        for name, spec in self.specs.items()
+    }
+    self.weights = {
+        name: rng.uniform(0.5, 2, ids.shape).astype(np.float32)
+        for name, ids in self.ids.items()
+    }
+    self.inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        self.ids, self.weights, self.specs, 1, 1, num_sc_per_device=self.num_sc
+    )
+    self.variables = embedding.init_embedding_variables(
+        jax.random.key(0),
+        embedding.get_table_specs(self.specs),
+        one_device_sharding(),
+        self.num_sc,
+    )
+
+  def gains(self, name):
+    """f64[batch, vocabulary]: the matrix that a lookup multiplies with."""
+    spec = self.specs[name]
+    ids, weights = self.ids[name], self.weights[name].astype(np.float64)
+    matrix = np.zeros((BATCH, spec.table_spec.vocabulary_size))
+    for sample in range(BATCH):
+      np.add.at(matrix[sample], ids[sample], weights[sample])
+    if self.combiner == "mean":
+      matrix /= weights.sum(1, keepdims=True)
+    elif self.combiner == "sqrtn":
+      matrix /= np.sqrt((weights**2).sum(1, keepdims=True))
+    return matrix
+
+  def logical_tables(self, variables):
+    """Table name -> f32[vocabulary_size, embedding_dim]."""
+    specs = embedding.get_table_specs(self.specs)
+    return table_stacking.unshard_and_unstack_tables(
+        specs,
+        {name: variable.table for name, variable in variables.items()},
+        self.num_sc,
+    )
+
+  def lookup(self, inputs, variables):
+    return embedding.tpu_sparse_dense_matmul(
+        inputs, variables, self.specs, global_device_count=1
+    )
+
+
+class LookupTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (1, True, "sum"),
+      (2, True, "mean"),
+      (3, True, "sqrtn"),
+      (4, True, "sum"),
+      (2, False, "sum"),
+      (3, False, "mean"),
+  )
+  def test_is_gains_times_table(self, num_sc, stacked, combiner):
+    model = Model(num_sc, stacked, combiner)
+    self.assertLen(model.variables, 1 if stacked else 2)
+    activations = jax.jit(model.lookup)(model.inputs, model.variables)
+    tables = model.logical_tables(model.variables)
+    for name, spec in model.specs.items():
+      np.testing.assert_allclose(
+          activations[name],
+          model.gains(name) @ np.asarray(tables[spec.table_spec.name]),
+          rtol=1e-5,
+          atol=1e-6,
+          err_msg=name,
+      )
+
+  def test_runs_under_shard_map_of_one_device(self):
+    model = Model(2)
+    mapped = jax.shard_map(
+        model.lookup,
+        mesh=one_device_sharding().mesh,
+        in_specs=(P("x"), P("x", None)),
+        out_specs=P("x", None),
+        check_vma=False,
+    )
+    expected = model.lookup(model.inputs, model.variables)
+    got = jax.jit(mapped)(model.inputs, model.variables)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+  def test_one_vector_per_position(self):
+    words = table("words", 50, 8)
+    spec = embedding_spec.FeatureSpec(
+        name="words",
+        table_spec=words,
+        input_shape=(4, 6),
+        output_shape=(4, 6, 8),
+    )
+    embedding.prepare_feature_specs_for_training([spec], 1, 2)
+    ids = np.arange(24, dtype=np.int32).reshape(4, 6)
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        [ids], None, [spec], 1, 1, num_sc_per_device=2
+    )
+    variables = embedding.init_embedding_variables(
+        jax.random.key(0), [words], one_device_sharding(), 2
+    )
+    (activations,) = embedding.tpu_sparse_dense_matmul(
+        inputs, variables, [spec], global_device_count=1
+    )
+    (rows,) = table_stacking.unshard_and_unstack_tables(
+        [words], {"words": variables["words"].table}, 2
+    )
+    np.testing.assert_array_equal(activations, np.asarray(rows)[ids])
+
+  def test_deprecated_input_is_accepted_with_a_warning(self):
+    model = Model(2)
+    with self.assertWarnsRegex(DeprecationWarning, "SparseDenseMatmulInput"):
+      got = model.lookup(
+          model.inputs.sparse_dense_matmul_input, model.variables
+      )
+    expected = model.lookup(model.inputs, model.variables)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+  def test_iterating_over_inputs_warns(self):
+    model = Model(2)
+    with self.assertWarnsRegex(DeprecationWarning, "use its attributes"):
+      row_pointers, *_ = model.inputs
+    self.assertIs(row_pointers, model.inputs.lhs_row_pointers)
+
+  def test_other_sparsecores_than_the_buffers_are_an_error(self):
+    model = Model(2)
+    with self.assertRaisesRegex(
+        ValueError, "num_sc_per_device is 4, but the shapes .* those of 2"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          model.inputs,
+          model.variables,
+          model.specs,
+          global_device_count=1,
+          num_sc_per_device=4,
+      )
+
+  def test_more_devices_than_the_table_are_an_error(self):
+    model = Model(2)
+    with self.assertRaisesRegex(
+        ValueError, "global_device_count is 2, but .* those of 1"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          model.inputs, model.variables, model.specs, global_device_count=2
+      )
+
+  def test_another_topology_than_planned_is_an_error(self):
+    model = Model(2)
+    message = "'items' was prepared for 2 SparseCores in all, .* used with 1"
+    with self.assertRaisesRegex(ValueError, message):
+      embedding.preprocess_sparse_dense_matmul_input(
+          model.ids, None, model.specs, 1, 1, num_sc_per_device=1
+      )
+    with self.assertRaisesRegex(ValueError, message):
+      embedding.init_embedding_variables(
+          jax.random.key(0),
+          embedding.get_table_specs(model.specs),
+          one_device_sharding(),
+          1,
+      )
+    other = Model(1)  # its stack has as many rows
+    with self.assertRaisesRegex(ValueError, message):
+      model.lookup(other.inputs, model.variables)
+
+  def test_missing_tables_are_an_error(self):
+    model = Model(2, stacked=False)
+    del model.variables["items"]
+    with self.assertRaisesRegex(
+        ValueError,
+        r"embedding_variables must .* \['items', 'users'\], got \['users'\]",
+    ):
+      model.lookup(model.inputs, model.variables)
+
+  def test_outputs_wider_than_the_table_are_an_error(self):
+    spec = feature("f", table(embedding_dim=6))
+    spec.output_shape = (BATCH, 7)
+    embedding.prepare_feature_specs_for_training([spec], 1, 1)
+    with self.assertRaisesRegex(ValueError, "'f'.* wider than .* 6 of table"):
+      embedding.unstack_embedding_activations(
+          {"t": jnp.zeros((BATCH, 8))}, [spec], 1, 1
+      )
+
+  def test_unprepared_specs_are_an_error(self):
+    with self.assertRaisesRegex(
+        ValueError, "prepare_feature_specs_for_training was not called"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          None, {}, [feature("f", table())], global_device_count=1
+      )
+
+
+class UpdateTest(parameterized.TestCase):
+
+  @parameterized.parameters((1, True), (2, False), (3, True), (4, True))
+  def test_sgd_subtracts_the_summed_gradient(self, num_sc, stacked):
+    model = Model(num_sc, stacked)
+    rng = np.random.default_rng(7)
+    gradients = {
+        name: rng.normal(size=spec.output_shape).astype(np.float32)
+        for name, spec in model.specs.items()
+    }
+    before = model.logical_tables(model.variables)
+    after = model.logical_tables(
+        jax.jit(
+            lambda g, v: embedding.tpu_sparse_dense_matmul_grad(
+                g, model.inputs, v, model.specs
+            )
+        )(gradients, model.variables)
+    )
+    for name, values in before.items():
+      gradient = sum(
+          model.gains(f).T @ gradients[f]
+          for f, spec in model.specs.items()
+          if spec.table_spec.name == name
+      )
+      np.testing.assert_allclose(
+          after[name], values - 0.5 * gradient, rtol=1e-5, atol=1e-5
+      )
+
+  @parameterized.parameters(
+      embedding_spec.SGDOptimizerSpec,
+      embedding_spec.AdagradOptimizerSpec,
+      embedding_spec.AdamOptimizerSpec,
+  )
+  def test_keeps_the_tree_of_the_variables(self, optimizer):
+    model = Model(2, optimizer=optimizer())
+    new = embedding.tpu_sparse_dense_matmul_grad(
+        jax.tree.map(
+            jnp.ones_like, model.lookup(model.inputs, model.variables)
+        ),
+        model.inputs,
+        model.variables,
+        model.specs,
+    )
+    self.assertEqual(
+        jax.tree.structure(new), jax.tree.structure(model.variables)
+    )
+    for old_slot, new_slot in zip(
+        jax.tree.leaves(model.variables), jax.tree.leaves(new)
+    ):
+      self.assertTrue(np.any(old_slot != new_slot))
+
+  def test_limits_clamp_the_rows_that_are_updated(self):
+    model = Model(1, stacked=False)
+    new = embedding.tpu_sparse_dense_matmul_grad(
+        {n: jnp.full(s.output_shape, 100.0) for n, s in model.specs.items()},
+        model.inputs,
+        model.variables,
+        model.specs,
+        embedding_var_limits={"users": (-0.25, None), "items": (None, None)},
+    )
+    touched = np.unique(model.ids["user"])
+    tables = model.logical_tables(new)
+    np.testing.assert_array_equal(tables["users"][touched], -0.25)
+    self.assertLess(float(tables["items"].min()), -10)
+
+  def test_limits_must_have_every_stack(self):
+    model = Model(1, stacked=False)
+    with self.assertRaisesRegex(KeyError, "no entry for stack 'items'"):
+      embedding.tpu_sparse_dense_matmul_grad(
+          {n: jnp.ones(s.output_shape) for n, s in model.specs.items()},
+          model.inputs,
+          model.variables,
+          model.specs,
+          embedding_var_limits={"users": (0, 1)},
+      )
+
+  def test_schedules_see_the_step(self):
+    model = Model(1, stacked=False, optimizer=sgd(lambda step: step * 2.0))
+    gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
+
+    @jax.jit
+    def update(step):
+      return embedding.tpu_sparse_dense_matmul_grad(
+          gradients, model.inputs, model.variables, model.specs, step=step
+      )["users"].table
+
+    before = model.variables["users"].table
+    np.testing.assert_array_equal(update(0), before)
+    np.testing.assert_allclose(
+        (update(3) - before) / 3, update(1) - before, rtol=1e-5, atol=1e-5
+    )
+
+  def test_gradients_of_another_shape_are_an_error(self):
+    model = Model(1)
+    gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
+    gradients["user"] = gradients["user"][:5]
+    with self.assertRaisesRegex(
+        ValueError,
+        r"'user': the activation gradient has shape \(5, 6\), expected",
+    ):
+      embedding.tpu_sparse_dense_matmul_grad(
+          gradients, model.inputs, model.variables, model.specs
+      )
+
+  def test_gradients_of_another_tree_are_an_error(self):
+    model = Model(1)
+    with self.assertRaisesRegex(
+        ValueError, r"activation_gradients do not match.*\['item'\]"
+    ):
+      embedding.tpu_sparse_dense_matmul_grad(
+          {"user": jnp.ones((BATCH, 6))},
+          model.inputs,
+          model.variables,
+          model.specs,
+      )
+
+  def test_stacking_the_unstacked_is_the_identity(self):
+    model = Model(3)
+    (name,) = model.variables
+    stacked = jax.random.normal(jax.random.key(0), (3 * BATCH, 8))
+    stack = functools.partial(
+        embedding.stack_embedding_gradients,
+        feature_specs=model.specs,
+        num_sc_per_device=3,
+        global_device_count=1,
+    )
+    unstack = functools.partial(
+        embedding.unstack_embedding_activations,
+        feature_specs=model.specs,
+        num_sc_per_device=3,
+        global_device_count=1,
+    )
+    features = unstack({name: stacked})
+    again = unstack(stack(features))
+    jax.tree.map(np.testing.assert_array_equal, features, again)
+
+
+class ConvertIdsTest(parameterized.TestCase):
+
+  @parameterized.product(num_sc=(1, 2, 3), with_weights=(False, True))
+  def test_gives_the_activations_of_preprocessing(self, num_sc, with_weights):
+    model = Model(num_sc, combiner="mean")
+    weights = model.weights if with_weights else None
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
+    )
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        model.ids, weights, model.specs, 1, 1, num_sc_per_device=num_sc
+    )
+    expected = model.lookup(inputs, model.variables)
+
+    @jax.jit
+    def lookup(ids, weights, variables):
+      inputs = embedding.convert_ids(ids, weights, model.specs, topology)
+      return model.lookup(inputs, variables)
+
+    got = lookup(model.ids, weights, model.variables)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+  def test_ids_outside_of_the_table_are_an_error(self):
+    model = Model(1)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    ids = dict(model.ids)
+    ids["user"] = ids["user"].copy()
+    ids["user"][3, 2] = 40
+    with self.assertRaisesRegex(Exception, "user.*40"):
+      jax.block_until_ready(
+          embedding.convert_ids(ids, None, model.specs, topology)
+      )
+
+  def test_float_ids_are_an_error(self):
+    model = Model(1)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    ids = model.ids | {"user": model.ids["user"].astype(np.float32)}
+    with self.assertRaisesRegex(
+        TypeError, "'user': ids must be integers, got float32"
+    ):
+      embedding.convert_ids(ids, None, model.specs, topology)
+
+
+class PreprocessTest(absltest.TestCase):
+
+  def test_shapes_are_as_announced(self):
+    model = Model(2)
+    for leading in (False, True):
+      inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+          model.ids,
+          None,
+          model.specs,
+          1,
+          1,
+          num_sc_per_device=2,
+          has_leading_dimension=leading,
+      )
+      shapes = embedding.eval_preprocess_sparse_dense_matmul_input_shape(
+          model.specs, 1, 1, num_sc_per_device=2, has_leading_dimension=leading
+      )
+      self.assertEqual(
+          jax.tree.map(lambda x: (x.shape, x.dtype), inputs),
+          jax.tree.map(lambda x: (x.shape, x.dtype), shapes),
+      )
+
+  def test_missing_features_are_an_error(self):
+    model = Model(2)
+    with self.assertRaisesRegex(
+        ValueError, r"features and feature_specs do not match.*\['last'\]"
+    ):
+      embedding.preprocess_sparse_dense_matmul_input(
+          {k: v for k, v in model.ids.items() if k != "last"},
+          None,
+          model.specs,
+          1,
+          1,
+          num_sc_per_device=2,
+      )
+
+  def test_unknown_strategies_are_an_error(self):
+    model = Model(2)
+    with self.assertRaisesRegex(ValueError, "'DIV'. The choices are: 'MOD'"):
+      embedding.preprocess_sparse_dense_matmul_input(
+          model.ids,
+          None,
+          model.specs,
+          1,
+          1,
+          num_sc_per_device=2,
+          sharding_strategy="DIV",
+      )
+    self.assertEqual(int(embedding.sharding_strategy_to_enum("mod")), 1)
+
+
+if __name__ == "__main__":
+  absltest.main()
