@@ -1,0 +1,11 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The Linen layer under the name that older programs import."""
+
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+
+EMBEDDING_COLLECTION = embed.EMBEDDING_COLLECTION
+EmbeddingLookupInput = embed.EmbeddingLookupInput
+Nested = embed.Nested
+SparseCoreEmbed = embed.SparseCoreEmbed
