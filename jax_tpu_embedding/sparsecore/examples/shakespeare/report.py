@@ -1,0 +1,86 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The loss curve of a run as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import pathlib
+
+import matplotlib
+
+matplotlib.use("agg")  # Draws to files; needs no display.
+
+# pylint: disable=g-import-not-at-top
+from matplotlib import pyplot as plt
+from matplotlib import ticker
+import numpy as np
+
+_TRAINING, _HELDOUT, _UNIGRAM = "#8fb8de", "#c1121f", "#555555"
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+  """Like np.log, but quiet about the zero that matplotlib tries."""
+  return np.log(np.maximum(x, 1e-30))
+
+
+def save_loss_curve(
+    path: pathlib.Path,
+    history: Sequence[dict[str, float]],
+    unigram_loss: float,
+    title: str,
+) -> None:
+  """Draws training loss, held-out loss and unigram baseline to a PNG file.
+
+  Args:
+    path: where to write.
+    history: one record per evaluation: `step`, `heldout_loss` and, except for
+      the one before the first step, `training_loss`; losses in nats per word.
+    unigram_loss: of the baseline, on the held-out text, in nats per word.
+    title: what was learned.
+  """
+  figure, axes = plt.subplots(figsize=(8, 4.5), dpi=150, layout="constrained")
+  trained = [record for record in history if "training_loss" in record]
+  axes.plot(
+      [record["step"] for record in trained],
+      [record["training_loss"] for record in trained],
+      color=_TRAINING,
+      label="training, with dropout",
+  )
+  axes.plot(
+      [record["step"] for record in history],
+      [record["heldout_loss"] for record in history],
+      color=_HELDOUT,
+      label="held-out",
+  )
+  axes.axhline(
+      unigram_loss,
+      color=_UNIGRAM,
+      linestyle="--",
+      linewidth=1,
+      label="unigram baseline, held-out",
+  )
+  last = history[-1]
+  axes.annotate(
+      f"{np.exp(last['heldout_loss']):.0f}",
+      (last["step"], last["heldout_loss"]),
+      xytext=(4, 0),
+      textcoords="offset points",
+      color=_HELDOUT,
+      va="center",
+  )
+  axes.set_xlabel("step")
+  axes.set_ylabel("loss [nats per word]")
+  axes.set_title(title, loc="left")
+  perplexity = axes.secondary_yaxis("right", functions=(np.exp, _log))
+  perplexity.set_ylabel("perplexity")
+  perplexity.yaxis.set_major_locator(
+      ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7))
+  )
+  perplexity.yaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
+  axes.grid(alpha=0.3)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(frameon=False)
+  figure.savefig(path)
+  plt.close(figure)
