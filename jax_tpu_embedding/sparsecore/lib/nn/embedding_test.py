@@ -3,7 +3,6 @@
 
 """The public path: specs, buffers, lookup and update, against dense algebra."""
 
-import dataclasses
 import functools
 
 from absl.testing import absltest
@@ -14,111 +13,12 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
 import numpy as np
 
 P = jax.sharding.PartitionSpec
-BATCH = 24  # divisible by 1, 2, 3 and 4 SparseCores
-
-
-def sgd(learning_rate=0.5):
-  return embedding_spec.SGDOptimizerSpec(learning_rate=learning_rate)
-
-
-def table(name="t", vocabulary_size=40, embedding_dim=6, **kwargs):
-  return embedding_spec.TableSpec(
-      name=name,
-      vocabulary_size=vocabulary_size,
-      embedding_dim=embedding_dim,
-      **(dict(optimizer=sgd()) | kwargs),
-  )
-
-
-def feature(name, table_spec, valency=3, batch=BATCH):
-  return embedding_spec.FeatureSpec(
-      name=name,
-      table_spec=table_spec,
-      input_shape=(batch, valency),
-      output_shape=(batch, table_spec.embedding_dim),
-  )
-
-
-def one_device_sharding():
-  return jax.sharding.NamedSharding(
-      jax.sharding.Mesh(jax.devices()[:1], ("x",)), P("x", None)
-  )
-
-
-@dataclasses.dataclass
-class Model:
-  """Three features over two tables, with their inputs and variables."""
-
-  num_sc: int
-  stacked: bool = True
-  combiner: str = "sum"
-  optimizer: embedding_spec.OptimizerSpec = dataclasses.field(
-      default_factory=sgd
-  )
-
-  def __post_init__(self):
-    rng = np.random.default_rng(self.num_sc)
-    make = functools.partial(
-        table, combiner=self.combiner, optimizer=self.optimizer
-    )
-    users, items = make("users"), make("items", 70, 8)
-    self.specs = {
-        "user": feature("user", users),
-        "item": feature("item", items, valency=1),
-        "last": feature("last", items, valency=5),
-    }
-    if self.stacked:
-      embedding.auto_stack_tables(self.specs, 1, self.num_sc)
-    embedding.prepare_feature_specs_for_training(self.specs, 1, self.num_sc)
-    self.ids = {
-        name: rng.integers(
-            0, spec.table_spec.vocabulary_size, spec.input_shape, np.int32
-        )
-        for name, spec in self.specs.items()
-    }
-    self.weights = {
-        name: rng.uniform(0.5, 2, ids.shape).astype(np.float32)
-        for name, ids in self.ids.items()
-    }
-    self.inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
-        self.ids, self.weights, self.specs, 1, 1, num_sc_per_device=self.num_sc
-    )
-    self.variables = embedding.init_embedding_variables(
-        jax.random.key(0),
-        embedding.get_table_specs(self.specs),
-        one_device_sharding(),
-        self.num_sc,
-    )
-
-  def gains(self, name):
-    """f64[batch, vocabulary]: the matrix that a lookup multiplies with."""
-    spec = self.specs[name]
-    ids, weights = self.ids[name], self.weights[name].astype(np.float64)
-    matrix = np.zeros((BATCH, spec.table_spec.vocabulary_size))
-    for sample in range(BATCH):
-      np.add.at(matrix[sample], ids[sample], weights[sample])
-    if self.combiner == "mean":
-      matrix /= weights.sum(1, keepdims=True)
-    elif self.combiner == "sqrtn":
-      matrix /= np.sqrt((weights**2).sum(1, keepdims=True))
-    return matrix
-
-  def logical_tables(self, variables):
-    """Table name -> f32[vocabulary_size, embedding_dim]."""
-    specs = embedding.get_table_specs(self.specs)
-    return table_stacking.unshard_and_unstack_tables(
-        specs,
-        {name: variable.table for name, variable in variables.items()},
-        self.num_sc,
-    )
-
-  def lookup(self, inputs, variables):
-    return embedding.tpu_sparse_dense_matmul(
-        inputs, variables, self.specs, global_device_count=1
-    )
+BATCH = two_table_model.BATCH
+Model = two_table_model.TwoTableModel
 
 
 class LookupTest(parameterized.TestCase):
@@ -149,7 +49,7 @@ class LookupTest(parameterized.TestCase):
     model = Model(2)
     mapped = jax.shard_map(
         model.lookup,
-        mesh=one_device_sharding().mesh,
+        mesh=two_table_model.one_device_sharding().mesh,
         in_specs=(P("x"), P("x", None)),
         out_specs=P("x", None),
         check_vma=False,
@@ -159,7 +59,7 @@ class LookupTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
   def test_one_vector_per_position(self):
-    words = table("words", 50, 8)
+    words = two_table_model.table("words", 50, 8)
     spec = embedding_spec.FeatureSpec(
         name="words",
         table_spec=words,
@@ -172,7 +72,7 @@ class LookupTest(parameterized.TestCase):
         [ids], None, [spec], 1, 1, num_sc_per_device=2
     )
     variables = embedding.init_embedding_variables(
-        jax.random.key(0), [words], one_device_sharding(), 2
+        jax.random.key(0), [words], two_table_model.one_device_sharding(), 2
     )
     (activations,) = embedding.tpu_sparse_dense_matmul(
         inputs, variables, [spec], global_device_count=1
@@ -230,7 +130,7 @@ class LookupTest(parameterized.TestCase):
       embedding.init_embedding_variables(
           jax.random.key(0),
           embedding.get_table_specs(model.specs),
-          one_device_sharding(),
+          two_table_model.one_device_sharding(),
           1,
       )
     other = Model(1)  # its stack has as many rows
@@ -247,7 +147,7 @@ class LookupTest(parameterized.TestCase):
       model.lookup(model.inputs, model.variables)
 
   def test_outputs_wider_than_the_table_are_an_error(self):
-    spec = feature("f", table(embedding_dim=6))
+    spec = two_table_model.feature("f", two_table_model.table(embedding_dim=6))
     spec.output_shape = (BATCH, 7)
     embedding.prepare_feature_specs_for_training([spec], 1, 1)
     with self.assertRaisesRegex(ValueError, "'f'.* wider than .* 6 of table"):
@@ -260,7 +160,10 @@ class LookupTest(parameterized.TestCase):
         ValueError, "prepare_feature_specs_for_training was not called"
     ):
       embedding.tpu_sparse_dense_matmul(
-          None, {}, [feature("f", table())], global_device_count=1
+          None,
+          {},
+          [two_table_model.feature("f", two_table_model.table())],
+          global_device_count=1,
       )
 
 
@@ -341,7 +244,9 @@ class UpdateTest(parameterized.TestCase):
       )
 
   def test_schedules_see_the_step(self):
-    model = Model(1, stacked=False, optimizer=sgd(lambda step: step * 2.0))
+    model = Model(
+        1, stacked=False, optimizer=two_table_model.sgd(lambda step: step * 2.0)
+    )
     gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
 
     @jax.jit
