@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::FieldsAre;
 using ::testing::HasSubstr;
 
-// Two SparseCores; the example of the input format, section 9.4: samples
+// Two SparseCores and two partitions, without minibatches: samples
 // [0, 0, 3] [5, 2] | [] [1], 16 cells per core. Cells without entry hold -1.
 struct Example {
   std::vector<int32_t> row_pointers = {2, 10, 16, 16, 16, 16, 16, 16,
@@ -70,7 +70,7 @@ TEST(PartitionsTest, ReadsRegionsPerSparseCore) {
 }
 
 TEST(PartitionsTest, ReadsAPackedRunPerMinibatch) {
-  // The example of the input format, section 10.5: three minibatches.
+  // Two SparseCores, three minibatches.
   Example example;
   example.geometry.enable_minibatching = true;
   example.geometry.num_minibatches = 3;

@@ -9,7 +9,8 @@
 //
 // To add one: a struct below, then its line in apply_rows.cc.
 //
-// Source: contract of the primitives, section 3.2, in the written association.
+// Source: docs/reference/primitives.md, "Update rules", in the written
+// association.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_RULES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_RULES_H_

@@ -53,7 +53,7 @@ def preprocess_sparse_dense_matmul_input(
     ValueError: if an argument is not as above, or a limit is exceeded.
     AssertionError: if minibatches come as one array.
 
-  Source: the input format, section 15.
+  Source: docs/reference/buffer_format.md, "Layout" and "Minibatches".
   """
   if sharding_strategy != "MOD":
     raise ValueError(

@@ -83,7 +83,7 @@ def convert_stack(
     ValueError: if ids or samples are not as declared, or without
       `allow_id_dropping` if a partition or a buffer is too small.
 
-  Source: the input format, sections 5 to 9 and 11.
+  Source: docs/reference/buffer_format.md.
   """
   num_local_scs = topology.local_device_count * topology.num_sc_per_device
   _check_features(features, num_local_scs)

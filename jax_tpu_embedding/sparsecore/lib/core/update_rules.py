@@ -9,8 +9,8 @@ platform is an optional extra (cc/kernels/update_rules.h), tested against `step`
 
 To add one: a step function, and its line in UPDATE_RULES.
 
-Source: contract of the primitives, section 3.2. Formulas are evaluated exactly
-in the written association.
+Source: docs/reference/primitives.md, "Update rules". Formulas are evaluated
+exactly in the written association.
 """
 
 from __future__ import annotations

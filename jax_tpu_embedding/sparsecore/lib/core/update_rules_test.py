@@ -10,7 +10,7 @@ import numpy as np
 
 class UpdateRulesTest(parameterized.TestCase):
 
-  # Source: contract of the API, section 4.5, the worked row: w = 1, g = 0.5,
+  # One row worked by hand: w = 1, g = 0.5,
   # constructor defaults, fresh slots, step 0.
   @parameterized.named_parameters(
       ("sgd", (), (0.001,), 0.9995, ()),

@@ -64,7 +64,7 @@ def lookup(
   Returns:
     f32[device_batch_size, D]. A sample without entries is zero.
 
-  Source: contract of the primitives, section 2.
+  Source: docs/reference/primitives.md, "Lookup".
   """
   entries = _read_entries(
       (row_pointers, embedding_ids, sample_ids, gains, num_minibatches),
@@ -106,7 +106,7 @@ def update(
   Returns:
     Table and slots. Rows without an entry are as they were.
 
-  Source: contract of the primitives, section 3.1.
+  Source: docs/reference/primitives.md, "Update".
   """
   num_rows = operands.table.shape[0]
   entries = _read_entries(
@@ -182,9 +182,10 @@ def _read_partitions(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """For each cell: is it an entry, its source and its target SparseCore.
 
-  Source: input format, sections 9.2 and 10.5. Partitions follow each other in a
-  region, ordered by source, minibatch and target, each from the end of the one
-  before, rounded up.
+  Partitions follow each other in a region, ordered by source, minibatch and
+  target, each from the end of the one before, rounded up.
+
+  Source: docs/reference/buffer_format.md, "Layout" and "Minibatches".
   """
   block = layout.row_pointers_per_block(num_scs)
   ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_scs]

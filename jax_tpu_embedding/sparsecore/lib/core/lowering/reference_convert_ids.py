@@ -9,7 +9,7 @@ of the native converter but for the gains of "mean" and "sqrtn" with weights,
 which may differ by a rounding: XLA multiplies by reciprocals, and has no float64
 for the sum of squares.
 
-Source: input format, sections 5 to 7 and 9.
+Source: docs/reference/buffer_format.md.
 """
 
 from __future__ import annotations

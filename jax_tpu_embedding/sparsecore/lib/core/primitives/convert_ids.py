@@ -12,7 +12,7 @@ number of entries, so B is large enough for any ids and nothing is dropped.
 
 `lowering/reference_convert_ids.py` defines it in jnp.
 
-Source: input format, sections 5 to 7 and 9.
+Source: docs/reference/buffer_format.md.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ def _decode(buffers, num_sources, num_targets):
 
 
 def _oracle(features, weights, params):
-  """The entries, one id after the other. Source: input format, 5 to 7."""
+  """The entries, one id after the other.
+
+  Source: docs/reference/buffer_format.md.
+  """
   num_sc = params["num_sc_per_device"]
   num_scs = num_sc * params["global_device_count"]
   entries = {}
@@ -98,8 +101,8 @@ def _oracle(features, weights, params):
 class ConvertIdsTest(parameterized.TestCase):
 
   @parameterized.parameters(list(_IMPLEMENTATIONS))
-  def test_example_of_the_input_format(self, implementation):
-    # Section 9.4 with valency 2; samples [0, 3] [5, 2] | [1, 1] [4, 0].
+  def test_worked_example(self, implementation):
+    # Valency 2; samples [0, 3] [5, 2] | [1, 1] [4, 0].
     ids = np.array([[0, 3], [5, 2], [1, 1], [4, 0]], np.int32)
     row_pointers, embedding_ids, sample_ids, gains = _IMPLEMENTATIONS[
         implementation

@@ -8,7 +8,7 @@ gains f32[B], num_minibatches i32[], table f32[rows, D].
 Result: f32[device_batch_size, D], the sum of gain * row over the entries of
 each sample. `lowering/reference.py` defines it in jnp.
 
-Source: contract of the primitives, section 2.
+Source: docs/reference/primitives.md, "Lookup".
 """
 
 from __future__ import annotations

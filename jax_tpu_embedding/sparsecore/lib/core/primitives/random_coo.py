@@ -3,7 +3,7 @@
 
 """Valid COO buffers with random entries, for tests.
 
-Written from the input format, sections 9 and 10.5, without the code under test.
+Written from docs/reference/buffer_format.md, without the code under test.
 Cells that hold no entry hold values that no consumer may use.
 """
 

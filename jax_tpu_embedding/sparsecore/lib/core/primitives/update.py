@@ -9,7 +9,7 @@ activation_gradient f32[samples, D], hyperparameters f32[]...
 Results: table and slots after one step of the rule for each row that has an
 entry, with its summed gradient. `lowering/reference.py` defines it in jnp.
 
-Source: contract of the primitives, section 3.
+Source: docs/reference/primitives.md, "Update".
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _ROWS_PER_SHARD = 40
 _BATCH_SIZE_PER_SC = 12
 
 
-# Source: contract of the API, section 4.5; float64 throughout.
+# Source: docs/reference/primitives.md, "Update rules"; float64 throughout.
 def _sgd(w, g, slots, hyper):
   (lr,) = hyper
   return w - lr * g, ()

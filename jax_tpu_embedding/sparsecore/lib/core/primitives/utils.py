@@ -3,7 +3,7 @@
 
 """Checks that the primitives share, and clipping.
 
-Source: contract of the primitives, sections 1.3 and 1.4.
+Source: docs/reference/primitives.md, "Checks".
 """
 
 from __future__ import annotations
