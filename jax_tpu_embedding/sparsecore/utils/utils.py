@@ -35,7 +35,7 @@ def embedding_table_format(
 def embedding_table_format_with_sharding(
     sharding: jax.sharding.Sharding,
 ) -> jax.sharding.Sharding | layout.Format:
-  """`sharding` itself where there are no SparseCores, else with their layout."""
+  """`sharding` where there are no SparseCores, else with their layout."""
   if _has_sparsecore_layout(sharding):
     return layout.Format(_TABLE_LAYOUT, sharding)
   return sharding

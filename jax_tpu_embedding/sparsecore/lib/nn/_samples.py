@@ -42,8 +42,8 @@ def one_row_per_sample(
   if shape[:-1] in (lead, (num_samples,)):
     return ids.reshape(num_samples, shape[-1])
   raise ValueError(
-      f"Feature {feature.name!r}: {name} have shape {shape}. For the output_shape"
-      f" {tuple(feature.output_shape)}, of which {batch} examples are here, they"
-      f" must have shape {lead}, {(*lead, 'valency')} or"
+      f"Feature {feature.name!r}: {name} have shape {shape}. For the"
+      f" output_shape {tuple(feature.output_shape)}, of which {batch} examples"
+      f" are here, they must have shape {lead}, {(*lead, 'valency')} or"
       f" {(num_samples, 'valency')}."
   )

@@ -6,8 +6,8 @@
 jnp cannot raise inside a compiled program: an id outside of its table's
 vocabulary gets a NaN gain, so that the activation shows it. The bytes are those
 of the native converter but for the gains of "mean" and "sqrtn" with weights,
-which may differ by a rounding: XLA multiplies by reciprocals, and has no float64
-for the sum of squares.
+which may differ by a rounding: XLA multiplies by reciprocals, and has no
+float64 for the sum of squares.
 
 Source: docs/reference/buffer_format.md.
 """
