@@ -61,7 +61,9 @@ class SparseCoreEmbed(nn.Module):
         shape `lead`, one per vector, or `(*lead, valency)`, pooled by the
         table's combiner.
       weights: with raw ids, a weight per id, or None for ones.
-      step: passed to the optimizers of the update; see OptimizerSpec.
+      step: the training step, from 0, for learning rates that are schedules
+        and for the bias correction of Adam, which without it stays that of
+        step 0.
 
     Returns:
       The tree of `feature_specs` with activations f32[*output_shape].
