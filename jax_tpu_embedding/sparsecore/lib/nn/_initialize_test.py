@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -122,6 +124,16 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
     np.testing.assert_array_equal(
         got["a"].slot.accumulator, np.full((16, 8), 0.25)
     )
+
+  def test_a_mesh_of_other_devices_is_an_error_unless_it_is_meant(self):
+    tables = prepared(table("a", 16, 8, jax.nn.initializers.ones))
+    arguments = (jax.random.key(0), tables, sharding("x", None), 2)
+    with mock.patch.object(jax, "devices", return_value=[]):
+      with self.assertRaisesRegex(
+          ValueError, "default device order from jax.devices()"
+      ):
+        embedding.init_embedding_variables(*arguments)
+      embedding.init_embedding_variables(*arguments, bypass_mesh_check=True)
 
   def test_small_whole_tables_are_an_error(self):
     tables = prepared(table("a", 16, 8, lambda: jnp.ones((16, 7))))

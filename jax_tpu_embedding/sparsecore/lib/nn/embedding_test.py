@@ -133,9 +133,46 @@ class LookupTest(parameterized.TestCase):
           two_table_model.one_device_sharding(),
           1,
       )
+    with self.assertRaisesRegex(ValueError, message):
+      embedding.convert_ids(
+          model.ids,
+          None,
+          model.specs,
+          layout.Topology(
+              local_device_count=1, global_device_count=1, num_sc_per_device=1
+          ),
+      )
     other = Model(1)  # its stack has as many rows
     with self.assertRaisesRegex(ValueError, message):
       model.lookup(other.inputs, model.variables)
+
+  def test_tables_of_another_height_are_an_error(self):
+    model = Model(2)
+    variables = jax.tree.map(lambda table: table[:-1], model.variables)
+    with self.assertRaisesRegex(
+        ValueError, r"has \d+ rows, which does not divide the stack's \d+ rows"
+    ):
+      model.lookup(model.inputs, variables)
+
+  def test_a_matrix_of_minibatch_counts_is_an_error(self):
+    model = Model(2)
+    inputs = model.inputs.replace(num_minibatches=np.ones((1, 1), np.int32))
+    with self.assertRaisesRegex(
+        ValueError, r"num_minibatches must be a scalar .* got shape \(1, 1\)"
+    ):
+      model.lookup(inputs, model.variables)
+
+  def test_batches_that_sparsecores_cannot_share_are_an_error(self):
+    model = Model(2)
+    with self.assertRaisesRegex(
+        ValueError, r"the 24 samples of .* divisible by 5 \(1 devices x 5"
+    ):
+      embedding.unstack_embedding_activations(
+          {name: jnp.zeros((72, 8)) for name in model.variables},
+          model.specs,
+          1,
+          5,
+      )
 
   def test_missing_tables_are_an_error(self):
     model = Model(2, stacked=False)
