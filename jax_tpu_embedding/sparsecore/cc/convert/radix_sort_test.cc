@@ -30,7 +30,7 @@ std::vector<uint64_t> RandomElements(size_t n, int num_key_bits,
 
 TEST(SortElementsTest, EqualsAComparisonSortOfWholeElements) {
   for (int num_key_bits : {0, 1, 7, 11, 12, 20, 22, 23, 31, 32}) {
-    for (size_t n : {0, 1, 2, 100, 128, 129, 130, 1000, 5001}) {
+    for (size_t n : {0, 1, 2, 31, 32, 33, 34, 100, 1000, 5001}) {
       std::vector<uint64_t> elements = RandomElements(n, num_key_bits, n);
       std::vector<uint64_t> expected = elements;
       std::ranges::sort(expected);
@@ -40,6 +40,15 @@ TEST(SortElementsTest, EqualsAComparisonSortOfWholeElements) {
           << num_key_bits << " bits, " << n << " elements";
     }
   }
+}
+
+TEST(SortElementsTest, SortsMoreElementsThanTwoDigitsTellApart) {
+  std::vector<uint64_t> elements = RandomElements(600'000, 31, 1);
+  std::vector<uint64_t> expected = elements;
+  std::ranges::sort(expected);
+  std::vector<uint64_t> buffer(elements.size());
+  EXPECT_TRUE(
+      std::ranges::equal(SortElements(elements, buffer, 31), expected));
 }
 
 TEST(SortElementsTest, KeepsTheOrderOfEqualKeys) {
@@ -54,13 +63,49 @@ TEST(SortElementsTest, KeepsTheOrderOfEqualKeys) {
   }
 }
 
-TEST(SortElementsTest, SkipsDigitsThatAllElementsShare) {
-  std::vector<uint64_t> elements = RandomElements(1000, 3, 1);
-  for (uint64_t& element : elements) element |= uint64_t{0xabc00} << 32;
+// Keys that agree in the bits that tell random ones apart.
+TEST(SortElementsTest, SortsKeysThatShareTheirLeadingBits) {
+  for (const size_t n : {33, 1000, 50000}) {
+    for (const uint64_t num_clusters : {1, 2, 100}) {
+      for (const int low_bits : {1, 3, 5, 10, 14}) {
+        std::mt19937_64 random(n);
+        std::vector<uint64_t> elements(n), buffer(n);
+        for (size_t i = 0; i < n; ++i) {
+          const uint64_t cluster = random() % num_clusters * 0x1234567;
+          const uint64_t low = random() & ((uint64_t{1} << low_bits) - 1);
+          elements[i] = (((cluster << low_bits | low) & 0x7fffffff) << 32) | i;
+        }
+        std::vector<uint64_t> expected = elements;
+        std::ranges::sort(expected);
+        EXPECT_THAT(SortElements(elements, buffer, 31),
+                    ElementsAreArray(expected))
+            << n << " elements, " << num_clusters << " clusters, " << low_bits
+            << " bits";
+      }
+    }
+  }
+}
+
+// A popular row among rows that agree with it in the leading bits.
+TEST(SortElementsTest, SortsAPopularKeyAndItsNeighbours) {
+  std::vector<uint64_t> elements(4000), buffer(4000);
+  for (uint64_t i = 0; i < elements.size(); ++i) {
+    const uint64_t key = i % 10 != 0 ? 500 : 500 + (i % 7) - 3;
+    elements[i] = (key << 32) | i;
+  }
   std::vector<uint64_t> expected = elements;
   std::ranges::sort(expected);
-  std::vector<uint64_t> buffer(elements.size());
-  EXPECT_THAT(SortElements(elements, buffer, 20), ElementsAreArray(expected));
+  EXPECT_THAT(SortElements(elements, buffer, 31), ElementsAreArray(expected));
+}
+
+TEST(SortElementsTest, SortsDescendingKeys) {
+  std::vector<uint64_t> elements(3000), buffer(3000);
+  for (uint64_t i = 0; i < elements.size(); ++i) {
+    elements[i] = ((elements.size() - i) << 32) | i;
+  }
+  std::vector<uint64_t> expected = elements;
+  std::ranges::sort(expected);
+  EXPECT_THAT(SortElements(elements, buffer, 31), ElementsAreArray(expected));
 }
 
 }  // namespace
