@@ -1,0 +1,114 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What one host knows of the reductions that it takes part in."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import threading
+
+# How many reductions are remembered after their end, to tell a repeated
+# contribution from one to a new reduction. Memory stays bounded in a long job.
+NUM_REMEMBERED = 1024
+
+
+class Reductions:
+  """Contributions of all hosts, by sync_key.
+
+  Contributions of other hosts may arrive before the host's own. Values are OR-ed;
+  those of one reduction are all of type bool or all of type int.
+
+  A failure is final: hosts no longer agree on which reductions took place.
+
+  Methods lock `changed`, and notify it of every change that a waiting reduction
+  may care about.
+  """
+
+  def __init__(self, task_id: int, num_tasks: int):
+    self.changed = threading.Condition()
+    self._task_id = task_id
+    self._num_tasks = num_tasks
+    # sync_key -> task_id -> value.
+    self._running: dict[int, dict[int, bool | int]] = {}
+    self._ended: collections.deque[int] = collections.deque(
+        maxlen=NUM_REMEMBERED
+    )
+    self._failure: str | None = None
+
+  def start(self, sync_key: int, value: bool | int) -> None:
+    """Adds the host's own contribution.
+
+    Raises:
+      RuntimeError: if it has contributed under this key before; after a
+        failure; if another host has contributed a value of another kind.
+    """
+    with self.changed:
+      self.raise_if_failed()
+      if sync_key in self._ended or self._task_id in self._running.get(
+          sync_key, ()
+      ):
+        raise RuntimeError(
+            f"This host has contributed to sync_key {sync_key} before. Use"
+            " each batch_number once with an all_reduce_interface."
+        )
+      self._add(sync_key, self._task_id, value)
+
+  def receive(self, sync_key: int, task_id: int, value: bool | int) -> None:
+    """Adds the contribution of another host; a repeated one changes nothing.
+
+    Raises:
+      RuntimeError: if it contradicts an earlier one; after a failure.
+    """
+    with self.changed:
+      self.raise_if_failed()
+      if sync_key not in self._ended:
+        self._add(sync_key, task_id, value)
+
+  def _add(self, sync_key: int, task_id: int, value: bool | int) -> None:
+    values = self._running.setdefault(sync_key, {})
+    for other_id, other in values.items():
+      same_kind = type(other) is type(value)
+      if not same_kind or (other_id == task_id and other != value):
+        self.fail(
+            f"Contradictory contributions to sync_key {sync_key}: {other!r} by"
+            f" host {other_id}, then {value!r} by host {task_id}. Give all"
+            " hosts the same batch numbers, and each a task_id of its own."
+        )
+        self.raise_if_failed()
+    values[task_id] = value
+    self.changed.notify_all()
+
+  def missing(self, sync_key: int) -> list[int]:
+    """The hosts that have not contributed yet."""
+    with self.changed:
+      values = self._running[sync_key]
+      return [i for i in range(self._num_tasks) if i not in values]
+
+  def result(self, sync_key: int) -> bool | int:
+    """The OR of what was contributed so far."""
+    with self.changed:
+      return functools.reduce(operator.or_, self._running[sync_key].values())
+
+  def end(self, sync_key: int) -> None:
+    """Forgets the values. The key stays used."""
+    with self.changed:
+      del self._running[sync_key]
+      self._ended.append(sync_key)
+
+  def fail(self, message: str) -> None:
+    """Makes every later call raise; the first message is kept."""
+    with self.changed:
+      self._failure = self._failure or message
+      self.changed.notify_all()
+
+  def wake(self) -> None:
+    """Lets waiting reductions look around."""
+    with self.changed:
+      self.changed.notify_all()
+
+  def raise_if_failed(self) -> None:
+    if self._failure is not None:
+      raise RuntimeError(self._failure)

@@ -1,0 +1,212 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The reduction between the processes of a job, over gRPC.
+
+Each process makes a MinibatchingNode, which listens to the others and calls
+them, and passes its interface to every preprocessing call. Only nodes with
+peers need grpcio, and only when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import importlib
+import types
+from typing import Any
+import weakref
+
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _reductions
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _timeouts
+
+Timeouts = _timeouts.Timeouts
+
+
+class MinibatchingNode:
+  """One host among those that reduce with each other.
+
+  Waits for peers that are not up yet. Once a reduction has failed, every later
+  one fails as well, here and on the peers, which are told: make new nodes on
+  all hosts. Threads may share a node. A forked process must make its own.
+
+  Is a context manager; otherwise it closes when neither it nor any of its
+  interfaces is in use any more.
+  """
+
+  def __init__(
+      self,
+      task_id: int,
+      num_tasks: int,
+      peer_addresses: Sequence[str],
+      port: int,
+      /,
+      *,
+      timeouts: Timeouts = Timeouts(),
+  ):
+    """Starts to listen. Waits for nobody.
+
+    Args:
+      task_id: this host's rank, in [0, num_tasks).
+      num_tasks: the number of hosts.
+      peer_addresses: "host:port" of each other host, in any order.
+      port: where to listen, on all interfaces; 0 for any free port.
+      timeouts: how long to wait for the others.
+
+    Raises:
+      ValueError, TypeError: for arguments that do not fit together.
+      ImportError: without grpcio, if there are peers.
+      RuntimeError: if the port cannot be had.
+    """
+    _check_arguments(task_id, num_tasks, peer_addresses, port)
+    own = _identity.Identity(task_id=task_id, num_tasks=num_tasks)
+    roster = _identity.Roster(own)
+    self._reductions = _reductions.Reductions(task_id, num_tasks)
+    self._exchange = None
+    self._port = port
+    resources = []
+    if peer_addresses:
+      server = _import_over_grpc("_server").Server(
+          port, own, roster, self._reductions
+      )
+      self._port = server.port
+      self._exchange = _import_over_grpc("_exchange").Exchange(
+          peer_addresses, own, roster, self._reductions, timeouts
+      )
+      resources = [server, self._exchange]
+    self._close = weakref.finalize(
+        self, _close, task_id, self._reductions, resources
+    )
+
+  @property
+  def port(self) -> int:
+    """Where this node listens, if it has peers."""
+    return self._port
+
+  def get_all_reduce_interface(self) -> converter.AllReduceInterface:
+    """What preprocessing takes. Keeps this node alive."""
+    return _Interface(self)
+
+  def reduce(self, sync_key: int, value: bool | int) -> bool | int:
+    """The OR of the values of all hosts, each of which calls this once.
+
+    Raises:
+      RuntimeError: naming the host, if one is gone, does not answer in time,
+        restarted or does not fit this one; if `sync_key` was used before.
+    """
+    reductions = self._reductions
+    reductions.start(sync_key, value)
+    try:
+      if self._exchange is None:
+        return value
+      return self._exchange.run(sync_key, value)
+    except BaseException as error:
+      reductions.fail(
+          str(error) or f"Reduction with sync_key {sync_key}: interrupted."
+      )
+      raise
+    finally:
+      reductions.end(sync_key)
+
+  def close(self) -> None:
+    """Stops listening. Peers that still need this host get an error."""
+    self._close()
+
+  def __enter__(self) -> MinibatchingNode:
+    return self
+
+  def __exit__(self, *unused_exception: Any) -> None:
+    self.close()
+
+
+class _Interface(converter.AllReduceInterface):
+  """A node as the converter sees it."""
+
+  def __init__(self, node: MinibatchingNode):
+    super().__init__()
+    self._node = node
+
+  def any_of(self, sync_key: int, value: bool) -> bool:
+    return self._node.reduce(sync_key, value)
+
+  def bitwise_or(self, sync_key: int, value: int) -> int:
+    return self._node.reduce(sync_key, value)
+
+
+def get_all_reduce_interface(
+    peer_addresses: Sequence[str],
+    minibatching_port: int,
+    host_id: int | None = None,
+    host_count: int | None = None,
+    *,
+    timeouts: Timeouts = Timeouts(),
+) -> converter.AllReduceInterface:
+  """The `all_reduce_interface` of this host, listening until it is dropped.
+
+  Call it once per process and pass the result to every preprocessing call; all
+  hosts give their calls the same batch numbers, each once.
+
+  Args:
+    peer_addresses: "host:port" of each other host, in any order; [] for one
+      host, which neither listens nor needs grpcio.
+    minibatching_port: where to listen, on all interfaces.
+    host_id: this host's rank; default: jax.process_index().
+    host_count: the number of hosts; default: jax.process_count().
+    timeouts: how long to wait for the others.
+
+  Raises:
+    As MinibatchingNode.
+  """
+  if host_id is None or host_count is None:
+    jax = importlib.import_module("jax")  # only hosts that do not say need it
+    host_id = jax.process_index() if host_id is None else host_id
+    host_count = jax.process_count() if host_count is None else host_count
+  return MinibatchingNode(
+      host_id, host_count, peer_addresses, minibatching_port, timeouts=timeouts
+  ).get_all_reduce_interface()
+
+
+def _check_arguments(
+    task_id: int, num_tasks: int, peer_addresses: Sequence[str], port: int
+) -> None:
+  if not 0 <= task_id < num_tasks:
+    raise ValueError(
+        f"task_id must be in [0, num_tasks), got {task_id} of {num_tasks}."
+    )
+  if isinstance(peer_addresses, str):
+    raise TypeError(
+        f"peer_addresses must be a list of addresses, got {peer_addresses!r}."
+    )
+  if len(peer_addresses) != num_tasks - 1:
+    raise ValueError(
+        "peer_addresses must list every other host once: with num_tasks"
+        f" {num_tasks} that is {num_tasks - 1}, got {len(peer_addresses)}:"
+        f" {list(peer_addresses)}."
+    )
+  if len(set(peer_addresses)) != len(peer_addresses):
+    raise ValueError(
+        f"peer_addresses has an address twice: {list(peer_addresses)}."
+    )
+  if not 0 <= port < 2**16:
+    raise ValueError(f"port must be in [0, 65536), got {port}.")
+
+
+def _import_over_grpc(name: str) -> types.ModuleType:
+  try:
+    importlib.import_module("grpc")
+  except ImportError as error:
+    raise ImportError(
+        "Reductions between hosts need grpcio. Install it with: pip install"
+        " 'jax_tpu_embedding[multihost]'"
+    ) from error
+  return importlib.import_module(f"{__name__.rpartition('.')[0]}.{name}")
+
+
+def _close(
+    task_id: int, reductions: _reductions.Reductions, resources: list[Any]
+) -> None:
+  # First, so that those who call during the rest get a reason.
+  reductions.fail(f"The MinibatchingNode of host {task_id} is closed.")
+  for resource in resources:
+    resource.close()
