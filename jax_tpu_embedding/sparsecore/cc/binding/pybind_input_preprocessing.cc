@@ -6,25 +6,29 @@
 // Python objects become structs at the top of each function; the work itself
 // runs without the interpreter lock.
 
-#include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <cstdlib>
+#include <limits>
 #include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/all_reduce_binding.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_features.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/thread_count.h"
+#include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/conversion.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 #include "pybind11/stl.h"
@@ -42,133 +46,187 @@ struct PythonStats {
   py::dict max_unique_ids_per_partition;
   py::dict required_buffer_sizes;
   py::dict dropped_id_count;
+  py::dict minibatch_alignment;
 };
-
-// The number of threads that a call may use. Needs the interpreter lock, under
-// which os.environ changes the environment.
-int NumThreads() {
-  int num_threads = NumSchedulableCpus();
-  const char* value = std::getenv("SPARSECORE_INPUT_PREPROCESSING_THREADS");
-  if (value == nullptr) return num_threads;
-  const std::string_view text(value);
-  int limit = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), limit);
-  const bool is_number =
-      error == std::errc() && end == text.data() + text.size();
-  if (is_number && limit > 0 && limit < num_threads) num_threads = limit;
-  return num_threads;
-}
-
-// Ids plus cells that make one more thread worth its start: some 45 us of work.
-// Measured on 2 cores, one thread against two: 42 and 44 us for 17 k of them,
-// 86 and 76 us for 33 k, 173 and 126 us for 66 k.
-constexpr int64_t kMinWorkPerThread = 1 << 14;
-
-Result<std::vector<StackStats>> ConvertOnThreads(
-    const std::vector<StackPlan>& stacks, bool allow_id_dropping,
-    const std::vector<CsrBuffers>& buffers, int max_threads) {
-  const int64_t num_threads = std::min<int64_t>(
-      max_threads, ConversionWork(stacks) / kMinWorkPerThread);
-  if (num_threads <= 1) {
-    InlineExecutor executor;
-    return Convert(stacks, allow_id_dropping, buffers, executor);
-  }
-  ThreadExecutor executor(static_cast<int>(num_threads));
-  return Convert(stacks, allow_id_dropping, buffers, executor);
-}
-
-// A new array of num_devices parts, and a view of it.
-template <typename T>
-std::pair<py::array_t<T>, std::span<T>> NewArray(int64_t num_devices,
-                                                 int64_t size_per_device,
-                                                 bool has_leading_dimension) {
-  const int64_t size = num_devices * size_per_device;
-  auto array = has_leading_dimension
-                   ? py::array_t<T>({num_devices, size_per_device})
-                   : py::array_t<T>(size);
-  const std::span<T> view(array.mutable_data(), size);
-  return {std::move(array), view};
-}
 
 py::array_t<int32_t> ToArray(const std::vector<int32_t>& numbers) {
   return py::array_t<int32_t>(numbers.size(), numbers.data());
 }
 
-// row pointers, embedding ids, sample ids and gains, each stack name -> array.
-struct PythonBuffers {
-  py::dict row_pointers;
-  py::dict embedding_ids;
-  py::dict sample_ids;
-  py::dict gains;
+struct CallOptions {
+  ConvertOptions convert;
+  py::object all_reduce_interface;  // or None
+  bool has_leading_dimension;
+  int max_threads;
+  OutputPool* output_pool;  // null: none
+};
 
-  // Makes the arrays of one stack and returns views of them.
-  CsrBuffers Add(const StackPlan& plan, bool has_leading_dimension) {
-    const int64_t num_devices = plan.topology.local_device_count;
-    const auto add = [&plan, num_devices, has_leading_dimension]<typename T>(
-                         py::dict& arrays, int64_t size_per_device, T) {
-      auto [array, view] =
-          NewArray<T>(num_devices, size_per_device, has_leading_dimension);
-      arrays[py::str(plan.spec.name)] = std::move(array);
-      return view;
-    };
-    const int64_t cells = plan.coo_cells_per_device;
-    return {
-        .row_pointers = add(row_pointers,
-                            RowPointersPerDevice(plan.topology,
-                                                 /*enable_minibatching=*/false),
-                            int32_t{}),
-        .embedding_ids = add(embedding_ids, cells, int32_t{}),
-        .sample_ids = add(sample_ids, cells, int32_t{}),
-        .gains = add(gains, cells, float{})};
+// Makes the batches that were only described. What they refer to lives as long
+// as the result.
+std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
+                                          int max_threads) {
+  const int64_t work = PreparationWork(inputs.batches);
+  auto prepared = [&inputs, max_threads, work] {
+    // Views alone are not worth giving up the lock.
+    std::optional<py::gil_scoped_release> unlocked;
+    if (work > 0) unlocked.emplace();
+    return OnThreads(max_threads, work, [&inputs](Executor& executor) {
+      return Prepare(inputs.batches, executor);
+    });
+  }();
+  auto batches = ValueOrThrow(std::move(prepared));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    inputs.features[i].feature.batch = batches[i].batch;
+  }
+  return batches;
+}
+
+PythonStats ToPython(const std::vector<StackPlan>& stacks,
+                     const std::vector<StackStats>& stats,
+                     bool enable_minibatching) {
+  PythonStats result;
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    const py::str name(stacks[i].spec.name);
+    const StackStats& from = stats[i];
+    result.max_ids_per_partition[name] = ToArray(from.max_ids_per_partition);
+    result.max_unique_ids_per_partition[name] =
+        ToArray(from.max_unique_ids_per_partition);
+    result.required_buffer_sizes[name] =
+        ToArray(from.required_buffer_size_per_sc);
+    result.dropped_id_count[name] = from.dropped_id_count;
+    if (enable_minibatching) {
+      result.minibatch_alignment[name] =
+          ToArray(from.minibatch_alignment_per_sc);
+    }
+  }
+  return result;
+}
+
+py::tuple ConvertFeatures(PythonFeatures inputs, const CallOptions& options) {
+  PythonAllReduce all_reduce(options.all_reduce_interface);
+  const std::vector<PreparedBatch> batches =
+      PrepareBatches(inputs, options.max_threads);
+  const std::vector<StackPlan> stacks =
+      ValueOrThrow(PlanConversion(std::move(inputs.features), options.convert));
+  const OutputArrays outputs =
+      MakeOutputArrays(stacks, options.convert.enable_minibatching,
+                       options.has_leading_dimension, options.output_pool);
+  auto converted = [&stacks, &options, &outputs, &all_reduce] {
+    AllReduce* const reduce = all_reduce.get();
+    const py::gil_scoped_release unlocked;
+    return OnThreads(options.max_threads, ConversionWork(stacks),
+                     [&stacks, &options, &outputs, reduce](Executor& executor) {
+                       return Convert(stacks, options.convert, outputs.buffers,
+                                      executor, reduce);
+                     });
+  }();
+  all_reduce.RethrowPythonError();
+  const Conversion conversion = ValueOrThrow(std::move(converted));
+  return py::make_tuple(
+      outputs.row_pointers, outputs.embedding_ids, outputs.sample_ids,
+      outputs.gains, conversion.num_minibatches,
+      ToPython(stacks, conversion.stats, options.convert.enable_minibatching));
+}
+
+// The keywords that all forms of a call share, in Python's order.
+struct Keywords {
+  int64_t local_device_count;
+  int64_t global_device_count;
+  int64_t num_sc_per_device;
+  ShardingStrategy sharding_strategy;
+  bool has_leading_dimension;
+  bool allow_id_dropping;
+  int32_t batch_number;
+  bool enable_minibatching;
+  py::object all_reduce_interface;
+  FeatureStackingStrategy feature_stacking_strategy;
+  std::optional<int> num_threads;
+  OutputPool* output_pool;
+
+  CallOptions Checked() const {
+    const ConvertOptions convert = {
+        .topology = {.local_device_count = local_device_count,
+                     .global_device_count = global_device_count,
+                     .num_sc_per_device = num_sc_per_device},
+        .feature_stacking_strategy = feature_stacking_strategy,
+        .allow_id_dropping = allow_id_dropping,
+        .enable_minibatching = enable_minibatching,
+        .batch_number = batch_number};
+    ValueOrThrow(CheckTopology(convert.topology));
+    return {.convert = convert,
+            .all_reduce_interface = all_reduce_interface,
+            .has_leading_dimension = has_leading_dimension,
+            .max_threads = ValueOrThrow(MaxThreads(num_threads)),
+            .output_pool = output_pool};
+  }
+
+  int64_t max_num_samples() const {
+    return kMaxSamplesPerDevice * local_device_count;
   }
 };
 
-// batch_number and all_reduce_interface only matter to minibatching.
-py::tuple Preprocess(const py::list& ids,
+py::tuple Preprocess(const Keywords& keywords, const py::list& ids,
                      const std::optional<py::list>& weights,
-                     const py::list& feature_specs, int64_t local_device_count,
-                     int64_t global_device_count, int64_t num_sc_per_device,
-                     ShardingStrategy, bool has_leading_dimension,
-                     bool allow_id_dropping, int64_t /*batch_number*/,
-                     bool enable_minibatching,
-                     const py::object& /*all_reduce_interface*/) {
-  const PythonFeatures inputs = ReadFeatures(ids, weights, feature_specs);
-  const std::vector<StackPlan> stacks = ValueOrThrow(PlanConversion(
-      inputs.features, {.topology = {.local_device_count = local_device_count,
-                                     .global_device_count = global_device_count,
-                                     .num_sc_per_device = num_sc_per_device},
-                        .allow_id_dropping = allow_id_dropping,
-                        .enable_minibatching = enable_minibatching}));
-  PythonBuffers outputs;
-  std::vector<CsrBuffers> buffers;
-  for (const StackPlan& plan : stacks) {
-    buffers.push_back(outputs.Add(plan, has_leading_dimension));
-  }
+                     const py::list& feature_specs) {
+  const CallOptions options = keywords.Checked();
+  return ConvertFeatures(
+      ReadFeatures(ids, weights, feature_specs, keywords.max_num_samples()),
+      options);
+}
 
-  const int num_threads = NumThreads();
-  auto stats = [&stacks, allow_id_dropping, &buffers, num_threads] {
-    const py::gil_scoped_release unlocked;
-    return ConvertOnThreads(stacks, allow_id_dropping, buffers, num_threads);
-  }();
-  const std::vector<StackStats> all_stats = ValueOrThrow(std::move(stats));
+py::tuple PreprocessSparse(const Keywords& keywords, const py::list& indices,
+                           const py::list& values, const py::list& dense_shapes,
+                           const py::list& feature_specs) {
+  const CallOptions options = keywords.Checked();
+  return ConvertFeatures(
+      ReadSparseFeatures(indices, values, dense_shapes, feature_specs,
+                         keywords.max_num_samples()),
+      options);
+}
 
-  PythonStats python_stats;
-  for (size_t i = 0; i < stacks.size(); ++i) {
-    const py::str name(stacks[i].spec.name);
-    const StackStats& from = all_stats[i];
-    python_stats.max_ids_per_partition[name] =
-        ToArray(from.max_ids_per_partition);
-    python_stats.max_unique_ids_per_partition[name] =
-        ToArray(from.max_unique_ids_per_partition);
-    python_stats.required_buffer_sizes[name] =
-        ToArray(from.required_buffer_size_per_sc);
-    python_stats.dropped_id_count[name] = from.dropped_id_count;
-  }
-  constexpr int kNumMinibatches = 1;
-  return py::make_tuple(outputs.row_pointers, outputs.embedding_ids,
-                        outputs.sample_ids, outputs.gains, kNumMinibatches,
-                        std::move(python_stats));
+// For those who wonder what a form of input costs, and for tests.
+int64_t NumPreparedNumbers(const py::list& ids,
+                           const std::optional<py::list>& weights,
+                           const py::list& feature_specs) {
+  return PreparationWork(ReadFeatures(ids, weights, feature_specs,
+                                      std::numeric_limits<int64_t>::max())
+                             .batches);
+}
+
+// Adds a function whose arguments are Features and then Keywords.
+template <typename... Features, typename... Args>
+void DefinePreprocess(py::module_& m, const char* name, const char* doc,
+                      py::tuple (*function)(const Keywords&, Features...),
+                      const Args&... feature_args) {
+  m.def(
+      name,
+      [function](Features... features, int64_t local_device_count,
+                 int64_t global_device_count, int64_t num_sc_per_device,
+                 ShardingStrategy sharding_strategy, bool has_leading_dimension,
+                 bool allow_id_dropping, int32_t batch_number,
+                 bool enable_minibatching,
+                 const py::object& all_reduce_interface,
+                 FeatureStackingStrategy feature_stacking_strategy,
+                 std::optional<int> num_threads, OutputPool* output_pool) {
+        return function(
+            Keywords{local_device_count, global_device_count, num_sc_per_device,
+                     sharding_strategy, has_leading_dimension,
+                     allow_id_dropping, batch_number, enable_minibatching,
+                     all_reduce_interface, feature_stacking_strategy,
+                     num_threads, output_pool},
+            features...);
+      },
+      doc, feature_args..., py::arg("local_device_count"),
+      py::arg("global_device_count"), py::kw_only(),
+      py::arg("num_sc_per_device"),
+      py::arg("sharding_strategy") = ShardingStrategy::kMod,
+      py::arg("has_leading_dimension") = false,
+      py::arg("allow_id_dropping") = false, py::arg("batch_number") = 0,
+      py::arg("enable_minibatching") = false,
+      py::arg("all_reduce_interface") = py::none(),
+      py::arg("feature_stacking_strategy") =
+          FeatureStackingStrategy::kSplitThenStack,
+      py::arg("num_threads") = py::none(), py::arg("output_pool") = py::none());
 }
 
 // For sizes alone, the local devices do not matter.
@@ -236,18 +294,29 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
                     &PythonStats::max_unique_ids_per_partition)
       .def_readonly("required_buffer_sizes",
                     &PythonStats::required_buffer_sizes)
-      .def_readonly("dropped_id_count", &PythonStats::dropped_id_count);
+      .def_readonly("dropped_id_count", &PythonStats::dropped_id_count)
+      .def_readonly("minibatch_alignment", &PythonStats::minibatch_alignment);
 
-  m.def("preprocess_sparse_dense_matmul_input", &Preprocess,
+  py::enum_<FeatureStackingStrategy>(m, "FeatureStackingStrategy")
+      .value("SPLIT_THEN_STACK", FeatureStackingStrategy::kSplitThenStack)
+      .value("STACK_THEN_SPLIT", FeatureStackingStrategy::kStackThenSplit);
+  RegisterAllReduce(m);
+  RegisterOutputPool(m);
+
+  DefinePreprocess(m, "preprocess_sparse_dense_matmul_input",
+                   "Converts ids in any form; docs/reference has the list.",
+                   &Preprocess, py::arg("features"),
+                   py::arg("feature_weights").none(true),
+                   py::arg("feature_specs"));
+  DefinePreprocess(m, "preprocess_sparse_dense_matmul_sparse_coo_input",
+                   "Converts the ids of sparse tensors.", &PreprocessSparse,
+                   py::arg("indices"), py::arg("values"),
+                   py::arg("dense_shapes"), py::arg("feature_specs"));
+  m.def("count_prepared_numbers", &NumPreparedNumbers,
+        "How many numbers have to be converted, copied or grouped by sample "
+        "before they can be read. 0: the input is read where it is.",
         py::arg("features"), py::arg("feature_weights").none(true),
-        py::arg("feature_specs"), py::arg("local_device_count"),
-        py::arg("global_device_count"), py::kw_only(),
-        py::arg("num_sc_per_device"),
-        py::arg("sharding_strategy") = ShardingStrategy::kMod,
-        py::arg("has_leading_dimension") = false,
-        py::arg("allow_id_dropping") = false, py::arg("batch_number") = 0,
-        py::arg("enable_minibatching") = false,
-        py::arg("all_reduce_interface") = py::none());
+        py::arg("feature_specs"));
   m.def("compute_row_pointers_size_per_device", &RowPointersSize,
         py::arg("global_device_count"), py::arg("num_sc_per_device"),
         py::arg("enable_minibatching") = false);

@@ -6,19 +6,22 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_PYTHON_FEATURES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_PYTHON_FEATURES_H_
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "jax_tpu_embedding/sparsecore/cc/binding/python_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
 #include "pybind11/pybind11.h"
 
 namespace jte {
 
-// The features of a call, and what keeps their arrays alive.
+// The features of a call, without batches, and their batches as they came.
 struct PythonFeatures {
   std::vector<StackedFeature> features;
-  std::vector<PythonBatch> batches;
+  std::vector<RawBatch> batches;  // refer to the names of the features
+  KeptAlive kept;
 };
 
 // Everything that is read from a FeatureSpec; no batch yet.
@@ -26,11 +29,22 @@ struct PythonFeatures {
 // Throws RuntimeError if its table has not been stacked.
 StackedFeature ReadFeatureSpec(pybind11::handle spec);
 
-// One element of each list per feature. Throws ValueError if they differ in
-// length, or if only some weights are None; and what ReadPythonBatch throws.
+// One element of each list per feature; weights that are None are ones. A batch
+// has at most max_num_samples.
+//
+// Throws ValueError if the lists differ in length, and what ReadPythonBatch
+// throws.
 PythonFeatures ReadFeatures(const pybind11::list& ids,
                             const std::optional<pybind11::list>& weights,
-                            const pybind11::list& feature_specs);
+                            const pybind11::list& feature_specs,
+                            int64_t max_num_samples);
+
+// The same for sparse tensors, whose weights are ones.
+PythonFeatures ReadSparseFeatures(const pybind11::list& indices,
+                                  const pybind11::list& values,
+                                  const pybind11::list& dense_shapes,
+                                  const pybind11::list& feature_specs,
+                                  int64_t max_num_samples);
 
 }  // namespace jte
 

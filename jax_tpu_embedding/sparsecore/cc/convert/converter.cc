@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <new>
-#include <optional>
+#include <deque>
+#include <expected>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -16,76 +15,73 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/extract.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/for_each_sparse_core.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/limit_errors.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/radix_sort.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/minibatch_converter.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/partition_limits.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sorted_ids.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
 
 namespace jte {
 namespace {
 
-int64_t NumLocalScs(const Topology& topology) {
-  return topology.local_device_count * topology.num_sc_per_device;
-}
-
-// The i-th of n equal parts.
-template <typename T>
-std::span<T> Part(std::span<T> all, int64_t i, int64_t n) {
-  const int64_t size = std::ssize(all) / n;
-  return all.subspan(i * size, size);
-}
-
-CsrBuffers RegionOf(const CsrBuffers& buffers, int64_t local_sc, int64_t n) {
-  return {.row_pointers = Part(buffers.row_pointers, local_sc, n),
-          .embedding_ids = Part(buffers.embedding_ids, local_sc, n),
-          .sample_ids = Part(buffers.sample_ids, local_sc, n),
-          .gains = Part(buffers.gains, local_sc, n)};
-}
-
 // Converts what one SparseCore gets of one stack.
 Result<FillReport> ConvertSparseCore(const StackPlan& plan, int64_t local_sc,
-                                     const CsrBuffers& buffers,
-                                     StackStats& stats, Scratch& scratch) {
-  const auto extracted = ExtractIds(plan, local_sc, scratch);
-  if (!extracted) return std::unexpected(extracted.error());
-
-  const std::span<const uint64_t> sorted =
-      SortElements(extracted->elements,
-                   scratch.sorted_elements.Take(extracted->elements.size()),
-                   plan.sort_key.num_bits());
-
-  const Topology& topology = plan.topology;
-  const int64_t device = local_sc / topology.num_sc_per_device;
-  const std::span<int32_t> max_ids = stats.max_ids_per_partition;
-  const std::span<int32_t> max_unique_ids = stats.max_unique_ids_per_partition;
+                                     const CsrBuffers& region,
+                                     SharedStats& stats, Scratch& scratch) {
+  const auto ids = SortIds(plan, local_sc, scratch);
+  if (!ids) return std::unexpected(ids.error());
+  const PartitionLimits limits = LimitsOf(plan);
+  const PartitionCounts counts = {
+      .ids = scratch.num_ids.Take(limits.num_scs),
+      .unique_ids = scratch.num_unique_ids.Take(limits.num_scs)};
   const FillReport report =
-      FillCsr(sorted, plan.sort_key, extracted->gains,
-              {.num_scs = static_cast<uint32_t>(topology.num_scs()),
-               .max_ids = plan.spec.max_ids_per_partition,
-               .max_unique_ids = plan.spec.max_unique_ids_per_partition},
-              RegionOf(buffers, local_sc, NumLocalScs(topology)),
-              PartitionMaxima(
-                  Part(max_ids, device, topology.local_device_count),
-                  Part(max_unique_ids, device, topology.local_device_count)));
-  stats.required_buffer_size_per_sc[local_sc] =
-      static_cast<int32_t>(report.required_cells);
+      FillCsr(ids->elements, plan.sort_key, ids->gains, limits, region, counts);
+  stats.Record(local_sc, counts, report.required_cells);
+  stats.RecordDropped(report.dropped_id_count + ids->dropped_id_count);
   return report;
 }
 
-// A task may not throw, and memory is the one thing that it can run out of.
-Result<FillReport> ConvertWithScratch(const StackPlan& plan, int64_t local_sc,
-                                      const CsrBuffers& buffers,
-                                      StackStats& stats, ScratchPool& pool) {
-  try {
-    std::unique_ptr<Scratch> scratch = pool.Take();
-    auto report = ConvertSparseCore(plan, local_sc, buffers, stats, *scratch);
-    pool.Return(std::move(scratch));
-    return report;
-  } catch (const std::bad_alloc&) {
-    return FailedPrecondition("Stack '", plan.spec.name,
-                              "': out of memory for converting its ids. Use "
-                              "smaller batches.");
+Result<Conversion> ConvertInOnePass(std::span<const StackPlan> stacks,
+                                    const ConvertOptions& options,
+                                    std::span<const CsrBuffers> buffers,
+                                    Executor& executor) {
+  std::deque<SharedStats> stats;
+  for (const StackPlan& plan : stacks) stats.emplace_back(plan.topology);
+  const int64_t num_local_scs = NumLocalScs(stacks.front().topology);
+  std::vector<FillReport> reports(stacks.size() * num_local_scs);
+  ScratchPool<Scratch> pool;
+  const auto done = ForEachSparseCore(
+      stacks, executor,
+      [stacks, buffers, num_local_scs, &stats, &reports,
+       &pool](const SparseCoreTask& task) -> Result<void> {
+        auto scratch = pool.Take();
+        const auto report = ConvertSparseCore(
+            stacks[task.stack], task.local_sc,
+            buffers[task.stack].Part(task.local_sc, num_local_scs),
+            stats[task.stack], *scratch);
+        pool.Return(std::move(scratch));
+        if (!report) return std::unexpected(report.error());
+        reports[task.index] = *report;
+        return {};
+      });
+  if (!done) return std::unexpected(done.error());
+
+  LimitErrors errors;
+  Conversion conversion;
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    if (!options.allow_id_dropping) {
+      errors.Add(stacks[i],
+                 std::span(reports).subspan(i * num_local_scs, num_local_scs));
+    }
+    conversion.stats.push_back(stats[i].Take());
   }
+  if (auto checked = errors.Check(); !checked) {
+    return std::unexpected(checked.error());
+  }
+  return conversion;
 }
 
 }  // namespace
@@ -99,12 +95,6 @@ Result<std::vector<StackPlan>> PlanConversion(
     return InvalidArgument(
         "input_batches cannot be empty: pass at least one feature.");
   }
-  if (options.enable_minibatching) {
-    return Unimplemented(
-        "enable_minibatching=True is not implemented yet. Raise "
-        "max_ids_per_partition and max_unique_ids_per_partition instead.");
-  }
-
   std::unordered_map<std::string, size_t> stack_of_name;
   std::vector<std::vector<StackedFeature>> stacks;
   for (StackedFeature& feature : features) {
@@ -127,57 +117,23 @@ Result<std::vector<StackPlan>> PlanConversion(
     for (StackedFeature& stacked : stack) {
       inputs.push_back(std::move(stacked.feature));
     }
-    auto plan = PlanStack(spec, *cells, std::move(inputs), options.topology);
+    auto plan = PlanStack(spec, *cells, std::move(inputs), options.topology,
+                          options.feature_stacking_strategy);
     if (!plan) return std::unexpected(plan.error());
     plans.push_back(*std::move(plan));
   }
   return plans;
 }
 
-Result<std::vector<StackStats>> Convert(std::span<const StackPlan> stacks,
-                                        bool allow_id_dropping,
-                                        std::span<const CsrBuffers> buffers,
-                                        Executor& executor) {
-  std::vector<StackStats> stats;
-  for (const StackPlan& plan : stacks) stats.emplace_back(plan.topology);
-  if (stacks.empty()) return stats;
-
-  // All stacks of a call have one topology.
-  const int64_t num_local_scs = NumLocalScs(stacks.front().topology);
-  std::vector<FillReport> reports(stacks.size() * num_local_scs);
-  std::vector<std::optional<Error>> errors(reports.size());
-  ScratchPool scratch_pool;
-  executor.ParallelFor(
-      std::ssize(reports), [stacks, buffers, num_local_scs, &stats, &reports,
-                            &errors, &scratch_pool](int64_t task) {
-        const int64_t stack = task / num_local_scs;
-        const auto report =
-            ConvertWithScratch(stacks[stack], task % num_local_scs,
-                               buffers[stack], stats[stack], scratch_pool);
-        if (report) {
-          reports[task] = *report;
-        } else {
-          errors[task] = report.error();
-        }
-      });
-  for (std::optional<Error>& error : errors) {
-    if (error) return std::unexpected(*std::move(error));
+Result<Conversion> Convert(std::span<const StackPlan> stacks,
+                           const ConvertOptions& options,
+                           std::span<const CsrBuffers> buffers,
+                           Executor& executor, AllReduce* all_reduce) {
+  if (stacks.empty()) return Conversion();
+  if (!options.enable_minibatching) {
+    return ConvertInOnePass(stacks, options, buffers, executor);
   }
-
-  std::string excess;
-  for (size_t i = 0; i < stacks.size(); ++i) {
-    const auto stack_reports =
-        std::span(reports).subspan(i * num_local_scs, num_local_scs);
-    for (const FillReport& report : stack_reports) {
-      stats[i].dropped_id_count += report.dropped_id_count;
-    }
-    if (!allow_id_dropping) excess += DescribeExcess(stacks[i], stack_reports);
-  }
-  if (!excess.empty()) {
-    excess.pop_back();  // the last line's end
-    return InvalidArgument(excess);
-  }
-  return stats;
+  return ConvertInMinibatches(stacks, options, buffers, executor, all_reduce);
 }
 
 int64_t ConversionWork(std::span<const StackPlan> stacks) {

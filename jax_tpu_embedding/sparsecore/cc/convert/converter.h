@@ -5,12 +5,13 @@
 //
 //   auto stacks = PlanConversion(features, options);
 //   ... allocate CsrBuffers for each of *stacks ...
-//   auto stats = Convert(*stacks, allow_id_dropping, buffers, executor);
+//   auto conversion = Convert(*stacks, options, buffers, executor, nullptr);
 //
 // Convert runs one task per (stack, local device, SparseCore):
 //
-//   extract -> sort -> [split into minibatches, a later stage] -> fill
+//   extract -> sort -> fill
 //
+// and with minibatching (minibatch_converter.h) some more between the last two.
 // Its output depends neither on the executor nor on the order of the features.
 // Both functions may be called from any number of threads at once.
 
@@ -23,21 +24,13 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/conversion.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
-#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
 namespace jte {
-
-struct ConvertOptions {
-  Topology topology;
-  // Whether ids beyond a limit or a buffer are dropped and counted, instead of
-  // being an error.
-  bool allow_id_dropping = false;
-  bool enable_minibatching = false;
-};
 
 struct StackedFeature {
   FeatureInput feature;
@@ -48,8 +41,7 @@ struct StackedFeature {
 // checks the request. Where the specs of a stack differ, that of the feature
 // with the smallest row offset holds.
 //
-// Errors: no feature; those of CheckTopology, CooCellsPerDevice and PlanStack;
-// kUnimplemented with enable_minibatching.
+// Errors: no feature; those of CheckTopology, CooCellsPerDevice and PlanStack.
 Result<std::vector<StackPlan>> PlanConversion(
     std::vector<StackedFeature> features, const ConvertOptions& options);
 
@@ -58,12 +50,18 @@ Result<std::vector<StackPlan>> PlanConversion(
 // local_device_count * coo_cells_per_device cells, device after device. Every
 // element is written. On error their content is unspecified.
 //
-// Errors: an id outside its table; without allow_id_dropping, partitions
-// beyond a limit and buffers that are too small, all in one message.
-Result<std::vector<StackStats>> Convert(std::span<const StackPlan> stacks,
-                                        bool allow_id_dropping,
-                                        std::span<const CsrBuffers> buffers,
-                                        Executor& executor);
+// `all_reduce` may be null unless enable_minibatching meets several hosts. All
+// hosts must call with the same options and a batch_number that none used
+// before.
+//
+// Errors: an id outside its table or a weight that is not finite, unless their
+// feature has a policy for them; without allow_id_dropping, partitions beyond a
+// limit and buffers that are too small, all in one message; those of
+// ConvertInMinibatches.
+Result<Conversion> Convert(std::span<const StackPlan> stacks,
+                           const ConvertOptions& options,
+                           std::span<const CsrBuffers> buffers,
+                           Executor& executor, AllReduce* all_reduce);
 
 // Ids to read plus cells to write: what Convert has to do, for callers that
 // choose an executor.

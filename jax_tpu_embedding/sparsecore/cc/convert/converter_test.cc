@@ -68,9 +68,9 @@ Result<Converted> PlanAndConvert(const std::vector<StackedFeature>& features,
   for (const StackPlan& plan : *stacks) {
     views.push_back(converted.buffers.emplace_back(plan).view());
   }
-  auto stats = Convert(*stacks, options.allow_id_dropping, views, executor);
-  if (!stats) return std::unexpected(stats.error());
-  converted.stats = *std::move(stats);
+  auto conversion = Convert(*stacks, options, views, executor, nullptr);
+  if (!conversion) return std::unexpected(conversion.error());
+  converted.stats = std::move(conversion->stats);
   return converted;
 }
 
@@ -214,7 +214,7 @@ TEST(ConverterTest, NamesABufferThatIsTooSmallWithoutALimit) {
   const CsrBuffers view = buffers.view();
   InlineExecutor executor;
   const auto refused =
-      Convert({&*plan, 1}, /*allow_id_dropping=*/false, {&view, 1}, executor);
+      Convert({&*plan, 1}, kTwoScs, {&view, 1}, executor, nullptr);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("needs 32 cells and has 16"));
 }
@@ -230,15 +230,6 @@ TEST(ConverterTest, RefusesBeforeItReads) {
   ASSERT_FALSE(no_features);
   EXPECT_THAT(no_features.error().message,
               HasSubstr("input_batches cannot be empty"));
-
-  ConvertOptions minibatching = kTwoScs;
-  minibatching.enable_minibatching = true;
-  const auto unimplemented =
-      PlanConversion({Dense("f", Forty(), 4)}, minibatching);
-  ASSERT_FALSE(unimplemented);
-  EXPECT_EQ(unimplemented.error().code, ErrorCode::kUnimplemented);
-  EXPECT_THAT(unimplemented.error().message,
-              HasSubstr("enable_minibatching=True"));
 
   const auto no_devices =
       PlanConversion({Dense("f", Forty(), 4)}, {.topology = {0, 1, 1}});

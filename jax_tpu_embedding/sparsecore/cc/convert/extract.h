@@ -3,9 +3,8 @@
 
 // Stage 1: the ids of one SparseCore as elements to sort.
 //
-// SparseCore s of local device d has, of each feature, the samples
-// [(d * S + s) * samples_per_sc, (d * S + s + 1) * samples_per_sc). Elements
-// are in order of occurrence: features by row offset, samples, positions.
+// Elements are in order of occurrence: features by row offset, samples,
+// positions.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_EXTRACT_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_EXTRACT_H_
@@ -24,11 +23,13 @@ namespace jte {
 struct ExtractedIds {
   std::span<uint64_t> elements;  // as in sort_key.h
   GainSource gains;              // of their payloads
+  int64_t dropped_id_count = 0;  // by the policies of the features
 };
 
 // `local_sc` counts the SparseCores of this process, device by device.
 //
-// Errors: an id outside [0, vocabulary_size); the message names the first one.
+// Errors: an id outside [0, vocabulary_size) or a weight that is not finite,
+// where the feature's policy says so; the message names the first one.
 Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
                                 Scratch& scratch);
 

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
@@ -152,6 +153,23 @@ TEST(ExtractIdsTest, AgreesWithIdTransformForAnyNumberOfSparseCores) {
   }
 }
 
+TEST(ExtractIdsTest, CountsTheSamplesOfAMatrixOfAnySize) {
+  for (int64_t valency : {0, 1, 2, 3, 7, 100, 65537, 1 << 20}) {
+    const int64_t num_samples = valency < 1000 ? 1000 : 3;
+    const std::vector<int32_t> ids(num_samples * valency);
+    FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+    feature.batch = {.ids = std::span<const int32_t>(ids),
+                     .num_samples = num_samples,
+                     .valency = valency};
+    const std::vector<Id> extracted =
+        Extract(Plan("sum", {feature}, {.num_sc_per_device = 1}), 0);
+    ASSERT_EQ(extracted.size(), ids.size());
+    for (int64_t i = 0; i < std::ssize(ids); ++i) {
+      ASSERT_EQ(extracted[i].sample, i / valency) << valency << ' ' << i;
+    }
+  }
+}
+
 TEST(ExtractIdsTest, NamesAnIdOutsideItsTable) {
   const std::vector<int64_t> splits = {0, 1, 3};
   // The second sample belongs to the second SparseCore.
@@ -178,6 +196,115 @@ TEST(ExtractIdsTest, DoesNotWrapWideIds) {
   const auto extracted = ExtractIds(Plan("sum", {feature}), 1, scratch);
   ASSERT_FALSE(extracted);
   EXPECT_THAT(extracted.error().message, HasSubstr("id 4294967297"));
+}
+
+TEST(ExtractIdsTest, ReadsUnsignedIdsAsSuch) {
+  const std::vector<uint32_t> ids = {1, 0x80000001};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {
+      .ids = std::span<const uint32_t>(ids), .num_samples = 2, .valency = 1};
+  Scratch scratch;
+  EXPECT_THAT(Extract(Plan("sum", {feature}), 0),
+              ElementsAre(Id{1, 0, 0, 1.0f}));
+  const auto extracted = ExtractIds(Plan("sum", {feature}), 1, scratch);
+  ASSERT_FALSE(extracted);
+  EXPECT_THAT(extracted.error().message, HasSubstr("id 2147483649"));
+}
+
+TEST(ExtractIdsTest, AFeatureWithoutWeightsHasWeightsOfOne) {
+  const std::vector<int32_t> ids = {1, 2, 3, 1, 2, 3};
+  const std::vector<float> weights = {1, 2, 1, 1, 1, 1};
+  FeatureInput a = {.name = "a", .vocabulary_size = 10};
+  a.batch = {.ids = std::span<const int32_t>(ids),
+             .weights = std::span<const float>(weights),
+             .num_samples = 2,
+             .valency = 3};
+  FeatureInput b = {.name = "b", .vocabulary_size = 10};
+  b.transform.row_offset = 2;
+  b.batch = {
+      .ids = std::span<const int32_t>(ids), .num_samples = 2, .valency = 3};
+  const float third = 1.0f / 3.0f;
+  EXPECT_THAT(
+      Extract(Plan("mean", {a, b}), 0),
+      ElementsAre(Id{1, 0, 0, 0.25f}, Id{0, 1, 0, 0.5f}, Id{1, 1, 0, 0.25f},
+                  Id{1, 0, 1, third}, Id{0, 1, 1, third}, Id{1, 1, 1, third}));
+}
+
+// SparseCore 0 gets both samples of "a" and the first of "b".
+TEST(ExtractIdsTest, TakesPartsOfSeveralFeaturesIfTheyAreStackedFirst) {
+  const std::vector<int32_t> ids = {0, 2, 4, 6};
+  FeatureInput a = {.name = "a", .vocabulary_size = 10};
+  a.batch = {.ids = std::span<const int32_t>(ids).first(2),
+             .num_samples = 2,
+             .valency = 1};
+  FeatureInput b = {.name = "b", .vocabulary_size = 10};
+  b.transform.row_offset = 2;
+  b.batch = {
+      .ids = std::span<const int32_t>(ids), .num_samples = 4, .valency = 1};
+  auto plan = PlanStack({.name = "s",
+                         .combiner = "sum",
+                         .max_ids_per_partition = 8,
+                         .max_unique_ids_per_partition = 8},
+                        128, {a, b}, {.num_sc_per_device = 2},
+                        FeatureStackingStrategy::kStackThenSplit);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_THAT(
+      Extract(*plan, 0),
+      ElementsAre(Id{0, 0, 0, 1.0f}, Id{0, 1, 1, 1.0f}, Id{0, 0, 2, 1.0f}));
+  EXPECT_THAT(
+      Extract(*plan, 1),
+      ElementsAre(Id{0, 1, 0, 1.0f}, Id{0, 2, 1, 1.0f}, Id{0, 3, 2, 1.0f}));
+}
+
+// The combiner counts the ids that are left, and later features are in place.
+TEST(ExtractIdsTest, DropsIdsBeforeTheCombinerCountsThem) {
+  const std::vector<int32_t> ids = {-1, 4, 10, -1, 2, 6, 0, 0};
+  FeatureInput a = {.name = "a", .vocabulary_size = 10};
+  a.out_of_range_ids = IdPolicy::kDrop;
+  a.batch = {
+      .ids = std::span<const int32_t>(ids), .num_samples = 2, .valency = 4};
+  FeatureInput b = {.name = "b", .vocabulary_size = 10};
+  b.transform.row_offset = 2;
+  b.batch = {.ids = std::span<const int32_t>(ids).subspan(4, 2),
+             .num_samples = 2,
+             .valency = 1};
+  const StackPlan plan = Plan("mean", {a, b});
+  EXPECT_THAT(Extract(plan, 0),
+              ElementsAre(Id{0, 2, 0, 1.0f}, Id{0, 1, 1, 1.0f}));
+  Scratch scratch;
+  EXPECT_EQ(ExtractIds(plan, 0, scratch)->dropped_id_count, 3);
+  EXPECT_EQ(ExtractIds(plan, 1, scratch)->dropped_id_count, 0);
+}
+
+// Matrices with sums, and everything else, are checked by different loops.
+TEST(ExtractIdsTest, NamesAWeightThatIsNotFinite) {
+  const std::vector<int32_t> ids = {1, 2, 3, 4};
+  const std::vector<int64_t> splits = {0, 2, 4};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const float weight : {kInfinity, -kInfinity, kNan, -kNan}) {
+    for (const char* combiner : {"sum", "mean"}) {
+      for (const bool is_ragged : {false, true}) {
+        const std::vector<float> weights = {
+            1, 1, std::numeric_limits<float>::max(), weight};
+        FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+        feature.batch = {.ids = std::span<const int32_t>(ids),
+                         .weights = std::span<const float>(weights),
+                         .num_samples = 2,
+                         .valency = 2};
+        if (is_ragged) feature.batch.row_splits = splits;
+        Scratch scratch;
+        const auto extracted =
+            ExtractIds(Plan(combiner, {feature}), 1, scratch);
+        ASSERT_FALSE(extracted);
+        EXPECT_THAT(extracted.error().message,
+                    HasSubstr("Feature 'f': sample 1 has weight "));
+        EXPECT_THAT(extracted.error().message, HasSubstr("at position 1"));
+        feature.non_finite_weights = WeightPolicy::kKeep;
+        EXPECT_TRUE(ExtractIds(Plan(combiner, {feature}), 1, scratch));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -20,48 +20,21 @@
 #include <cstdint>
 #include <span>
 
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/fill_report.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/partition_limits.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
 
 namespace jte {
 
-// COO cells and row pointers: of all local devices, or a part of them.
-struct CsrBuffers {
-  std::span<int32_t> row_pointers;
-  std::span<int32_t> embedding_ids;  // these three have one size
-  std::span<int32_t> sample_ids;
-  std::span<float> gains;
-};
-
-struct PartitionLimits {
-  uint32_t num_scs;  // partitions
-  int64_t max_ids;
-  int64_t max_unique_ids;
-};
-
-// The partition of a SparseCore that has the most of something.
-struct LargestPartition {
-  int64_t count = 0;
-  uint32_t partition = 0;
-
-  void Record(int64_t other_count, uint32_t other_partition) {
-    if (other_count > count) *this = {other_count, other_partition};
-  }
-};
-
-struct FillReport {
-  LargestPartition ids;
-  LargestPartition unique_ids;
-  int64_t required_cells = 0;  // had nothing been dropped
-  int64_t dropped_id_count = 0;
-};
-
 // `elements` ascend by partition; equal ones are neighbours. The spans of
-// `region` are those of one SparseCore; its cells are a multiple of 8.
+// `region` are those of one SparseCore; its cells are a multiple of 8. Sets
+// `counts`.
 FillReport FillCsr(std::span<const uint64_t> elements, const SortKey& sort_key,
                    const GainSource& gains, const PartitionLimits& limits,
-                   const CsrBuffers& region, PartitionMaxima maxima);
+                   const CsrBuffers& region, const PartitionCounts& counts);
 
 }  // namespace jte
 

@@ -45,7 +45,7 @@ struct Region {
                     .max_ids = max_ids,
                     .max_unique_ids = max_unique_ids},
                    {row_pointers, embedding_ids, sample_ids, gains},
-                   PartitionMaxima(max_ids_seen, max_unique_ids_seen));
+                   {.ids = ids_seen, .unique_ids = unique_ids_seen});
   }
 
   // (row, sample, gain) of the cells [begin, end).
@@ -69,8 +69,8 @@ struct Region {
   std::vector<int32_t> embedding_ids;
   std::vector<int32_t> sample_ids;
   std::vector<float> gains;
-  std::vector<int32_t> max_ids_seen = std::vector<int32_t>(kNumScs);
-  std::vector<int32_t> max_unique_ids_seen = std::vector<int32_t>(kNumScs);
+  std::vector<int32_t> ids_seen = std::vector<int32_t>(kNumScs);
+  std::vector<int32_t> unique_ids_seen = std::vector<int32_t>(kNumScs);
 };
 
 using Cell = std::tuple<int32_t, int32_t, float>;
@@ -91,8 +91,8 @@ TEST(FillCsrTest, WritesPartitionsPaddingAndRowPointers) {
   EXPECT_THAT(region.Cells(8, 10),
               ElementsAre(Cell{1, 0, 0.25f}, Cell{2, 1, 0.5f}));
   region.ExpectPadding(10, 24);
-  EXPECT_THAT(region.max_ids_seen, ElementsAre(2, 2));
-  EXPECT_THAT(region.max_unique_ids_seen, ElementsAre(2, 2));
+  EXPECT_THAT(region.ids_seen, ElementsAre(2, 2));
+  EXPECT_THAT(region.unique_ids_seen, ElementsAre(2, 2));
   EXPECT_EQ(report.required_cells, 16);
   EXPECT_EQ(report.dropped_id_count, 0);
 }
@@ -102,7 +102,7 @@ TEST(FillCsrTest, AnEmptySparseCoreIsAllPadding) {
   const FillReport report = region.Fill({}, UnitGains{});
   EXPECT_THAT(region.row_pointers, Each(0));
   region.ExpectPadding(0, 16);
-  EXPECT_THAT(region.max_ids_seen, Each(0));
+  EXPECT_THAT(region.ids_seen, Each(0));
   EXPECT_EQ(report.required_cells, 0);
 }
 
@@ -116,8 +116,8 @@ TEST(FillCsrTest, MergesOneRowOfOneSampleInOrderOfOccurrence) {
   region.Fill(elements, IdGains{ids});
   EXPECT_THAT(region.Cells(0, 2),
               ElementsAre(Cell{5, 0, 0.0f}, Cell{5, 1, 1.0f}));
-  EXPECT_THAT(region.max_ids_seen, ElementsAre(0, 2));
-  EXPECT_THAT(region.max_unique_ids_seen, ElementsAre(0, 1));
+  EXPECT_THAT(region.ids_seen, ElementsAre(0, 2));
+  EXPECT_THAT(region.unique_ids_seen, ElementsAre(0, 1));
 }
 
 TEST(FillCsrTest, KeepsTheSignOfAZeroGain) {
@@ -159,9 +159,9 @@ TEST(FillCsrTest, DropsWhatIsBeyondTheIdLimitAndCountsEveryId) {
   EXPECT_EQ(region.row_pointers[1], 9);  // the other partition is whole
   EXPECT_EQ(report.dropped_id_count, 2);
   // What was needed, not what was kept.
-  EXPECT_THAT(region.max_ids_seen, ElementsAre(4, 1));
+  EXPECT_THAT(region.ids_seen, ElementsAre(4, 1));
   EXPECT_EQ(report.ids.count, 4);
-  EXPECT_EQ(report.ids.partition, 0);
+  EXPECT_EQ(report.ids.name.partition, 0);
   EXPECT_EQ(report.unique_ids.count, 3);
   EXPECT_EQ(report.required_cells, 16);
 }
@@ -173,7 +173,7 @@ TEST(FillCsrTest, DropsWhatIsBeyondTheLimitOfDistinctIds) {
               ElementsAre(Cell{0, 0, 1.0f}, Cell{0, 1, 1.0f}));
   EXPECT_EQ(region.row_pointers[0], 2);
   EXPECT_EQ(report.dropped_id_count, 4);
-  EXPECT_THAT(region.max_unique_ids_seen, ElementsAre(3, 1));
+  EXPECT_THAT(region.unique_ids_seen, ElementsAre(3, 1));
 }
 
 TEST(FillCsrTest, StopsAtTheEndOfTheRegionAndCountsEveryEntry) {
@@ -208,7 +208,7 @@ TEST(FillCsrTest, FindsPartitionsOfAnySize) {
     for (uint32_t i = 0; i < 3; ++i) elements.push_back(Element(1, i, i));
     Region region(64);
     region.Fill(elements, UnitGains{});
-    EXPECT_THAT(region.max_ids_seen, ElementsAre(size, 3));
+    EXPECT_THAT(region.ids_seen, ElementsAre(size, 3));
   }
 }
 

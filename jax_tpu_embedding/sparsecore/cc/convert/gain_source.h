@@ -22,6 +22,8 @@ struct WeightedId {
 
 // No weights, combiner sum: every gain is 1.
 struct UnitGains {
+  static constexpr bool kPayloadIsSample = true;
+
   WeightedId operator[](uint32_t payload) const {
     return {.sample = static_cast<int32_t>(payload), .gain = 1.0f};
   }
@@ -29,6 +31,8 @@ struct UnitGains {
 
 // No weights: one gain per sample.
 struct SampleGains {
+  static constexpr bool kPayloadIsSample = true;
+
   std::span<const float> gains;
 
   WeightedId operator[](uint32_t payload) const {
@@ -38,6 +42,8 @@ struct SampleGains {
 
 // Weights: sample and gain of each id.
 struct IdGains {
+  static constexpr bool kPayloadIsSample = false;
+
   std::span<const WeightedId> ids;
 
   WeightedId operator[](uint32_t payload) const { return ids[payload]; }

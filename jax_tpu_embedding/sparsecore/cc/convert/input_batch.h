@@ -17,8 +17,12 @@
 
 namespace jte {
 
+using IdSpan =
+    std::variant<std::span<const int32_t>, std::span<const int64_t>,
+                 std::span<const uint32_t>, std::span<const uint64_t>>;
+
 struct InputBatch {
-  std::variant<std::span<const int32_t>, std::span<const int64_t>> ids;
+  IdSpan ids;
   // One per id. None: every weight is 1.
   std::optional<std::span<const float>> weights = std::nullopt;
   int64_t num_samples = 0;

@@ -10,16 +10,30 @@
 #include <span>
 #include <string>
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/fill_report.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 
 namespace jte {
 
-// One line for each of the stack's limits that a report exceeds: the worst
-// case, and with it the number that would have sufficed for this batch. Empty
-// if there is none. `reports` has one element per local SparseCore.
-std::string DescribeExcess(const StackPlan& plan,
-                           std::span<const FillReport> reports);
+// Collects a line for each limit of each stack that is exceeded: the worst
+// case, and with it the number that would have sufficed for this batch.
+class LimitErrors {
+ public:
+  // `reports` has one element per local SparseCore, each with an equal region
+  // of its device's buffer.
+  void Add(const StackPlan& plan, std::span<const FillReport> reports);
+
+  // The same for SparseCores that share the buffer of their device, as they do
+  // with minibatching.
+  void AddPacked(const StackPlan& plan, std::span<const FillReport> reports);
+
+  // An error of all lines, if there is one.
+  Result<void> Check() const;
+
+ private:
+  std::string lines_;
+};
 
 }  // namespace jte
 

@@ -169,8 +169,7 @@ void RepairOrder(std::span<uint64_t> elements, std::span<uint64_t> buffer,
     while (end < elements.size() && elements[end] >> shift == bits) ++end;
     const auto run = elements.subspan(begin, end - begin);
     // The digits below order it; nothing that was moved had an equal key.
-    const auto sorted =
-        SortElements(run, buffer.first(run.size()), shift - 32);
+    const auto sorted = SortElements(run, buffer.first(run.size()), shift - 32);
     if (sorted.data() != run.data()) std::ranges::copy(sorted, run.begin());
     i = end - 1;
   }

@@ -3,9 +3,9 @@
 
 // Stage 2: sorts the elements of one SparseCore.
 //
-// A least significant digit radix sort. It is stable, and elements of equal keys
-// arrive in order of their payloads, so it need not look at the payloads: the
-// result is ascending as whole numbers.
+// A least significant digit radix sort. It is stable, and elements of equal
+// keys arrive in order of their payloads, so it need not look at the payloads:
+// the result is ascending as whole numbers.
 //
 // n random elements are told apart by little more than log2(n) leading bits.
 // Where keys have more, the sort goes by the leading ones and then repairs the
@@ -26,9 +26,9 @@
 
 namespace jte {
 
-// Requires: payloads (the low 32 bits) of equal keys ascend; keys (the high 32 bits) are
-// below 2^num_key_bits; `buffer` is as large as `elements`, at most 2^32 - 1.
-// Returns the one of the two that holds the sorted elements.
+// Requires: payloads (the low 32 bits) of equal keys ascend; keys (the high 32
+// bits) are below 2^num_key_bits; `buffer` is as large as `elements`, at most
+// 2^32 - 1. Returns the one of the two that holds the sorted elements.
 //
 // Time: linear in elements, times the number of digits; twice that if many
 // elements agree in their leading bits.

@@ -47,8 +47,7 @@ TEST(SortElementsTest, SortsMoreElementsThanTwoDigitsTellApart) {
   std::vector<uint64_t> expected = elements;
   std::ranges::sort(expected);
   std::vector<uint64_t> buffer(elements.size());
-  EXPECT_TRUE(
-      std::ranges::equal(SortElements(elements, buffer, 31), expected));
+  EXPECT_TRUE(std::ranges::equal(SortElements(elements, buffer, 31), expected));
 }
 
 TEST(SortElementsTest, KeepsTheOrderOfEqualKeys) {

@@ -55,9 +55,16 @@ class SortKey {
     return static_cast<uint32_t>(element >> (32 + local_bits_));
   }
 
-  constexpr uint32_t RowOf(uint32_t key) const {
-    return key & ((uint32_t{1} << local_bits_) - 1);
+  constexpr uint32_t PartitionOfKey(uint32_t key) const {
+    return static_cast<uint32_t>(uint64_t{key} >> local_bits_);
   }
+
+  // The bits of a key that are its row.
+  constexpr uint32_t row_mask() const {
+    return (uint32_t{1} << local_bits_) - 1;
+  }
+
+  constexpr uint32_t RowOf(uint32_t key) const { return key & row_mask(); }
 
  private:
   int local_bits_;

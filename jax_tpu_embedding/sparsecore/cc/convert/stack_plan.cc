@@ -21,10 +21,11 @@
 namespace jte {
 namespace {
 
-// The hardware's cells have 26 bits for the sample.
-constexpr int64_t kMaxSamplesPerDevice = (int64_t{1} << 26) - 1;
-
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+// Of samples and offsets of a feature: more than any buffer has room for, and
+// few enough that sums of them fit int64.
+constexpr int64_t kMaxCount = int64_t{1} << 48;
 
 template <typename... Parts>
 std::unexpected<Error> FeatureError(const FeatureInput& feature,
@@ -34,10 +35,16 @@ std::unexpected<Error> FeatureError(const FeatureInput& feature,
 
 Result<void> CheckRowSplits(const FeatureInput& feature) {
   const InputBatch& batch = feature.batch;
+  if (batch.num_samples < 0 || batch.num_samples > kMaxCount) {
+    return FeatureError(feature, "cannot have ", batch.num_samples,
+                        " samples.");
+  }
   const auto& splits = batch.row_splits;
   if (splits.empty()) {
+    int64_t num_ids = 0;
     if (batch.valency >= 0 &&
-        batch.num_samples * batch.valency == batch.num_ids()) {
+        !__builtin_mul_overflow(batch.num_samples, batch.valency, &num_ids) &&
+        num_ids == batch.num_ids()) {
       return {};
     }
     return FeatureError(feature, batch.num_samples, " samples of ",
@@ -54,19 +61,38 @@ Result<void> CheckRowSplits(const FeatureInput& feature) {
   return {};
 }
 
-Result<void> CheckBatch(const FeatureInput& feature, const Topology& topology) {
-  const InputBatch& batch = feature.batch;
-  const int64_t num_local_scs =
-      topology.local_device_count * topology.num_sc_per_device;
-  if (batch.num_samples % num_local_scs != 0) {
-    return FeatureError(
-        feature, "has ", batch.num_samples,
-        " samples, which local_device_count * num_sc_per_device = ",
-        topology.local_device_count, " * ", topology.num_sc_per_device,
-        " SparseCores cannot share evenly. Pad or cut the batch to a multiple "
-        "of ",
-        num_local_scs, ".");
+// Whether the local samples divide evenly: by the SparseCores if features are
+// split first, else by the devices.
+Result<void> CheckNumSamples(const FeatureInput& feature,
+                             const Topology& topology,
+                             FeatureStackingStrategy strategy) {
+  const int64_t num_samples = feature.batch.num_samples;
+  const int64_t num_devices = topology.local_device_count;
+  if (strategy == FeatureStackingStrategy::kStackThenSplit) {
+    if (num_samples % num_devices == 0) return {};
+    return FeatureError(feature, "has ", num_samples,
+                        " samples, which local_device_count = ", num_devices,
+                        " devices cannot share evenly. Pad or cut the batch to "
+                        "a multiple of ",
+                        num_devices, ".");
   }
+  const int64_t num_local_scs = num_devices * topology.num_sc_per_device;
+  if (num_samples % num_local_scs == 0) return {};
+  return FeatureError(
+      feature, "has ", num_samples,
+      " samples, which local_device_count * num_sc_per_device = ", num_devices,
+      " * ", topology.num_sc_per_device,
+      " SparseCores cannot share evenly. Pad or cut the batch to a multiple "
+      "of ",
+      num_local_scs, ".");
+}
+
+Result<void> CheckBatch(const FeatureInput& feature, const Topology& topology,
+                        FeatureStackingStrategy strategy) {
+  if (auto checked = CheckNumSamples(feature, topology, strategy); !checked) {
+    return checked;
+  }
+  const InputBatch& batch = feature.batch;
   if (batch.weights && std::ssize(*batch.weights) != batch.num_ids()) {
     return FeatureError(feature, "has ", batch.num_ids(), " ids and ",
                         batch.weights->size(),
@@ -90,6 +116,11 @@ Result<void> CheckTransform(const FeatureInput& feature, int64_t num_scs) {
         " SparseCores, got ", row_offset, ", ", col_shift, " and ", col_offset,
         ". Stack its table for this topology.");
   }
+  if (row_offset > kMaxCount || col_offset > kMaxCount) {
+    return FeatureError(feature, "row_offset and col_offset must be at most ",
+                        kMaxCount, ", got ", row_offset, " and ", col_offset,
+                        ". Stack its table for this topology.");
+  }
   return {};
 }
 
@@ -106,10 +137,10 @@ Result<int64_t> CheckRows(const FeatureInput& feature, int64_t num_scs) {
                       "into a smaller stack.");
 }
 
-Result<FeaturePlan> PlanFeature(const FeatureInput& feature,
-                                const Topology& topology) {
+Result<FeaturePlan> PlanFeature(FeatureInput feature, const Topology& topology,
+                                FeatureStackingStrategy strategy) {
   const int64_t num_scs = topology.num_scs();
-  if (auto checked = CheckBatch(feature, topology); !checked) {
+  if (auto checked = CheckBatch(feature, topology, strategy); !checked) {
     return std::unexpected(checked.error());
   }
   if (auto checked = CheckTransform(feature, num_scs); !checked) {
@@ -117,64 +148,86 @@ Result<FeaturePlan> PlanFeature(const FeatureInput& feature,
   }
   const auto last_row = CheckRows(feature, num_scs);
   if (!last_row) return std::unexpected(last_row.error());
-  const IdTransform& transform = feature.transform;
+  const IdTransform transform = feature.transform;
+  const bool split_first = strategy == FeatureStackingStrategy::kSplitThenStack;
+  const int64_t num_samples = feature.batch.num_samples;
   return FeaturePlan{
-      .input = feature,
-      .samples_per_sc =
-          feature.batch.num_samples /
-          (topology.local_device_count * topology.num_sc_per_device),
-      .first_sample_id = transform.row_offset / num_scs,
+      .input = std::move(feature),
+      .samples_per_device = num_samples / topology.local_device_count,
+      .samples_before = transform.row_offset /
+                        (split_first ? num_scs : topology.global_device_count),
       .rotation = static_cast<uint32_t>(transform.col_shift % num_scs),
       .first_row = static_cast<uint32_t>(transform.col_offset / num_scs),
       .last_row = static_cast<uint32_t>(*last_row)};
 }
 
-int64_t EndOfSampleIds(const FeaturePlan& feature) {
-  return feature.first_sample_id + feature.samples_per_sc;
-}
-
-// The number of sample ids. Those of different features must not overlap, or
-// their samples would be added up.
-Result<int64_t> CheckSampleIds(const StackSpec& spec,
-                               const std::vector<FeaturePlan>& features) {
+// The number of sample ids if features are split first. Those of different
+// features must not overlap, or their samples would be added up.
+Result<int64_t> SampleIdsOfSplitFeatures(
+    const StackSpec& spec, const Topology& topology,
+    const std::vector<FeaturePlan>& features) {
+  const auto samples_per_sc = [&topology](const FeaturePlan& feature) {
+    return feature.samples_per_device / topology.num_sc_per_device;
+  };
+  const auto end = [samples_per_sc](const FeaturePlan& feature) {
+    return feature.samples_before + samples_per_sc(feature);
+  };
   const FeaturePlan* previous = &features.front();
   for (const FeaturePlan& feature : std::span(features).subspan(1)) {
-    if (feature.samples_per_sc == 0) continue;  // They overlap nothing.
-    if (EndOfSampleIds(*previous) > feature.first_sample_id) {
+    if (samples_per_sc(feature) == 0) continue;  // They overlap nothing.
+    if (end(*previous) > feature.samples_before) {
       return InvalidArgument(
           "Stack '", spec.name, "': feature '", previous->input.name,
           "' at row_offset=", previous->input.transform.row_offset, " has ",
-          previous->samples_per_sc, " samples per SparseCore and overlaps ",
+          samples_per_sc(*previous), " samples per SparseCore and overlaps ",
           "feature '", feature.input.name,
           "' at row_offset=", feature.input.transform.row_offset,
           ". Pass batches of the sizes that the features declare.");
     }
     previous = &feature;
   }
-  return EndOfSampleIds(*previous);
+  return end(*previous);
 }
 
-Result<void> CheckWeights(const StackSpec& spec,
-                          const std::vector<FeatureInput>& features) {
-  for (const FeatureInput& feature : features) {
-    if (feature.batch.weights.has_value() !=
-        features.front().batch.weights.has_value()) {
+// The number of sample ids if features are stacked first: an equal part of a
+// device's samples. Where the cuts are depends on all of them, so there must be
+// no gaps for features that are not here.
+Result<int64_t> SampleIdsOfStackedFeatures(
+    const StackSpec& spec, const Topology& topology,
+    const std::vector<FeaturePlan>& features) {
+  const int64_t num_devices = topology.global_device_count;
+  int64_t samples_per_device = 0;
+  for (const FeaturePlan& feature : features) {
+    if (feature.samples_per_device == 0) continue;
+    if (feature.input.transform.row_offset !=
+        samples_per_device * num_devices) {
       return InvalidArgument(
-          "Stack '", spec.name, "': of features '", features.front().name,
-          "' and '", feature.name,
-          "' only one has weights. Pass weights for all features, or for "
-          "none.");
+          "Stack '", spec.name, "': feature '", feature.input.name,
+          "' is at row_offset=", feature.input.transform.row_offset,
+          ", and the features before it have ",
+          samples_per_device * num_devices,
+          " samples on all devices. With STACK_THEN_SPLIT, pass all features "
+          "of a stack, with batches of the sizes that they declare.");
     }
+    samples_per_device += feature.samples_per_device;
   }
-  return {};
+  if (samples_per_device % topology.num_sc_per_device != 0) {
+    return InvalidArgument(
+        "Stack '", spec.name, "': its features have ", samples_per_device,
+        " samples per device, which num_sc_per_device = ",
+        topology.num_sc_per_device,
+        " SparseCores cannot share evenly. Pad or cut the batches to a "
+        "multiple of ",
+        topology.num_sc_per_device, " samples per device in total.");
+  }
+  return samples_per_device / topology.num_sc_per_device;
 }
 
 // Sums over the features of a stack.
 Result<void> CheckTotals(const StackPlan& plan) {
   int64_t samples_per_device = 0;
   for (const FeaturePlan& feature : plan.features) {
-    samples_per_device +=
-        feature.samples_per_sc * plan.topology.num_sc_per_device;
+    samples_per_device += feature.samples_per_device;
   }
   // With gaps between the features, sample ids can be larger than that.
   samples_per_device = std::max(samples_per_device, plan.num_sample_ids);
@@ -196,9 +249,31 @@ Result<void> CheckTotals(const StackPlan& plan) {
 
 }  // namespace
 
+SampleRange StackPlan::SamplesOf(const FeaturePlan& feature,
+                                 int64_t local_sc) const {
+  const int64_t num_samples = feature.samples_per_device;
+  if (strategy == FeatureStackingStrategy::kSplitThenStack) {
+    const int64_t size = num_samples / topology.num_sc_per_device;
+    return {.first = local_sc * size,
+            .size = size,
+            .first_sample_id = feature.samples_before};
+  }
+  // Where the SparseCore's part of the device's samples meets the feature's.
+  const int64_t device = local_sc / topology.num_sc_per_device;
+  const int64_t part = local_sc % topology.num_sc_per_device * num_sample_ids;
+  const auto into_feature = [&feature, num_samples](int64_t sample) {
+    return std::clamp<int64_t>(sample - feature.samples_before, 0, num_samples);
+  };
+  const int64_t first = into_feature(part);
+  return {.first = device * num_samples + first,
+          .size = into_feature(part + num_sample_ids) - first,
+          .first_sample_id = feature.samples_before + first - part};
+}
+
 Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
                             std::vector<FeatureInput> features,
-                            const Topology& topology) {
+                            const Topology& topology,
+                            FeatureStackingStrategy strategy) {
   const auto combiner = ParseCombiner(spec.combiner);
   if (!combiner) {
     return InvalidArgument("Stack '", spec.name,
@@ -211,29 +286,37 @@ Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
         " cells is not a positive multiple of ", kAlignment,
         " cells for each of the ", topology.num_sc_per_device, " SparseCores.");
   }
-  std::ranges::stable_sort(
-      features, std::ranges::less{},
-      [](const FeatureInput& feature) { return feature.transform.row_offset; });
-  if (auto checked = CheckWeights(spec, features); !checked) {
-    return std::unexpected(checked.error());
+  const auto row_offset = [](const FeatureInput& feature) {
+    return feature.transform.row_offset;
+  };
+  // Usually they are in order, and a sort would move them about all the same.
+  if (!std::ranges::is_sorted(features, {}, row_offset)) {
+    std::ranges::stable_sort(features, {}, row_offset);
   }
   std::vector<FeaturePlan> plans;
+  plans.reserve(features.size());
   uint32_t max_row = 0;
-  for (const FeatureInput& feature : features) {
-    auto plan = PlanFeature(feature, topology);
+  bool has_weights = false;
+  for (FeatureInput& feature : features) {
+    has_weights |= feature.batch.weights.has_value();
+    auto plan = PlanFeature(std::move(feature), topology, strategy);
     if (!plan) return std::unexpected(plan.error());
     max_row = std::max(max_row, plan->last_row);
     plans.push_back(*std::move(plan));
   }
-  const auto num_sample_ids = CheckSampleIds(spec, plans);
+  const auto num_sample_ids =
+      strategy == FeatureStackingStrategy::kSplitThenStack
+          ? SampleIdsOfSplitFeatures(spec, topology, plans)
+          : SampleIdsOfStackedFeatures(spec, topology, plans);
   if (!num_sample_ids) return std::unexpected(num_sample_ids.error());
 
   const auto num_scs = static_cast<uint32_t>(topology.num_scs());
   StackPlan plan = {.spec = std::move(spec),
                     .topology = topology,
+                    .strategy = strategy,
                     .combiner = *combiner,
                     .coo_cells_per_device = coo_cells_per_device,
-                    .has_weights = features.front().batch.weights.has_value(),
+                    .has_weights = has_weights,
                     .num_sample_ids = *num_sample_ids,
                     .num_scs = Divisor(num_scs),
                     .sort_key = SortKey(num_scs, max_row),

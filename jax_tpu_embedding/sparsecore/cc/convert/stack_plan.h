@@ -18,8 +18,10 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/divisor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gains.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
 
 namespace jte {
@@ -30,28 +32,45 @@ struct FeatureInput {
   int64_t vocabulary_size = 0;
   IdTransform transform = {};
   InputBatch batch = {};
+  IdPolicy out_of_range_ids = IdPolicy::kError;
+  WeightPolicy non_finite_weights = WeightPolicy::kError;
+};
+
+// Consecutive samples of a feature, in this process's part of the batch. On
+// their SparseCore they have the sample ids from first_sample_id on.
+struct SampleRange {
+  int64_t first = 0;
+  int64_t size = 0;
+  int64_t first_sample_id = 0;
 };
 
 // A feature, with what its samples and ids become on a SparseCore.
 struct FeaturePlan {
   FeatureInput input;
-  int64_t samples_per_sc = 0;
-  int64_t first_sample_id = 0;  // of its samples on each SparseCore
-  uint32_t rotation = 0;        // IdTransform::col_shift mod num_scs
-  uint32_t first_row = 0;       // IdTransform::col_offset / num_scs
-  uint32_t last_row = 0;        // that of the largest id
+  int64_t samples_per_device = 0;
+  // Before its first one, on each SparseCore (kSplitThenStack) or on each
+  // device (kStackThenSplit).
+  int64_t samples_before = 0;
+  uint32_t rotation = 0;   // IdTransform::col_shift mod num_scs
+  uint32_t first_row = 0;  // IdTransform::col_offset / num_scs
+  uint32_t last_row = 0;   // that of the largest id
 };
 
 struct StackPlan {
   StackSpec spec;
   Topology topology;
+  FeatureStackingStrategy strategy;
   Combiner combiner;
   int64_t coo_cells_per_device = 0;
-  bool has_weights = false;
-  int64_t num_sample_ids = 0;  // sample ids are below
+  bool has_weights = false;    // any feature; others have weights of 1
+  int64_t num_sample_ids = 0;  // sample ids of a SparseCore are below
   Divisor num_scs;             // divides ids into rows
   SortKey sort_key;
   std::vector<FeaturePlan> features;  // by row offset, so by sample id
+
+  // What SparseCore `local_sc` of this process, counted device by device, gets
+  // of a feature.
+  SampleRange SamplesOf(const FeaturePlan& feature, int64_t local_sc) const;
 
   int64_t coo_cells_per_sc() const {
     return coo_cells_per_device / topology.num_sc_per_device;
@@ -69,13 +88,16 @@ struct StackPlan {
 //
 // Errors, each naming stack or feature: a combiner that does not exist, a batch
 // that the local SparseCores cannot share evenly or that is too large, features
-// that overlap in the stacked batch, weights that are not shaped like the ids
-// or that only some features have, row splits that are not a partition of the
-// ids, a vocabulary or an offset that is negative or that leads beyond int32,
-// buffers that are not a multiple of 8 cells for each SparseCore.
+// that overlap in the stacked batch (or, with kStackThenSplit, leave gaps in
+// it), weights that are not shaped like the ids, row splits that are not a
+// partition of the ids, a vocabulary or an offset that is negative or that
+// leads beyond int32, buffers that are not a multiple of 8 cells for each
+// SparseCore.
 Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
                             std::vector<FeatureInput> features,
-                            const Topology& topology);
+                            const Topology& topology,
+                            FeatureStackingStrategy strategy =
+                                FeatureStackingStrategy::kSplitThenStack);
 
 }  // namespace jte
 

@@ -3,6 +3,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,10 +15,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 
 namespace jte {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr Topology kTopology = {
@@ -38,6 +41,7 @@ struct Request {
   int64_t coo_cells_per_device = 2 * 8 * 16;
   std::vector<FeatureInput> features;
   Topology topology = kTopology;
+  FeatureStackingStrategy strategy = FeatureStackingStrategy::kSplitThenStack;
 
   Request() {
     // Global batches of 16, so the second feature starts at 16.
@@ -53,7 +57,7 @@ struct Request {
   }
 
   Result<StackPlan> Plan() const {
-    return PlanStack(spec, coo_cells_per_device, features, topology);
+    return PlanStack(spec, coo_cells_per_device, features, topology, strategy);
   }
 };
 
@@ -69,15 +73,68 @@ TEST(PlanStackTest, OrdersFeaturesAndTakesTheirTransformsApart) {
   ASSERT_EQ(plan->features.size(), 2);
   const FeaturePlan& early = plan->features[0];
   EXPECT_EQ(early.input.name, "early");
-  EXPECT_EQ(early.samples_per_sc, 2);
-  EXPECT_EQ(early.first_sample_id, 0);
+  EXPECT_EQ(early.samples_per_device, 4);
   const FeaturePlan& late = plan->features[1];
   EXPECT_EQ(late.input.name, "late");
-  EXPECT_EQ(late.first_sample_id, 16 / 8);
   EXPECT_EQ(late.rotation, 11 % 8);
   EXPECT_EQ(late.first_row, 13);
   // Row 99 / 8 + 13 = 25 takes 5 bits, 8 partitions 3.
   EXPECT_EQ(plan->sort_key.num_bits(), 8);
+}
+
+// first, size and first sample id of a feature on each local SparseCore.
+std::vector<std::array<int64_t, 3>> Ranges(const StackPlan& plan,
+                                           const FeaturePlan& feature) {
+  std::vector<std::array<int64_t, 3>> ranges;
+  for (int64_t sc = 0; sc < 4; ++sc) {
+    const SampleRange range = plan.SamplesOf(feature, sc);
+    ranges.push_back({range.first, range.size, range.first_sample_id});
+  }
+  return ranges;
+}
+
+using Range = std::array<int64_t, 3>;
+
+TEST(PlanStackTest, SplitsEachFeatureAmongTheSparseCores) {
+  const auto plan = Request().Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_THAT(Ranges(*plan, plan->features[0]),
+              ElementsAre(Range{0, 2, 0}, Range{2, 2, 0}, Range{4, 2, 0},
+                          Range{6, 2, 0}));
+  EXPECT_THAT(Ranges(*plan, plan->features[1]),
+              ElementsAre(Range{0, 2, 2}, Range{2, 2, 2}, Range{4, 2, 2},
+                          Range{6, 2, 2}));
+}
+
+TEST(PlanStackTest, CutsStackedFeaturesIntoEqualParts) {
+  Request request;
+  request.strategy = FeatureStackingStrategy::kStackThenSplit;
+  // 3 + 1 samples per device for "early" and "late", 2 per SparseCore: "early"
+  // has all of the first and half of the second.
+  request.features[1].batch.num_samples = 6;
+  request.features[1].batch.ids = std::span(kIds).first(12);
+  request.features[0].transform.row_offset = 3 * 4;
+  request.features[0].batch.num_samples = 2;
+  request.features[0].batch.ids = std::span(kIds).first(4);
+  const auto plan = request.Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->num_sample_ids, 2);
+  EXPECT_THAT(Ranges(*plan, plan->features[0]),
+              ElementsAre(Range{0, 2, 0}, Range{2, 1, 0}, Range{3, 2, 0},
+                          Range{5, 1, 0}));
+  const auto late = Ranges(*plan, plan->features[1]);
+  EXPECT_EQ(late[0][1], 0);
+  EXPECT_EQ(late[1], (Range{0, 1, 1}));
+  EXPECT_EQ(late[2][1], 0);
+  EXPECT_EQ(late[3], (Range{1, 1, 1}));
+}
+
+TEST(PlanStackTest, AFeatureMayBeTheOnlyOneWithWeights) {
+  Request request;
+  request.features[0].batch.weights = std::span(kWeights);
+  const auto plan = request.Plan();
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_TRUE(plan->has_weights);
 }
 
 TEST(PlanStackTest, AcceptsCountsThatAreNoPowersOfTwo) {
@@ -165,9 +222,6 @@ INSTANTIATE_TEST_SUITE_P(
            r.features[1].batch.weights = std::span(kWeights);
          },
          "Feature 'late': has 16 ids and 3 weights."},
-        {"WeightsOfOneFeature",
-         [](Request& r) { r.features[0].batch.weights = std::span(kWeights); },
-         "Stack 'items': of features 'early' and 'late' only one has weights."},
         {"DenseSizes", [](Request& r) { r.features[0].batch.valency = 3; },
          "Feature 'late': 8 samples of 3 ids cannot have 16 ids."},
         {"TooFewRowSplits",
@@ -213,6 +267,29 @@ INSTANTIATE_TEST_SUITE_P(
          [](Request& r) { r.features[0].transform.row_offset = 8; },
          "Stack 'items': feature 'early' at row_offset=0 has 2 samples per "
          "SparseCore and overlaps feature 'late' at row_offset=8."},
+        {"BatchNotDivisibleByDevices",
+         [](Request& r) {
+           r.strategy = FeatureStackingStrategy::kStackThenSplit;
+           r.features[1].batch.num_samples = 7;
+         },
+         "Feature 'early': has 7 samples, which local_device_count = 2 devices "
+         "cannot share evenly. Pad or cut the batch to a multiple of 2."},
+        {"StackNotDivisibleBySparseCores",
+         [](Request& r) {
+           r.strategy = FeatureStackingStrategy::kStackThenSplit;
+           r.features[0].batch.num_samples = 2;
+           r.features[0].batch.ids = std::span(kIds).first(4);
+         },
+         "Stack 'items': its features have 5 samples per device, which "
+         "num_sc_per_device = 2 SparseCores cannot share evenly."},
+        {"GapBetweenStackedFeatures",
+         [](Request& r) {
+           r.strategy = FeatureStackingStrategy::kStackThenSplit;
+           r.features[0].transform.row_offset = 20;
+         },
+         "Stack 'items': feature 'late' is at row_offset=20, and the features "
+         "before it have 16 samples on all devices. With STACK_THEN_SPLIT, "
+         "pass all features of a stack"},
         {"TooManySamples",
          [](Request& r) {
            r.features[0].transform.row_offset = int64_t{8} << 26;

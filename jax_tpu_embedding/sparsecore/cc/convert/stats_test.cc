@@ -3,7 +3,6 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -28,26 +27,42 @@ TEST(StackStatsTest, HasOneNumberPerPartitionAndSparseCore) {
   EXPECT_THAT(stats.max_ids_per_partition, Each(0));
 }
 
-TEST(PartitionMaximaTest, KeepsTheLargest) {
-  std::vector<int32_t> ids(2), unique_ids(2);
-  PartitionMaxima maxima(ids, unique_ids);
-  maxima.Record(1, 5, 2);
-  maxima.Record(1, 4, 3);
-  EXPECT_THAT(ids, ElementsAre(0, 5));
-  EXPECT_THAT(unique_ids, ElementsAre(0, 3));
+TEST(SharedStatsTest, KeepsTheLargestCountsOfADevice) {
+  SharedStats shared({.local_device_count = 2,
+                      .global_device_count = 2,
+                      .num_sc_per_device = 2});
+  std::vector<int32_t> ids = {5, 1, 0, 0}, unique_ids = {2, 1, 0, 0};
+  shared.Record(/*local_sc=*/2, {ids, unique_ids}, 16);
+  ids = {4, 3, 0, 0};
+  unique_ids = {3, 0, 0, 0};
+  shared.Record(/*local_sc=*/3, {ids, unique_ids}, 24);
+  shared.RecordMinibatches(/*local_sc=*/3, 40);
+  shared.RecordDropped(7);
+  const StackStats stats = shared.Take();
+  EXPECT_THAT(stats.max_ids_per_partition, ElementsAre(0, 0, 0, 0, 5, 3, 0, 0));
+  EXPECT_THAT(stats.max_unique_ids_per_partition,
+              ElementsAre(0, 0, 0, 0, 3, 1, 0, 0));
+  EXPECT_THAT(stats.required_buffer_size_per_sc, ElementsAre(0, 0, 16, 24));
+  EXPECT_THAT(stats.minibatch_alignment_per_sc, ElementsAre(0, 0, 0, 16));
+  EXPECT_EQ(stats.dropped_id_count, 7);
 }
 
-TEST(PartitionMaximaTest, LosesNothingWhenThreadsRecordAtOnce) {
-  // Threads that walk along the same partitions meet at some of them.
-  constexpr int kNumPartitions = 1000000;
-  std::vector<int32_t> ids(kNumPartitions), unique_ids(kNumPartitions);
-  PartitionMaxima maxima(ids, unique_ids);
-  ThreadExecutor(4).ParallelFor(4, [&maxima](int64_t i) {
-    const auto count = static_cast<int32_t>(i + 1);
-    for (int p = 0; p < kNumPartitions; ++p) maxima.Record(p, count, count);
+TEST(SharedStatsTest, LosesNothingWhenThreadsRecordAtOnce) {
+  constexpr int kNumScs = 64;
+  SharedStats shared({.local_device_count = 1,
+                      .global_device_count = 1,
+                      .num_sc_per_device = kNumScs});
+  ThreadExecutor(4).ParallelFor(kNumScs, [&shared](int64_t sc) {
+    // The largest of partition t is that of SparseCore t.
+    std::vector<int32_t> ids(kNumScs, 1);
+    ids[sc] = 100;
+    shared.Record(sc, {ids, ids}, 8);
+    shared.RecordDropped(1);
   });
-  EXPECT_EQ(std::ranges::count(ids, 4), kNumPartitions);
-  EXPECT_EQ(std::ranges::count(unique_ids, 4), kNumPartitions);
+  const StackStats stats = shared.Take();
+  EXPECT_THAT(stats.max_ids_per_partition, Each(100));
+  EXPECT_THAT(stats.required_buffer_size_per_sc, Each(8));
+  EXPECT_EQ(stats.dropped_id_count, kNumScs);
 }
 
 }  // namespace

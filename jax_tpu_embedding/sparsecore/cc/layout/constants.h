@@ -23,6 +23,10 @@ inline constexpr int64_t kAlignment = 8;
 // A block of row pointers has at least this many entries.
 inline constexpr int64_t kMinRowPointersPerBlock = 8;
 
+// Samples of one device in a batch of a stack: the cells of the hardware have
+// 26 bits for the sample.
+inline constexpr int64_t kMaxSamplesPerDevice = (int64_t{1} << 26) - 1;
+
 // Buckets that minibatching splits the columns of a step into, and so the
 // largest number of minibatches.
 inline constexpr int64_t kMaxMinibatches = 64;

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import types
+from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
@@ -27,6 +28,8 @@ def spec_of(
   return types.SimpleNamespace(
       name=feature.name,
       input_shape=(len(feature.ids), 1),
+      out_of_range_ids=feature.out_of_range_ids,
+      non_finite_weights=feature.non_finite_weights,
       _id_transformation=types.SimpleNamespace(
           row_offset=feature.row_offset,
           col_offset=feature.col_offset,
@@ -48,31 +51,76 @@ def ragged(rows: Sequence) -> np.ndarray:
   return array
 
 
+def strategy(name: str) -> converter.FeatureStackingStrategy:
+  return converter.FeatureStackingStrategy.__members__[name]
+
+
 def convert(
     stack: input_preprocessing.Stack,
     features: Sequence[input_preprocessing.Feature],
     topology: layout.Topology,
-    allow_id_dropping: bool = False,
+    **keywords: Any,
 ) -> input_preprocessing.ConvertedStack:
   """The converter behind the interface of convert_stack."""
-  weights = [feature.weights for feature in features]
-  *buffers, _, stats = converter.preprocess_sparse_dense_matmul_input(
-      [feature.ids for feature in features],
-      None if weights[0] is None else weights,
-      [spec_of(feature, stack) for feature in features],
-      topology.local_device_count,
-      topology.global_device_count,
-      num_sc_per_device=topology.num_sc_per_device,
-      has_leading_dimension=True,
-      allow_id_dropping=allow_id_dropping,
+  (converted,), _ = convert_step([(stack, features)], topology, **keywords)
+  return converted
+
+
+def convert_step(
+    stacks: Sequence[
+        tuple[input_preprocessing.Stack, Sequence[input_preprocessing.Feature]]
+    ],
+    topology: layout.Topology,
+    *,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    leaves: Sequence[tuple[Any, Any]] | None = None,
+    **keywords: Any,
+) -> tuple[list[input_preprocessing.ConvertedStack], int]:
+  """One host's part of convert_in_minibatches, and of convert_stack.
+
+  `leaves` are the ids and weights of each feature in a form that says the same
+  as those of the features, which are the default.
+  """
+  features = [
+      (feature, spec_of(feature, stack, f"s{i}"))
+      for i, (stack, features) in enumerate(stacks)
+      for feature in features
+  ]
+  if leaves is None:
+    leaves = [(feature.ids, feature.weights) for feature, _ in features]
+  has_weights = any(weights is not None for _, weights in leaves)
+  *buffers, num_minibatches, stats = (
+      converter.preprocess_sparse_dense_matmul_input(
+          [ids for ids, _ in leaves],
+          [weights for _, weights in leaves] if has_weights else None,
+          [spec for _, spec in features],
+          topology.local_device_count,
+          topology.global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          has_leading_dimension=True,
+          feature_stacking_strategy=strategy(feature_stacking_strategy),
+          **keywords,
+      )
   )
-  return input_preprocessing.ConvertedStack(
-      **{name: by_stack["s"] for name, by_stack in zip(BUFFERS, buffers)},
-      max_ids_per_partition=stats.max_ids_per_partition["s"],
-      max_unique_ids_per_partition=stats.max_unique_ids_per_partition["s"],
-      required_buffer_size_per_sc=stats.required_buffer_sizes["s"],
-      dropped_id_count=stats.dropped_id_count["s"],
-  )
+  converted = []
+  for i in range(len(stacks)):
+    name = f"s{i}"
+    converted.append(
+        input_preprocessing.ConvertedStack(
+            **{b: by_stack[name] for b, by_stack in zip(BUFFERS, buffers)},
+            max_ids_per_partition=stats.max_ids_per_partition[name],
+            max_unique_ids_per_partition=stats.max_unique_ids_per_partition[
+                name
+            ],
+            required_buffer_size_per_sc=stats.required_buffer_sizes[name],
+            # Not recorded without minibatching, where it is 0.
+            minibatch_alignment_per_sc=stats.minibatch_alignment.get(
+                name, np.zeros_like(stats.required_buffer_sizes[name])
+            ),
+            dropped_id_count=stats.dropped_id_count[name],
+        )
+    )
+  return converted, num_minibatches
 
 
 def assert_same(actual, expected):

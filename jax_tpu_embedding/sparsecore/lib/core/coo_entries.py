@@ -3,8 +3,11 @@
 
 """Entries, and the buffers that hold them; in readable and slow Python.
 
-The later stages of the reference converter, input_preprocessing.py. The layout
-is that of cc/layout/csr_layout.h.
+The stages of the reference converter, input_preprocessing.py:
+
+  entries      one entry per id of a SparseCore
+  merge        entries by partition, row and sample, equal ones added up
+  CooBuffers   the layout of cc/layout/csr_layout.h
 """
 
 from __future__ import annotations
@@ -14,10 +17,43 @@ from collections.abc import Sequence
 import dataclasses
 import itertools
 import operator
+from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import feature_samples
 from jax_tpu_embedding.sparsecore.lib.core import layout
 import numpy as np
+
+COMBINERS = ("sum", "mean", "sqrtn")
+
+
+def gains(
+    combiner: str, num_ids: int, weights: Sequence[Any] | None
+) -> Sequence[np.float32]:
+  """Gains of the ids of one sample; every step is rounded to float32."""
+  if combiner not in COMBINERS:
+    raise ValueError(f"combiner must be one of {COMBINERS}, got {combiner!r}.")
+  if not num_ids:
+    return []
+  if weights is None:
+    divisor = {
+        "sum": np.float32(1),
+        "mean": np.float32(num_ids),
+        "sqrtn": np.sqrt(np.float32(num_ids)),
+    }[combiner]
+    return [np.float32(1) / divisor] * num_ids
+  if combiner == "sum":
+    return [np.float32(weight) for weight in weights]
+  total = np.float32(0)
+  with np.errstate(all="ignore"):
+    for weight in np.asarray(weights, np.float32):
+      if combiner == "mean":
+        total = total + weight
+      else:
+        # The square is not rounded to float32 before it is added.
+        total = np.float32(np.float64(total) + np.float64(weight) ** 2)
+    divisor = total if combiner == "mean" else np.sqrt(total)
+    return [np.float32(weight) / divisor for weight in weights]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,24 +67,63 @@ class Entry:
   num_ids: int = 1  # merged into this entry
 
 
-def merge(entries: Iterable[Entry], num_scs: int) -> list[list[Entry]]:
+def entries(
+    features: Sequence[feature_samples.Feature],
+    combiner: str,
+    topology: layout.Topology,
+    local_sc: int,
+    strategy: str,
+) -> tuple[list[Entry], int]:
+  """One entry per id that a SparseCore reads, in order of occurrence.
+
+  The arguments are those of `feature_samples.samples_of`.
+
+  Returns:
+    The entries, and how many ids policies dropped.
+  """
+  num_scs = topology.num_scs
+  result = []
+  num_dropped = 0
+  for feature, i, sample_id in feature_samples.samples_of(
+      features, topology, local_sc, strategy
+  ):
+    ids, weights = feature_samples.clean_sample(feature, i)
+    num_dropped += len(feature.ids[i]) - len(ids)
+    for id_, gain in zip(ids, gains(combiner, len(ids), weights)):
+      column = (
+          (id_ + feature.col_shift) % num_scs
+          + (id_ - id_ % num_scs)
+          + feature.col_offset
+      )
+      result.append(
+          Entry(
+              partition=column % num_scs,
+              row=column // num_scs,
+              sample=sample_id,
+              gain=gain,
+          )
+      )
+  return result, num_dropped
+
+
+def merge(all_entries: Iterable[Entry], num_scs: int) -> list[list[Entry]]:
   """The entries of each partition by row and sample, equal ones added up."""
   partitions: list[list[Entry]] = [[] for _ in range(num_scs)]
   key = operator.attrgetter("partition", "row", "sample")
   # Stable: equal entries stay, and add up, in order of occurrence.
   for (partition, row, sample), group in itertools.groupby(
-      sorted(entries, key=key), key
+      sorted(all_entries, key=key), key
   ):
-    gains = [entry.gain for entry in group]
+    parts = [entry.gain for entry in group]
     with np.errstate(all="ignore"):
-      gain = sum(gains[1:], start=gains[0])
+      gain = sum(parts[1:], start=parts[0])
     partitions[partition].append(
         Entry(
             partition=partition,
             row=row,
             sample=sample,
             gain=gain,
-            num_ids=len(gains),
+            num_ids=len(parts),
         )
     )
   return partitions

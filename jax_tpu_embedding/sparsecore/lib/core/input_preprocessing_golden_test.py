@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core import converter_hosts
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.testdata.golden import golden_cases
 import numpy as np
@@ -15,30 +16,51 @@ _CASES = {case.name: case for case in golden_cases.golden_cases()}
 
 # A buffer that is too small is an error unless ids may be dropped. The package
 # that recorded these cases always dropped them.
-_BUFFER_TOO_SMALL = (
-    "42_buffer_overflow_1x2",
-    "43_buffer_overflow_weights_4x4",
-)
+_BUFFER_TOO_SMALL = {
+    "42_buffer_overflow_1x2": r"SparseCore \d of local device 0 needs \d+ cells",
+    "43_buffer_overflow_weights_4x4": (
+        r"SparseCore \d of local device \d needs \d+ cells"
+    ),
+    "52_mini_buffer_overflow_2x2": (
+        r"local device 0 needs \d+ cells for its minibatches"
+    ),
+    "53_mini_one_batch_overflow_1x2": (
+        r"local device 0 needs \d+ cells for its minibatches"
+    ),
+}
 
 
-def _convert(case: golden_cases.GoldenCase, host: int, **flags):
-  """Buffers and statistics, as in GoldenCase.outputs, by stack."""
+def _call(case: golden_cases.GoldenCase, host: int, **keywords):
   topology = case.topology()
-  flags = case.config["flags"] | flags
-  flags.pop("sharding_strategy", None)  # "MOD", which is the default here.
-  *buffers, num_minibatches, stats = (
-      converter.preprocess_sparse_dense_matmul_input(
-          case.ids(host),
-          case.weights(host),
-          case.feature_specs(),
-          topology["local_device_count"],
-          topology["global_device_count"],
-          num_sc_per_device=topology["num_sc_per_device"],
-          **flags,
-      )
+  keywords["num_sc_per_device"] = topology.pop("num_sc_per_device")
+  if case.is_sparse:
+    return converter.preprocess_sparse_dense_matmul_sparse_coo_input(
+        case.sparse(host, "indices"),
+        case.sparse(host, "values"),
+        case.sparse(host, "dense_shape"),
+        case.feature_specs(),
+        **topology,
+        **keywords,
+    )
+  return converter.preprocess_sparse_dense_matmul_input(
+      case.ids(host),
+      case.weights(host),
+      case.feature_specs(),
+      **topology,
+      **keywords,
   )
-  if num_minibatches != 1:
-    raise ValueError(f"Expected one minibatch, got {num_minibatches}.")
+
+
+def _convert(case: golden_cases.GoldenCase, host: int, **keywords):
+  """Buffers and statistics, as in GoldenCase.outputs, by stack."""
+  keywords = case.config["flags"] | keywords
+  keywords.pop("sharding_strategy", None)  # "MOD", which is the default here.
+  *buffers, num_minibatches, stats = _call(case, host, **keywords)
+  if num_minibatches != case.num_minibatches(host):
+    raise ValueError(
+        f"Expected {case.num_minibatches(host)} minibatches, got"
+        f" {num_minibatches}."
+    )
   stats = (
       stats.max_ids_per_partition,
       stats.max_unique_ids_per_partition,
@@ -58,17 +80,20 @@ def _convert(case: golden_cases.GoldenCase, host: int, **flags):
 class GoldenTest(parameterized.TestCase):
 
   def test_there_are_cases(self):
-    self.assertGreaterEqual(len(_CASES), 48)
+    self.assertLen(_CASES, 74)
 
   @parameterized.parameters(*_CASES)
   def test_bytes_equal_the_recorded_ones(self, name):
     case = _CASES[name]
     flags = {"allow_id_dropping": True} if name in _BUFFER_TOO_SMALL else {}
-    for host in range(case.num_hosts):
-      converted = _convert(case, host, **flags)
+    hosts = converter_hosts.run_hosts(
+        case.num_hosts,
+        lambda h, host: _convert(case, h, all_reduce_interface=host, **flags),
+    )
+    for h, converted in enumerate(hosts):
       self.assertCountEqual(converted, case.stacks())
       for stack, actual in converted.items():
-        self._assert_same(case, host, stack, actual)
+        self._assert_same(case, h, stack, actual)
 
   def _assert_same(self, case, host, stack, actual):
     expected = case.outputs(host, stack)
@@ -85,12 +110,14 @@ class GoldenTest(parameterized.TestCase):
       with self.subTest(host=host, stack=stack, statistic=name):
         np.testing.assert_array_equal(actual[name], expected[name])
 
-  @parameterized.parameters(*_BUFFER_TOO_SMALL)
-  def test_too_small_a_buffer_is_an_error_unless_ids_may_be_dropped(self, name):
+  @parameterized.parameters(*_BUFFER_TOO_SMALL.items())
+  def test_too_small_a_buffer_is_an_error_unless_ids_may_be_dropped(
+      self, name, needs
+  ):
     with self.assertRaisesRegex(
         ValueError,
-        r"Stack 't': SparseCore \d of local device \d needs \d+ cells and has "
-        r"\d+.* Raise suggested_coo_buffer_size_per_device to at least \d+",
+        f"Stack 't': {needs}.* and has \\d+.*"
+        r" Raise suggested_coo_buffer_size_per_device to at least \d+",
     ):
       _convert(_CASES[name], host=0)
 

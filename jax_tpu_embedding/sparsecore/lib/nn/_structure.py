@@ -6,9 +6,33 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+
+
+def flatten_like(tree: Any, like: Any, name: str, like_name: str) -> list[Any]:
+  """The leaves of `tree` at the places of the leaves of `like`, in their order.
+
+  Where `like` has a leaf, `tree` may have a pair of arrays or a named tuple of
+  arrays: ids in several arrays, such as values and row splits. Elsewhere,
+  tuples are containers, and equal to lists.
+
+  Raises:
+    ValueError: if `tree` has leaves at other places, naming those that only one
+      of the two has.
+  """
+  leaves, structure = jax.tree.flatten(tree)
+  if structure == jax.tree.structure(like):
+    return leaves
+  like_paths = _leaf_paths(like)
+  paths, leaves = [], []
+  for path, leaf in _leaves_with_paths(tree, "", frozenset(like_paths)):
+    paths.append(path)
+    leaves.append(leaf)
+  _assert_same_paths(paths, like_paths, tree, like, name, like_name)
+  return leaves
 
 
 def assert_same_structure(a: Any, b: Any, a_name: str, b_name: str) -> None:
@@ -17,7 +41,17 @@ def assert_same_structure(a: Any, b: Any, a_name: str, b_name: str) -> None:
   Raises:
     ValueError: if they do not, naming the leaves that only one of them has.
   """
-  a_paths, b_paths = _leaf_paths(a), _leaf_paths(b)
+  _assert_same_paths(_leaf_paths(a), _leaf_paths(b), a, b, a_name, b_name)
+
+
+def _assert_same_paths(
+    a_paths: list[str],
+    b_paths: list[str],
+    a: Any,
+    b: Any,
+    a_name: str,
+    b_name: str,
+) -> None:
   if a_paths == b_paths:
     return
   only_a = list((collections.Counter(a_paths) - collections.Counter(b_paths)))
@@ -34,3 +68,29 @@ def _leaf_paths(tree: Any) -> list[str]:
       jax.tree_util.keystr(path)
       for path, _ in jax.tree_util.tree_leaves_with_path(tree)
   ]
+
+
+def _leaves_with_paths(
+    tree: Any, path: str, leaf_paths: frozenset[str]
+) -> Iterator[tuple[str, Any]]:
+  """Leaves of `tree`; tuples of arrays at `leaf_paths` count as leaves."""
+  if path in leaf_paths and _is_tuple_of_arrays(tree):
+    yield path, tree
+    return
+  for key, child in jax.tree_util.tree_leaves_with_path(
+      tree, is_leaf=lambda node: node is not tree
+  ):
+    if not key:  # `tree` has no children.
+      yield path, child
+    else:
+      yield from _leaves_with_paths(
+          child, path + jax.tree_util.keystr(key), leaf_paths
+      )
+
+
+def _is_tuple_of_arrays(value: Any) -> bool:
+  return (
+      isinstance(value, tuple)
+      and (len(value) == 2 or hasattr(value, "_fields"))
+      and jax.tree_util.all_leaves(value)
+  )

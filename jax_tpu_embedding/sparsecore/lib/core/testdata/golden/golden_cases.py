@@ -49,6 +49,16 @@ class GoldenCase:
       return sorted(order, key=lambda i: names[i])
     return list(order)
 
+  @property
+  def is_sparse(self) -> bool:
+    return self.config["inputs"]["kind"] == "sparse"
+
+  def sparse(self, host: int, member: str) -> list[np.ndarray]:
+    """`indices`, `values` or `dense_shape` of each feature's sparse tensor."""
+    return [
+        self.arrays[f"h{host}/in/{i}/{member}"] for i in self.feature_order()
+    ]
+
   def ids(self, host: int) -> list[np.ndarray]:
     """Ids of each feature, in feature_order()."""
     return [self._leaf(host, i, "ids", "values") for i in self.feature_order()]
@@ -66,6 +76,10 @@ class GoldenCase:
         self._feature_spec(self.config["features"][i])
         for i in self.feature_order()
     ]
+
+  def num_minibatches(self, host: int) -> int:
+    # One value for all devices.
+    return int(self.arrays[f"h{host}/num_minibatches"].flat[0])
 
   def stacks(self) -> list[str]:
     return sorted(self.config["resolved"]["stacks"])

@@ -1,0 +1,115 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What the readers of all forms of ids share: the checks of their arrays, the
+// name for messages, and the list of what has to stay alive.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_FEATURE_READER_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_FEATURE_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "pybind11/numpy.h"
+#include "pybind11/pybind11.h"
+
+namespace jte {
+
+// What the views of a call refer to. Destroy it with the interpreter lock held.
+struct KeptAlive {
+  std::vector<pybind11::object> objects;
+  std::vector<std::shared_ptr<const void>> memory;
+};
+
+enum class NumberKind { kIds, kWeights };
+
+class FeatureReader {
+ public:
+  // A batch has at most max_num_samples. The name and `kept` outlive this.
+  FeatureReader(std::string_view name, int64_t max_num_samples, KeptAlive& kept)
+      : name_(name), max_num_samples_(max_num_samples), kept_(kept) {}
+
+  std::string_view name() const { return name_; }
+
+  template <typename... Parts>
+  std::string Message(const Parts&... parts) const {
+    return StrCat("Feature '", name_, "': ", parts...);
+  }
+
+  // The errors of arguments that have the wrong value, or are of the wrong
+  // kind.
+  template <typename... Parts>
+  [[noreturn]] void ThrowValueError(const Parts&... parts) const {
+    throw pybind11::value_error(Message(parts...));
+  }
+  template <typename... Parts>
+  [[noreturn]] void ThrowTypeError(const Parts&... parts) const {
+    throw pybind11::type_error(Message(parts...));
+  }
+
+  void Keep(pybind11::object object) {
+    kept_.objects.push_back(std::move(object));
+  }
+  void Keep(std::shared_ptr<const void> memory) {
+    kept_.memory.push_back(std::move(memory));
+  }
+
+  // What numpy.asarray makes of `object`; `what` it is, for messages. The array
+  // is kept alive.
+  pybind11::array ReadArray(std::string_view what, pybind11::handle object);
+
+  // Its elements, if they are integers (ids) or real numbers (weights).
+  StridedArray ReadNumbers(NumberKind kind, const pybind11::array& array);
+  StridedArray ReadIntegers(std::string_view what,
+                            const pybind11::array& array);
+  // As ReadNumbers, for an array that has to be a flat one.
+  StridedArray ReadFlat(NumberKind kind, pybind11::handle object);
+
+  // A flat array of integers, such as row splits.
+  StridedArray ReadFlatIntegers(std::string_view what, pybind11::handle object);
+
+  // Weights for ids that lie in one flat array.
+  void CheckNumWeights(int64_t num_ids, int64_t num_weights) const;
+
+  // Refuses batches so large that even one number per sample is too much.
+  void CheckNumSamples(int64_t num_samples) const;
+
+ private:
+  std::string_view name_;
+  int64_t max_num_samples_;
+  KeptAlive& kept_;
+};
+
+// One element of an array of integers.
+int64_t IntegerAt(const StridedArray& array, int64_t i);
+
+// The first row that is not of the same length in both, in arrays of row splits
+// that have one size; -1 if there is none.
+int64_t FirstDifferentRow(const StridedArray& splits,
+                          const StridedArray& other_splits);
+
+// One function per form of the ids. Each throws TypeError or ValueError;
+// `weights` may be None.
+RawBatch ReadRows(FeatureReader& reader, pybind11::handle ids,
+                  pybind11::handle weights);
+RawBatch ReadSparseMatrix(FeatureReader& reader, pybind11::handle ids,
+                          pybind11::handle weights);
+RawBatch ReadArrow(FeatureReader& reader, pybind11::handle ids,
+                   pybind11::handle weights);
+RawBatch ReadSparseTensor(FeatureReader& reader, pybind11::handle indices,
+                          pybind11::handle values, pybind11::handle dense_shape,
+                          pybind11::handle weights);
+
+// Whether ReadArrow can read the object.
+bool IsArrow(pybind11::handle object);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_FEATURE_READER_H_

@@ -1,0 +1,78 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
+
+#include <bit>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "pybind11/numpy.h"
+#include "pybind11/pybind11.h"
+
+namespace jte {
+namespace {
+
+namespace py = pybind11;
+
+static_assert(std::endian::native == std::endian::little);
+
+std::optional<DType> DTypeOf(const py::dtype& dtype) {
+  const auto size = dtype.itemsize();
+  switch (dtype.kind()) {
+    case 'i':
+      return size == 1   ? DType::kInt8
+             : size == 2 ? DType::kInt16
+             : size == 4 ? DType::kInt32
+                         : DType::kInt64;
+    case 'u':
+      return size == 1   ? DType::kUint8
+             : size == 2 ? DType::kUint16
+             : size == 4 ? DType::kUint32
+                         : DType::kUint64;
+    case 'f':
+      if (size == 2) return DType::kFloat16;
+      if (size == 4) return DType::kFloat32;
+      if (size == 8) return DType::kFloat64;
+      return std::nullopt;
+    default:
+      // How types that other packages add call themselves.
+      if (size == 2 && std::string(py::str(dtype)) == "bfloat16") {
+        return DType::kBfloat16;
+      }
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<ElementType> ElementTypeOf(const py::dtype& dtype) {
+  const auto known = DTypeOf(dtype);
+  if (!known) return std::nullopt;
+  return ElementType{.dtype = *known, .byte_swapped = dtype.byteorder() == '>'};
+}
+
+StridedArray Describe(py::handle array, ElementType type) {
+  const auto& fields = Fields(array);
+  StridedArray result = {
+      .data = reinterpret_cast<const std::byte*>(fields.data),
+      .type = type,
+      .shape = {fields.dimensions[0], 1},
+      .strides = {fields.strides[0], SizeOf(type.dtype)}};
+  if (fields.nd == 2) {
+    result.shape[1] = fields.dimensions[1];
+    result.strides[1] = fields.strides[1];
+  }
+  return result;
+}
+
+std::string ShapeOf(const py::array& array) {
+  return py::str(array.attr("shape")).cast<std::string>();
+}
+
+std::string DtypeOf(const py::array& array) {
+  return py::str(array.dtype()).cast<std::string>();
+}
+
+}  // namespace jte

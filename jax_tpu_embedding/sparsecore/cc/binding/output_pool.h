@@ -1,0 +1,68 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// NumPy arrays whose memory is used again when they are gone.
+//
+// An array refers to its memory through its base object. When the last array,
+// view or zero-copy alias goes, the memory returns to the pool, and the next
+// array of that many bytes gets it. A loop that converts batches of one shape
+// then allocates nothing after its first steps, and never faults in new pages.
+//
+//   py::array gains = pool.Take(py::dtype::of<float>(), {rows, columns});
+//
+// Guarantees: memory is never handed out while anything refers to it; arrays
+// outlive the pool; data is 64-byte aligned, which lets JAX alias it on CPU.
+// Contents are whatever the last user left: every element must be written.
+//
+// Threading: everything here runs with the interpreter lock, which is what
+// guards it. The lock is also what makes a fork safe, since no thread can be
+// halfway through a change; the child then has its own copy of the pool.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_OUTPUT_POOL_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_OUTPUT_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pybind11/numpy.h"
+#include "pybind11/pybind11.h"
+
+namespace jte {
+
+class OutputPool {
+ public:
+  // Idle memory beyond max_bytes is freed instead of kept; default: none is.
+  explicit OutputPool(std::optional<int64_t> max_bytes);
+
+  // What the data of an array is aligned to: a cache line, which lets JAX alias
+  // it on CPU.
+  static constexpr int64_t kAlignment = 64;
+
+  // An array of unspecified contents. Throws a MemoryError.
+  pybind11::array Take(const pybind11::dtype& dtype,
+                       const std::vector<int64_t>& shape);
+
+  // Frees what no array uses.
+  void Clear();
+
+  // Bytes of all blocks, and of those that no array uses.
+  int64_t allocated_bytes() const;
+  int64_t idle_bytes() const;
+  // How many arrays got new memory, and how many that of an earlier one.
+  int64_t num_allocated() const;
+  int64_t num_reused() const;
+
+ private:
+  class Blocks;
+  // Shared with the arrays that are handed out.
+  std::shared_ptr<Blocks> blocks_;
+};
+
+// Adds the class OutputPool.
+void RegisterOutputPool(pybind11::module_& module);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_OUTPUT_POOL_H_

@@ -1,0 +1,158 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Ids as entries with coordinates: sparse tensors, and the matrices of
+// scipy.sparse. Both are known by their attributes, so that neither TensorFlow
+// nor SciPy is imported.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "pybind11/numpy.h"
+#include "pybind11/pybind11.h"
+
+namespace jte {
+namespace {
+
+namespace py = pybind11;
+
+// The sample of each entry, from an [entries, 2] array.
+StridedArray ReadIndices(FeatureReader& reader, py::handle object,
+                         int64_t num_entries) {
+  const py::array indices = reader.ReadArray("indices", object);
+  // TensorFlow and NumPy give nothing the shape (0,) at times.
+  const bool is_empty = indices.size() == 0 && num_entries == 0;
+  if (!is_empty && (indices.ndim() != 2 || indices.shape(1) != 2 ||
+                    indices.shape(0) != num_entries)) {
+    reader.ThrowValueError(
+        "its indices must have shape (", num_entries,
+        ", 2), sample and position of each value, got shape ", ShapeOf(indices),
+        ".");
+  }
+  if (is_empty) return {.type = {.dtype = DType::kInt64}};
+  StridedArray samples = reader.ReadIntegers("indices", indices);
+  samples.shape[1] = 1;
+  return samples;
+}
+
+int64_t ReadNumSamples(FeatureReader& reader, py::handle shape_object) {
+  const py::array shape = reader.ReadArray("dense_shape", shape_object);
+  if (shape.ndim() != 1 || shape.size() == 0) {
+    reader.ThrowValueError(
+        "its dense_shape must be the numbers of samples and of positions, got ",
+        py::repr(shape).cast<std::string>(), ".");
+  }
+  const int64_t num_samples =
+      IntegerAt(reader.ReadIntegers("dense_shape", shape), 0);
+  reader.CheckNumSamples(num_samples);
+  return num_samples;
+}
+
+// One number per entry: a flat array, or a sparse tensor of the same indices.
+StridedArray ReadSparseWeights(FeatureReader& reader, py::handle weights,
+                               py::handle indices) {
+  if (!py::hasattr(weights, "dense_shape")) {
+    return reader.ReadFlat(NumberKind::kWeights, weights);
+  }
+  const py::object weight_indices = weights.attr("indices");
+  const auto array_equal = py::module_::import("numpy").attr("array_equal");
+  if (!weight_indices.is(indices) &&
+      !array_equal(weight_indices, indices).cast<bool>()) {
+    reader.ThrowValueError(
+        "the indices of its weights are not those of its ids. Pass one weight "
+        "per id, in the same order.");
+  }
+  return reader.ReadFlat(NumberKind::kWeights, weights.attr("values"));
+}
+
+// Stored values, which may also be booleans: 0 or 1.
+StridedArray ReadMatrixValues(FeatureReader& reader, py::handle object) {
+  const py::array values = reader.ReadArray("values", object);
+  if (values.dtype().kind() == 'b') {
+    return Describe(values, {.dtype = DType::kUint8});
+  }
+  return reader.ReadFlat(NumberKind::kWeights, values);
+}
+
+// A part of the numbers of a flat array.
+StridedArray First(StridedArray array, int64_t size) {
+  array.shape[0] = size;
+  return array;
+}
+
+}  // namespace
+
+RawBatch ReadSparseTensor(FeatureReader& reader, py::handle indices,
+                          py::handle values, py::handle dense_shape,
+                          py::handle weights) {
+  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, values);
+  RawBatch batch = {.feature_name = reader.name(),
+                    .ids = ids,
+                    .weights = std::nullopt,
+                    .samples = SampleIndices{
+                        .samples = ReadIndices(reader, indices, ids.size()),
+                        .num_samples = ReadNumSamples(reader, dense_shape)}};
+  if (!weights.is_none()) {
+    const StridedArray numbers = ReadSparseWeights(reader, weights, indices);
+    reader.CheckNumWeights(ids.size(), numbers.size());
+    batch.weights = numbers;
+  }
+  return batch;
+}
+
+RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
+                          py::handle weights) {
+  if (!weights.is_none()) {
+    reader.ThrowValueError(
+        "it is a sparse matrix, whose values are the weights of its ids, and "
+        "has weights too. Pass None as its weights.");
+  }
+  const auto shape = object.attr("shape").cast<py::tuple>();
+  if (shape.size() != 2) {
+    reader.ThrowValueError(
+        "a sparse matrix must have shape [samples, vocabulary_size], got ",
+        py::str(shape).cast<std::string>(), ".");
+  }
+  if (object.attr("format").cast<std::string>() == "csr") {
+    const StridedArray ids =
+        reader.ReadFlat(NumberKind::kIds, object.attr("indices"));
+    const StridedArray values = ReadMatrixValues(reader, object.attr("data"));
+    const StridedArray splits =
+        reader.ReadFlatIntegers("indptr", object.attr("indptr"));
+    const int64_t num_ids =
+        splits.size() > 0 ? IntegerAt(splits, splits.size() - 1) : -1;
+    // Matrices may have more memory than they use.
+    if (num_ids < 0 || num_ids > ids.size() || num_ids > values.size()) {
+      reader.ThrowValueError("its indptr ends at ", num_ids, " and it has ",
+                             ids.size(), " indices and ", values.size(),
+                             " values. Check it with check_format().");
+    }
+    return {.feature_name = reader.name(),
+            .ids = First(ids, num_ids),
+            .weights = First(values, num_ids),
+            .samples = RowSplits{splits}};
+  }
+  // Other formats keep what they have of each sample in this one.
+  const py::object coo = object.attr("tocoo")();
+  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, coo.attr("col"));
+  const StridedArray values = ReadMatrixValues(reader, coo.attr("data"));
+  const StridedArray samples = reader.ReadFlatIntegers("row", coo.attr("row"));
+  const auto num_samples = shape[0].cast<int64_t>();
+  reader.CheckNumSamples(num_samples);
+  if (ids.size() != samples.size()) {
+    reader.ThrowValueError("its row and col have ", samples.size(), " and ",
+                           ids.size(), " elements.");
+  }
+  reader.CheckNumWeights(ids.size(), values.size());
+  return {
+      .feature_name = reader.name(),
+      .ids = ids,
+      .weights = values,
+      .samples = SampleIndices{.samples = samples, .num_samples = num_samples}};
+}
+
+}  // namespace jte

@@ -1,0 +1,78 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// With minibatching, a stage between sorting and filling: counts what the
+// partitions of a SparseCore hold, and if that is too much for one minibatch,
+// sorts the elements of each partition by the bucket of their row.
+//
+//   elements     partition 0                 partition 1
+//                bucket 0 | bucket 1 | ...   bucket 0 | bucket 1 | ...
+//
+// Inside of a bucket they stay sorted by row and sample. A partition that was
+// only counted is one bucket.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_BUCKET_COUNTS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_BUCKET_COUNTS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/partition_limits.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sorted_ids.h"
+
+namespace jte {
+
+struct BucketCounts {
+  uint32_t end = 0;             // of its elements; begins where the bucket
+                                // before it ends
+  uint32_t num_ids = 0;         // entries
+  uint32_t num_unique_ids = 0;  // distinct rows
+  uint32_t num_kept_ids = 0;    // entries within the limits
+
+  bool Within(const PartitionLimits& limits) const {
+    return num_ids <= limits.max_ids && num_unique_ids <= limits.max_unique_ids;
+  }
+};
+
+// num_buckets counts for each partition.
+struct PartitionTable {
+  int64_t num_buckets = 1;
+  std::vector<BucketCounts> counts;  // [partition * num_buckets + bucket]
+
+  int64_t num_partitions() const { return std::ssize(counts) / num_buckets; }
+
+  std::span<const BucketCounts> Buckets(int64_t partition) const {
+    return std::span(counts).subspan(partition * num_buckets, num_buckets);
+  }
+};
+
+// One bucket for each partition, of which everything is kept.
+PartitionTable CountPartitions(const SortedIds& ids, const SortKey& sort_key,
+                               uint32_t num_scs);
+
+// The distinct rows of a SparseCore, for the time of a SortIntoBuckets.
+struct RowScratch {
+  ScratchArray<uint32_t> keys;
+  ScratchArray<uint32_t> num_ids;
+  ScratchArray<uint32_t> num_elements;
+  ScratchArray<uint32_t> slots;
+  ScratchArray<uint8_t> buckets;
+
+  size_t capacity_bytes() const {
+    return keys.capacity_bytes() + num_ids.capacity_bytes() +
+           num_elements.capacity_bytes() + slots.capacity_bytes() +
+           buckets.capacity_bytes();
+  }
+};
+
+// All kMaxMinibatches buckets. Moves the elements to the spare memory.
+PartitionTable SortIntoBuckets(SortedIds& ids, const SortKey& sort_key,
+                               const PartitionLimits& limits,
+                               RowScratch& scratch);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_BUCKET_COUNTS_H_

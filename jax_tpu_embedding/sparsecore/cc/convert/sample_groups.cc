@@ -1,0 +1,97 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/sample_groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+namespace jte {
+namespace {
+
+// The sample of each number.
+template <typename Index>
+class Samples {
+ public:
+  explicit Samples(const StridedArray& array)
+      : data_(array.data), stride_(array.strides[0]), size_(array.size()) {}
+
+  int64_t size() const { return size_; }
+  int64_t operator[](int64_t i) const {
+    Index index;
+    std::memcpy(&index, data_ + i * stride_, sizeof(index));
+    return index;
+  }
+
+ private:
+  const std::byte* data_;
+  int64_t stride_;
+  int64_t size_;
+};
+
+// Calls `visitor` with the Samples of `array`.
+template <typename Visitor>
+auto VisitSamples(const StridedArray& array, Visitor visitor) {
+  if (array.type.dtype == DType::kInt32) {
+    return visitor(Samples<int32_t>(array));
+  }
+  return visitor(Samples<int64_t>(array));
+}
+
+// As CountSamples, but stops at the first number that is not in order, and
+// returns its position; size() if there is none.
+template <typename Index>
+int64_t CountAscending(const Samples<Index>& samples,
+                       std::span<int64_t> row_splits) {
+  const int64_t num_samples = std::ssize(row_splits) - 1;
+  int64_t next = 0;  // The first split that is not written yet.
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const int64_t sample = samples[i];
+    // The sample of the number before is next - 1.
+    if (sample < next - 1 || sample < 0 || sample >= num_samples) return i;
+    while (next <= sample) row_splits[next++] = i;
+  }
+  std::fill(row_splits.begin() + next, row_splits.end(), samples.size());
+  return samples.size();
+}
+
+}  // namespace
+
+SampleOrder CountSamples(const StridedArray& samples_array,
+                         std::span<int64_t> row_splits) {
+  return VisitSamples(samples_array, [row_splits](auto samples) -> SampleOrder {
+    if (CountAscending(samples, row_splits) == samples.size()) return {};
+    std::ranges::fill(row_splits, 0);
+    const int64_t num_samples = std::ssize(row_splits) - 1;
+    bool ascending = true;
+    int64_t previous = 0;
+    for (int64_t i = 0; i < samples.size(); ++i) {
+      const int64_t sample = samples[i];
+      if (sample < 0 || sample >= num_samples) {
+        return {.first_out_of_range = i};
+      }
+      ascending &= sample >= previous;
+      previous = sample;
+      ++row_splits[sample + 1];
+    }
+    std::partial_sum(row_splits.begin(), row_splits.end(), row_splits.begin());
+    return {.ascending = ascending};
+  });
+}
+
+void OrderBySample(const StridedArray& samples_array,
+                   std::span<const int64_t> row_splits,
+                   std::span<int64_t> cursors, std::span<int64_t> order) {
+  std::ranges::copy(row_splits.first(cursors.size()), cursors.begin());
+  VisitSamples(samples_array, [cursors, order](auto samples) {
+    for (int64_t i = 0; i < samples.size(); ++i) {
+      order[cursors[samples[i]]++] = i;
+    }
+  });
+}
+
+}  // namespace jte
