@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids as primitive
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _samples
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
+
+_INT32 = np.iinfo(np.int32)
 
 
 def convert_ids(
@@ -23,74 +30,62 @@ def convert_ids(
     features_weights: Any | None,
     feature_specs: Any,
     topology: layout.Topology,
+    *,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> _inputs.PreprocessedInput:
   """Converts one device's ids to buffers, as part of a jitted program.
 
   Buffers are sized from the shapes of the ids so that every batch of these
-  shapes fits: nothing can be dropped, and the limits of the stacks play no
-  role.
+  shapes fits: nothing can be dropped but what a feature's policies say, and the
+  limits of the stacks play no role.
 
   Args:
-    features: the tree of `feature_specs` with integer arrays, shaped as
-      _samples.one_row_per_sample takes them.
-    features_weights: the same tree with a float32 weight per id, or None.
+    features: the tree of `feature_specs` with, for each feature, an integer
+      array, shaped as _samples.one_row_per_sample takes them; or the pair
+      (values [capacity], row_splits i32[samples + 1]): sample r has the values
+      from row_splits[r] on, up to row_splits[r + 1]. Values after the last
+      split are ignored, so that batches of any number of ids have one shape.
+    features_weights: the same tree with a float32 weight per id; None for all
+      features, or for some of them, whose weights are 1. Those of a ragged
+      feature are one array, shaped like its values.
     feature_specs: prepared specs, any tree.
     topology: devices and SparseCores that the tables are split over.
+    feature_stacking_strategy: "SPLIT_THEN_STACK" or "STACK_THEN_SPLIT", in any
+      letter case. Lookup and update must be given the same.
 
   Raises:
-    ValueError: if trees or shapes do not fit the specs.
+    ValueError: if trees or shapes do not fit the specs; for an id beyond int32
+      where out_of_range_ids is "error".
     TypeError: if ids are not integers.
     jax.errors.JaxRuntimeError: when it runs on CPU, for an id outside of its
-      table. Other platforms cannot raise; there the activation is NaN.
+      table or a weight that is not finite, where the feature's policy is
+      "error", and for row_splits that descend or lead beyond the values. Other
+      platforms cannot raise; there the activations are NaN.
   """
-  _structure.assert_same_structure(
-      features, feature_specs, "features", "feature_specs"
-  )
   _plan.check_planned_for(
       _plan.get_table_specs(feature_specs), topology.num_scs
   )
-  weights = [None] * len(jax.tree.leaves(feature_specs))
-  if features_weights is not None:
-    _structure.assert_same_structure(
-        features_weights, feature_specs, "features_weights", "feature_specs"
-    )
-    weights = jax.tree.leaves(features_weights)
-
   by_stack = collections.defaultdict(list)
-  for ids, weight, feature in zip(
-      jax.tree.leaves(features), weights, jax.tree.leaves(feature_specs)
+  for ids, weights, spec in zip(
+      _structure.flatten_like(
+          features, feature_specs, "features", "feature_specs"
+      ),
+      _flatten_weights(features_weights, feature_specs),
+      jax.tree.leaves(feature_specs),
   ):
-    batch = feature.output_shape[0] // topology.global_device_count
-    ids = _samples.one_row_per_sample(
-        _as_int32(ids, feature.name), feature, batch
-    )
-    if weight is not None:
-      weight = _samples.one_row_per_sample(
-          jnp.asarray(weight, jnp.float32), feature, batch, "weights"
-      )
-    stack_name = feature.table_spec.setting_in_stack.stack_name
-    by_stack[stack_name].append((feature, ids, weight))
+    operands = _operands(ids, weights, spec, topology)
+    stack_name = spec.table_spec.setting_in_stack.stack_name
+    by_stack[stack_name].append((_raw_feature(spec, operands), operands))
 
   arrays = _inputs.SparseDenseMatmulInput({}, {}, {}, {})
   for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
-    members = sorted(
-        by_stack[name], key=lambda m: m[0].id_transformation.row_offset
-    )
-    specs, ids, weights = zip(*members)
-    has_weights = weights[0] is not None
-    transforms = [spec.id_transformation for spec in specs]
+    members = sorted(by_stack[name], key=lambda member: member[0].row_offset)
+    raw_features, operands = zip(*members)
     buffers = primitive.convert_ids_p.bind(
-        *ids,
-        *(weights if has_weights else ()),
+        *(x for of_feature in operands for x in of_feature if x is not None),
         combiner=stack.combiner,
-        feature_names=tuple(spec.name for spec in specs),
-        row_offsets=tuple(int(t.row_offset) for t in transforms),
-        col_offsets=tuple(int(t.col_offset) for t in transforms),
-        col_shifts=tuple(int(t.col_shift) for t in transforms),
-        vocabulary_sizes=tuple(
-            spec.table_spec.vocabulary_size for spec in specs
-        ),
-        has_weights=has_weights,
+        features=raw_features,
+        feature_stacking_strategy=feature_stacking_strategy.upper(),
         global_device_count=topology.global_device_count,
         num_sc_per_device=topology.num_sc_per_device,
     )
@@ -99,10 +94,118 @@ def convert_ids(
   return _inputs.PreprocessedInput(arrays)
 
 
-def _as_int32(ids: Any, feature_name: str) -> jax.Array:
-  ids = jnp.asarray(ids)
-  if not jnp.issubdtype(ids.dtype, jnp.integer):
-    raise TypeError(
-        f"Feature {feature_name!r}: ids must be integers, got {ids.dtype}."
+def _flatten_weights(
+    features_weights: Any | None, feature_specs: Any
+) -> Sequence[Any | None]:
+  """The weights of each feature; None where there are none."""
+  if features_weights is None:
+    return [None] * len(jax.tree.leaves(feature_specs))
+  # None is a tree without leaves, and here it has to be one.
+  no_weights = object()
+  leaves = _structure.flatten_like(
+      jax.tree.map(
+          lambda leaf: no_weights if leaf is None else leaf,
+          features_weights,
+          is_leaf=lambda node: node is None,
+      ),
+      feature_specs,
+      "features_weights",
+      "feature_specs",
+  )
+  return [None if leaf is no_weights else leaf for leaf in leaves]
+
+
+def _raw_feature(
+    spec: embedding_spec.FeatureSpec, operands: raw_ids.Operands
+) -> raw_ids.Feature:
+  transform = spec.id_transformation
+  return raw_ids.Feature(
+      name=spec.name,
+      vocabulary_size=spec.table_spec.vocabulary_size,
+      row_offset=int(transform.row_offset),
+      col_offset=int(transform.col_offset),
+      col_shift=int(transform.col_shift),
+      is_ragged=operands.row_splits is not None,
+      has_weights=operands.weights is not None,
+      out_of_range_ids=spec.out_of_range_ids,
+      non_finite_weights=spec.non_finite_weights,
+  )
+
+
+def _operands(
+    ids: Any,
+    weights: Any | None,
+    spec: embedding_spec.FeatureSpec,
+    topology: layout.Topology,
+) -> raw_ids.Operands:
+  """One feature's arrays as the primitive takes them."""
+  batch = spec.output_shape[0] // topology.global_device_count
+  if weights is not None:
+    if isinstance(weights, tuple):
+      raise TypeError(
+          f"Feature {spec.name!r}: weights must be one array, got a tuple of"
+          f" {len(weights)}. Pass those of a ragged feature without row_splits."
+      )
+    weights = jnp.asarray(weights, jnp.float32)
+  if not isinstance(ids, tuple):
+    ids = _samples.one_row_per_sample(_as_ids(ids, spec), spec, batch)
+    if weights is not None:
+      weights = _samples.one_row_per_sample(weights, spec, batch, "weights")
+    return raw_ids.Operands(ids, None, weights)
+
+  if len(ids) != 2:
+    raise ValueError(
+        f"Feature {spec.name!r}: ragged ids must be a pair (values,"
+        f" row_splits), got a tuple of {len(ids)}."
     )
-  return ids.astype(jnp.int32)
+  values, row_splits = ids
+  num_samples = batch * math.prod(spec.output_shape[1:-1])
+  if np.shape(row_splits) != (num_samples + 1,):
+    raise ValueError(
+        f"Feature {spec.name!r}: row_splits must have shape"
+        f" {(num_samples + 1,)}, one more than its {num_samples} samples here,"
+        f" got {np.shape(row_splits)}."
+    )
+  row_splits = _as_integers(row_splits, spec, "row_splits")
+  # A split that int32 does not have stays one that leads nowhere.
+  row_splits = jnp.asarray(row_splits.clip(-1, _INT32.max), jnp.int32)
+  return raw_ids.Operands(_as_ids(values, spec), row_splits, weights)
+
+
+def _as_integers(
+    x: Any, spec: embedding_spec.FeatureSpec, name: str
+) -> np.ndarray | jax.Array:
+  if not isinstance(x, jax.Array):
+    x = np.asarray(x)
+  if not jnp.issubdtype(x.dtype, jnp.integer):
+    raise TypeError(
+        f"Feature {spec.name!r}: {name} must be integers, got {x.dtype}."
+    )
+  return x
+
+
+def _as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
+  """Ids as one of the types of the primitive."""
+  ids = _as_integers(ids, spec, "ids")
+  if ids.dtype.itemsize < 4:
+    return jnp.asarray(ids, jnp.int32)
+  if ids.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+    ids = _to_int32(ids, spec)
+  return jnp.asarray(ids)
+
+
+def _to_int32(ids: np.ndarray, spec: embedding_spec.FeatureSpec) -> np.ndarray:
+  """What JAX would cut to the low 32 bits, as ids that mean the same."""
+  if spec.out_of_range_ids == "modulo":
+    ids = ids % ids.dtype.type(spec.table_spec.vocabulary_size)
+  lowest = max(_INT32.min, np.iinfo(ids.dtype).min)
+  clipped = ids.clip(lowest, _INT32.max)
+  if spec.out_of_range_ids == "error" and (clipped != ids).any():
+    raise ValueError(
+        f"Feature {spec.name!r}: id {ids[clipped != ids][0]} is outside of [0,"
+        f" {spec.table_spec.vocabulary_size}), the range of its table. Map ids"
+        " into the range, raise vocabulary_size, or set the feature's"
+        " out_of_range_ids to 'drop', 'clamp' or 'modulo'."
+    )
+  # No table has a row 2^31 - 1, so what was outside stays outside.
+  return clipped.astype(np.int32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_device
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
@@ -65,6 +66,23 @@ def update(
     return function(rule.group_operands(values))
 
   return mlir.lower_fun(on_operands, multiple_results=True)(ctx, *operands)
+
+
+def custom_update(
+    ctx: mlir.LoweringRuleContext,
+    *operands,
+    num_hyperparameters: int,
+    custom_computation_fn: custom_update_rule.Computation | None = None,
+    stablehlo: str | bytes | None = None,
+    **params,
+):
+  """Rule of the update with a computation of the caller."""
+  rule = custom_update_rule.custom_rule(
+      custom_update_rule.computation_of(custom_computation_fn, stablehlo),
+      num_operands=len(operands),
+      num_hyperparameters=num_hyperparameters,
+  )
+  return update(rule, ctx, *operands, **params)
 
 
 def convert_ids(ctx: mlir.LoweringRuleContext, *operands, **params):

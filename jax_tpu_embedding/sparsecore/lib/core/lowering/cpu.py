@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
 from jax_tpu_embedding.sparsecore.lib.core.lowering import earlier_readers
@@ -93,26 +94,33 @@ def convert_ids(
     combiner: str,
     global_device_count: int,
     num_sc_per_device: int,
-    feature_names: tuple[str, ...],
-    row_offsets: tuple[int, ...],
-    col_offsets: tuple[int, ...],
-    col_shifts: tuple[int, ...],
-    vocabulary_sizes: tuple[int, ...],
-    has_weights: bool,
+    features: tuple[raw_ids.Feature, ...],
+    feature_stacking_strategy: str,
 ):
   """Rule of the conversion of raw ids."""
+
+  def numbers(field: str) -> np.ndarray:
+    return np.array([getattr(f, field) for f in features], np.int64)
+
+  def lines(field: str) -> str:
+    return "\n".join(getattr(f, field) for f in features)
+
   return jax.ffi.ffi_lowering(_CONVERT_IDS_TARGET)(
       ctx,
       *operands,
       combiner=combiner,
+      feature_stacking_strategy=feature_stacking_strategy,
       global_device_count=np.int64(global_device_count),
       num_sc_per_device=np.int64(num_sc_per_device),
-      feature_names="\n".join(feature_names),
-      row_offsets=np.array(row_offsets, np.int64),
-      col_offsets=np.array(col_offsets, np.int64),
-      col_shifts=np.array(col_shifts, np.int64),
-      vocabulary_sizes=np.array(vocabulary_sizes, np.int64),
-      has_weights=has_weights,
+      feature_names=lines("name"),
+      out_of_range_ids=lines("out_of_range_ids"),
+      non_finite_weights=lines("non_finite_weights"),
+      row_offsets=numbers("row_offset"),
+      col_offsets=numbers("col_offset"),
+      col_shifts=numbers("col_shift"),
+      vocabulary_sizes=numbers("vocabulary_size"),
+      is_ragged=numbers("is_ragged"),
+      has_weights=numbers("has_weights"),
   )
 
 

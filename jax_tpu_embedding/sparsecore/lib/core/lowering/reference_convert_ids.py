@@ -3,11 +3,19 @@
 
 """Raw ids to COO buffers in plain jnp: what is correct, on any platform.
 
-jnp cannot raise inside a compiled program: an id outside of its table's
-vocabulary gets a NaN gain, so that the activation shows it. The bytes are those
-of the native converter but for the gains of "mean" and "sqrtn" with weights,
-which may differ by a rounding: XLA multiplies by reciprocals, and has no
-float64 for the sum of squares.
+The bytes are those of the native converter (any NaN is as good as another).
+jnp cannot raise inside a compiled program; what the native converter calls an
+error makes gains NaN, so that the activations show it:
+
+  id outside of its table        the gain of that id
+  weight that is not finite      the gains of the sample (with combiner "sum",
+                                 of that id)
+  row_splits that descend, or    the gains of the feature; its values are shared
+  lead beyond the values         out evenly among its samples
+
+Stages: each id becomes an occurrence; a sort by the SparseCore that reads,
+partition, row and occurrence keeps samples, and repeats of an id in a sample,
+in order; repeats become one entry; entries get their cells.
 
 Source: docs/reference/buffer_format.md.
 """
@@ -15,20 +23,17 @@ Source: docs/reference/buffer_format.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-
-
-def cells_per_sc(ids_per_sc: int, num_scs: int) -> int:
-  """Cells that hold any ids: each of the partitions wastes less than 8."""
-  return (
-      layout.round_up(ids_per_sc, constants.ALIGNMENT)
-      + constants.ALIGNMENT * num_scs
-  )
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering import float32_arithmetic
+from jax_tpu_embedding.sparsecore.lib.core.lowering import left_to_right
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_occurrences
 
 
 def convert_ids(
@@ -36,120 +41,152 @@ def convert_ids(
     combiner: str,
     global_device_count: int,
     num_sc_per_device: int,
-    feature_names: Sequence[str],
-    row_offsets: Sequence[int],
-    col_offsets: Sequence[int],
-    col_shifts: Sequence[int],
-    vocabulary_sizes: Sequence[int],
-    has_weights: bool,
+    features: Sequence[raw_ids.Feature],
+    feature_stacking_strategy: str,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Row pointers, embedding ids, sample ids and gains of one device.
 
   Args:
-    *operands: ids i32[samples, valency] of each feature, ordered by row offset;
-      then their weights f32[samples, valency], if `has_weights`.
-    combiner: "sum", "mean" or "sqrtn".
+    *operands: those of each feature, as raw_ids.Operands, in order of features.
+    combiner: one of raw_ids.COMBINERS.
     global_device_count: G, devices that the tables are sharded over.
     num_sc_per_device: S.
-    feature_names: one per feature, as the following.
-    row_offsets: first sample of the feature in the global stacked batch.
-    col_offsets: first column of the table in its stack.
-    col_shifts: rotation of the table's shards.
-    vocabulary_sizes: ids are below it.
-    has_weights: whether there are weights.
+    features: by row offset.
+    feature_stacking_strategy: one of raw_ids.FEATURE_STACKING_STRATEGIES.
   """
-  num_features = len(feature_names)
-  num_scs = global_device_count * num_sc_per_device
-  columns, samples, gains = [], [], []  # of each feature, [S, ids per core]
-  for f in range(num_features):
-    ids = operands[f]
-    weights = operands[num_features + f] if has_weights else None
-    is_id = (0 <= ids) & (ids < vocabulary_sizes[f])
-    gain = jnp.where(is_id, _gains(ids.shape, weights, combiner), jnp.nan)
-    ids = jnp.clip(ids, 0, vocabulary_sizes[f] - 1)
-    shard = (ids + col_shifts[f]) % num_scs
-    column = shard + (ids - ids % num_scs) + col_offsets[f]
-    sample = row_offsets[f] // num_scs + jnp.arange(
-        ids.shape[0] // num_sc_per_device, dtype=jnp.int32
+  topology = layout.Topology(
+      local_device_count=1,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  grouped = raw_ids.group_operands(features, operands)
+  places = raw_ids.sample_places(
+      features, grouped, topology, feature_stacking_strategy
+  )
+  # The same program, and the same bits, whether or not the caller enables them.
+  with jax.enable_x64(True):
+    parts = [
+        reference_occurrences.occurrences(*of_feature, combiner, topology)
+        for of_feature in zip(features, grouped, places)
+    ]
+    rows_per_shard = 1 + max(raw_ids.last_row(f, topology) for f in features)
+    entries, is_entry = _merge(_sort(parts, rows_per_shard, topology), topology)
+    cells_per_sc = raw_ids.cells_per_sc(grouped, places, topology)
+    return _write(entries, is_entry, cells_per_sc, topology)
+
+
+class _Elements(NamedTuple):
+  """Sorted occurrences; after them, one that is padding."""
+
+  block: jax.Array  # i32; SparseCore * N + partition; S * N if not kept
+  row: jax.Array  # i32
+  sample: jax.Array  # i32
+  gain: jax.Array  # f32
+
+
+def _sort(
+    parts: Sequence[reference_occurrences.Occurrences],
+    rows_per_shard: int,
+    topology: layout.Topology,
+) -> _Elements:
+  """All occurrences by SparseCore, partition and row; those not kept last."""
+  num_blocks = topology.num_sc_per_device * topology.num_scs
+  padding = reference_occurrences.Occurrences(
+      is_kept=False,
+      sc=0,
+      partition=0,
+      row=constants.PADDING_VALUE,
+      sample=constants.PADDING_VALUE,
+      gain=jnp.nan,
+  )
+  every = reference_occurrences.Occurrences(
+      *(
+          jnp.concatenate([*arrays, jnp.full_like(arrays[0], value, shape=1)])
+          for *arrays, value in zip(*parts, padding)
+      )
+  )
+  block = every.sc * topology.num_scs + every.partition
+  block = jnp.where(every.is_kept, block, num_blocks)
+  # One unique key sorts several times as fast as keys with values do: block,
+  # row and, in the low bits, position.
+  num_keys = (num_blocks + 1) * rows_per_shard
+  position_bits = every.row.size.bit_length()
+  if num_keys.bit_length() + position_bits > 64:
+    raise NotImplementedError(
+        f"{every.row.size} ids and {num_keys} rows of a stack are more than can"
+        " be sorted together. Use smaller batches."
     )
-    sample = jnp.repeat(jnp.tile(sample, num_sc_per_device), ids.shape[1])
-    for per_feature, values in (
-        (columns, column),
-        (samples, sample),
-        (gains, gain),
-    ):
-      per_feature.append(values.reshape(num_sc_per_device, -1))
-
-  def convert(columns, samples, gains):
-    return _convert_on_one_core(columns, samples, gains, num_scs)
-
-  buffers = jax.vmap(convert)(
-      *(jnp.concatenate(x, axis=1) for x in (columns, samples, gains))
+  position = lax.iota(jnp.uint64, every.row.size)
+  row = jnp.where(every.is_kept, every.row, 0).astype(jnp.uint64)
+  key = block.astype(jnp.uint64) * rows_per_shard + row
+  key = lax.sort(key << position_bits | position, is_stable=False)
+  # Positions ascend, so the padding is behind all that is not kept.
+  order = (key & (2**position_bits - 1)).astype(jnp.int32)
+  return _Elements(
+      block=block[order],
+      row=every.row[order],
+      sample=every.sample[order],
+      gain=every.gain[order],
   )
-  return tuple(buffer.reshape(-1) for buffer in buffers)
 
 
-def _gains(
-    shape: tuple[int, int], weights: jax.Array | None, combiner: str
-) -> jax.Array:
-  """f32[samples, valency]: what each id counts in its sample."""
-  if weights is None:
-    count = jnp.full(shape, shape[1], jnp.float32)
-    if combiner == "sum":
-      return jnp.ones(shape, jnp.float32)
-    return 1 / (count if combiner == "mean" else jnp.sqrt(count))
-  if combiner == "sum":
-    return weights
-  terms = weights if combiner == "mean" else weights * weights
-  # One term after the other, as the native converter adds them.
-  divisor, _ = lax.scan(
-      lambda total, term: (total + term, None),
-      jnp.zeros(shape[0], jnp.float32),
-      terms.T,
+def _merge(
+    elements: _Elements, topology: layout.Topology
+) -> tuple[_Elements, jax.Array]:
+  """Adds the gains of repeats to the first one; which elements are entries."""
+  num_blocks = topology.num_sc_per_device * topology.num_scs
+  is_kept = elements.block < num_blocks
+  is_first = ~is_kept
+  for key in (elements.block, elements.row, elements.sample):
+    is_first |= key != jnp.roll(key, 1)
+  is_first = is_first.at[:1].set(True)
+  gain = left_to_right.fold_runs(
+      float32_arithmetic.add, elements.gain, elements.gain, is_first
   )
-  if combiner == "sqrtn":
-    divisor = jnp.sqrt(divisor)
-  return weights / divisor[:, None]
+  return elements._replace(gain=gain), is_first & is_kept
 
 
-def _convert_on_one_core(
-    columns: jax.Array, samples: jax.Array, gains: jax.Array, num_scs: int
+def _write(
+    entries: _Elements,
+    is_entry: jax.Array,
+    cells_per_sc: int,
+    topology: layout.Topology,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """The region and the row pointers of one SparseCore, from [ids] each."""
-  num_cells = cells_per_sc(columns.size, num_scs)
-  # Stable, so that repeats stay in the order in which they occur.
-  target, local_id, sample, gain = lax.sort(
-      (columns % num_scs, columns // num_scs, samples, gains),
-      num_keys=3,
-      is_stable=True,
+  """The buffers with every entry in its cell."""
+  num_sources, num_targets = topology.num_sc_per_device, topology.num_scs
+  num_blocks = num_sources * num_targets
+  block_begins = jnp.searchsorted(
+      entries.block, lax.iota(jnp.int32, num_blocks + 1)
   )
-  # Repeats of an id in a sample become one entry.
-  is_first = jnp.zeros(columns.shape, bool).at[:1].set(True)
-  for key in (target, local_id, sample):
-    is_first = is_first.at[1:].set(is_first[1:] | (key[1:] != key[:-1]))
-  entry = jnp.cumsum(is_first) - 1
-  gain_of_entry = jax.ops.segment_sum(
-      gain, entry, num_segments=columns.size, indices_are_sorted=True
-  )
-
-  count = jax.ops.segment_sum(
-      is_first.astype(jnp.int32), target, num_segments=num_scs
-  )
+  entries_before = jnp.cumsum(is_entry, dtype=jnp.int32) - is_entry
+  first_entry = entries_before[block_begins]
+  count = jnp.diff(first_entry).reshape(num_sources, num_targets)
   padded = layout.round_up(count, constants.ALIGNMENT)
-  start = jnp.cumsum(padded) - padded
-  first_entry = jnp.cumsum(count) - count
-  cell = start[target] + entry - first_entry[target]
-  cell = jnp.where(is_first, cell, num_cells)  # beyond the buffer: dropped
+  padded_end = jnp.cumsum(padded, axis=1, dtype=jnp.int32)
+  begin = padded_end - padded  # of a partition in its region
 
-  def write(values, padding):
-    empty = jnp.full(num_cells, padding, values.dtype)
-    return empty.at[cell].set(values, mode="drop")
+  region = lax.iota(jnp.int32, num_sources)[:, None] * cells_per_sc
+  cell_of_first = (region + begin).reshape(-1) - first_entry[:-1]
+  cell = cell_of_first[jnp.minimum(entries.block, num_blocks - 1)]
+  # What is no entry goes beyond the buffer, and is not written.
+  num_cells = num_sources * cells_per_sc
+  position = lax.iota(jnp.int32, is_entry.size)
+  cell = jnp.where(is_entry, cell + entries_before, num_cells + position)
+  padding = is_entry.size - 1  # the last element
+  source = jnp.full_like(position, padding, shape=num_cells)
+  source = source.at[cell].set(position, mode="drop", unique_indices=True)
 
-  block = layout.row_pointers_per_block(num_scs)
-  ends = jnp.full(block, jnp.sum(padded), jnp.int32)
+  block_size = layout.row_pointers_per_block(num_targets)
+  row_pointers = jnp.concatenate(
+      [
+          begin + count,
+          jnp.repeat(padded_end[:, -1:], block_size - num_targets, axis=1),
+      ],
+      axis=1,
+  )
   return (
-      ends.at[:num_scs].set(start + count),
-      write(local_id, constants.PADDING_VALUE),
-      write(sample, constants.PADDING_VALUE),
-      write(gain_of_entry[entry], jnp.nan),
+      row_pointers.reshape(-1),
+      entries.row[source],
+      entries.sample[source],
+      entries.gain[source],
   )

@@ -23,6 +23,7 @@ _ANY = None
 LOWERINGS = {
     ("convert_ids", _ANY): any_platform.convert_ids,
     ("convert_ids", "cpu"): cpu.convert_ids,
+    ("custom_update", _ANY): any_platform.custom_update,
     ("lookup", _ANY): any_platform.lookup,
     ("lookup", "cpu"): cpu.lookup,
 }

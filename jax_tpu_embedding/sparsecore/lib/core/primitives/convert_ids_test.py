@@ -7,10 +7,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 3)
 
 _PAD = 2**31 - 1
 
@@ -26,76 +29,28 @@ _IMPLEMENTATIONS = {
 }
 
 
-def _one_feature(**changes):
-  """One table of 8 rows on one device with two SparseCores."""
-  return (
-      dict(
-          combiner="mean",
-          global_device_count=1,
-          num_sc_per_device=2,
-          feature_names=("f",),
-          row_offsets=(0,),
-          col_offsets=(0,),
-          col_shifts=(0,),
-          vocabulary_sizes=(8,),
-          has_weights=False,
-      )
-      | changes
+def _params(combiner="mean", num_sc_per_device=2, **feature):
+  """One table of 8 rows on one device."""
+  feature = dict(name="f", vocabulary_size=8) | feature
+  return dict(
+      combiner=combiner,
+      global_device_count=1,
+      num_sc_per_device=num_sc_per_device,
+      features=(raw_ids.Feature(**feature),),
+      feature_stacking_strategy="SPLIT_THEN_STACK",
   )
 
 
-def _decode(buffers, num_sources, num_targets):
-  """The entries as {(source, target, id, sample): gain}; checks the padding."""
-  row_pointers, ids, samples, gains = map(np.asarray, buffers)
-  region = ids.size // num_sources
-  block = max(num_targets, 8)
-  entries, used = {}, np.zeros(ids.size, bool)
-  for source in range(num_sources):
-    begin = 0
-    ends = row_pointers[source * block : (source + 1) * block]
-    for target in range(num_targets):
-      for cell in range(begin, ends[target]):
-        cell += source * region
-        used[cell] = True
-        key = (source, target, int(ids[cell]), int(samples[cell]))
-        assert key not in entries, f"{key} is there twice"
-        entries[key] = gains[cell]
-      begin = -(-ends[target] // 8) * 8
-    np.testing.assert_array_equal(ends[num_targets:], begin)
-  np.testing.assert_array_equal(ids[~used], _PAD)
-  np.testing.assert_array_equal(samples[~used], _PAD)
-  np.testing.assert_array_equal(np.isnan(gains[~used]), True)
-  return entries
-
-
-def _oracle(features, weights, params):
-  """The entries, one id after the other.
-
-  Source: docs/reference/buffer_format.md.
-  """
-  num_sc = params["num_sc_per_device"]
-  num_scs = num_sc * params["global_device_count"]
-  entries = {}
-  for f, ids in enumerate(features):
-    per_sc = len(ids) // num_sc
-    for position, row in enumerate(ids):
-      w = np.float64(weights[f][position]) if weights else np.ones(len(row))
-      divisor = {
-          "sum": 1.0,
-          "mean": w.sum(),
-          "sqrtn": np.sqrt((w**2).sum()),
-      }[params["combiner"]]
-      source, r = divmod(position, per_sc)
-      sample = params["row_offsets"][f] // num_scs + r
-      for i, weight in zip(row.tolist(), w):
-        column = (
-            (i + params["col_shifts"][f]) % num_scs
-            + (i - i % num_scs)
-            + params["col_offsets"][f]
-        )
-        key = (source, column % num_scs, column // num_scs, sample)
-        entries[key] = entries.get(key, 0.0) + weight / divisor
-  return entries
+def _activations(buffers, num_samples, num_sc_per_device=2):
+  """What a lookup makes of the buffers, in a table of ones."""
+  activations = reference.lookup(
+      *buffers,
+      jnp.int32(1),
+      jnp.ones((8, 1)),
+      device_batch_size=num_samples,
+      num_sc_per_device=num_sc_per_device,
+  )
+  return activations[:, 0]
 
 
 class ConvertIdsTest(parameterized.TestCase):
@@ -106,11 +61,12 @@ class ConvertIdsTest(parameterized.TestCase):
     ids = np.array([[0, 3], [5, 2], [1, 1], [4, 0]], np.int32)
     row_pointers, embedding_ids, sample_ids, gains = _IMPLEMENTATIONS[
         implementation
-    ](ids, **_one_feature())
+    ](ids, **_params())
     np.testing.assert_array_equal(
         row_pointers, [2, 10] + [16] * 6 + [2, 9] + [16] * 6
     )
-    # 4 ids per SparseCore: 8 cells, and 8 for each of two partitions.
+    # 4 ids per SparseCore and up to 7 wasted cells for each of two partitions,
+    # in whole multiples of 8.
     region = embedding_ids.size // 2
     self.assertEqual(region, 24)
     pad = [_PAD] * 6
@@ -127,152 +83,177 @@ class ConvertIdsTest(parameterized.TestCase):
     self.assertEqual(gains[region + 8], 1.0)
     self.assertTrue(np.isnan(gains[region + 9]))
 
+  @parameterized.parameters(list(_IMPLEMENTATIONS))
+  def test_values_after_the_last_split_are_ignored(self, implementation):
+    # Samples [3] [] [5, 1] [0]; then room that nobody uses.
+    values = np.array([3, 5, 1, 0, -7, 99, 4], np.int32)
+    splits = np.array([0, 1, 1, 3, 4], np.int32)
+    row_pointers, embedding_ids, sample_ids, _ = _IMPLEMENTATIONS[
+        implementation
+    ](values, splits, **_params(num_sc_per_device=1, is_ragged=True))
+    np.testing.assert_array_equal(row_pointers, [4] + [8] * 7)
+    np.testing.assert_array_equal(embedding_ids[:5], [0, 1, 3, 5, _PAD])
+    np.testing.assert_array_equal(sample_ids[:5], [3, 2, 0, 2, _PAD])
+
+  @parameterized.parameters(list(_IMPLEMENTATIONS))
+  def test_all_ragged_ids_may_belong_to_one_sparsecore(self, implementation):
+    values = np.arange(8, dtype=np.int32)
+    for splits in ([0, 8, 8, 8, 8], [0, 0, 0, 0, 8]):
+      buffers = _IMPLEMENTATIONS[implementation](
+          values,
+          np.array(splits, np.int32),
+          **_params("sum", is_ragged=True),
+      )
+      np.testing.assert_array_equal(_activations(buffers, 4), np.diff(splits))
+
   @parameterized.product(
       implementation=list(_IMPLEMENTATIONS),
-      combiner=["sum", "mean", "sqrtn"],
-      has_weights=[False, True],
-      topology=[(1, 1), (1, 3), (3, 4)],
+      # Samples [-1, 6] and [8, 0], of 8 rows.
+      case=[
+          ("drop", [0, 6]),
+          ("clamp", [0, 0, 6, 7]),
+          ("modulo", [0, 6, 7]),  # both of the second sample's are 0
+      ],
   )
-  def test_stacked_features(
-      self, implementation, combiner, has_weights, topology
-  ):
-    global_device_count, num_sc = topology
-    num_scs = global_device_count * num_sc
-    rng = np.random.default_rng(num_scs)
-    # Three features of two tables; 12 and 24 samples on each device. The second
-    # table starts after 16 rows of each shard and is rotated by num_sc.
-    samples, valencies = (12, 24, 12), (3, 1, 5)
-    features = [
-        rng.integers(0, 13, shape, dtype=np.int32)
-        for shape in zip(samples, valencies)
-    ]
-    weights = [
-        rng.uniform(0.5, 2, ids.shape).astype(np.float32) for ids in features
-    ]
-    weights = weights if has_weights else []
-    offsets = np.array([0, 12, 36]) * global_device_count
-    params = dict(
-        combiner=combiner,
-        global_device_count=global_device_count,
-        num_sc_per_device=num_sc,
-        feature_names=("a", "b", "c"),
-        row_offsets=tuple(offsets.tolist()),
-        col_offsets=(0, 16 * num_scs, 0),
-        col_shifts=(0, num_sc, 0),
-        vocabulary_sizes=(13, 13, 13),
-        has_weights=has_weights,
+  def test_ids_out_of_range(self, implementation, case):
+    policy, expected = case
+    row_pointers, embedding_ids, _, gains = _IMPLEMENTATIONS[implementation](
+        np.array([[-1, 6], [8, 0]], np.int32),
+        **_params(num_sc_per_device=1, out_of_range_ids=policy),
     )
-    buffers = _IMPLEMENTATIONS[implementation](*features, *weights, **params)
-    actual = _decode(buffers, num_sc, num_scs)
-    expected = _oracle(features, weights, params)
-    self.assertSameElements(actual, expected)
-    for key, gain in expected.items():
-      np.testing.assert_allclose(actual[key], gain, rtol=1e-6)
-    # The same bytes from both, but where weights are divided.
-    rtol = 1e-6 if has_weights and combiner != "sum" else 0
-    for one, other in zip(
-        buffers, _convert_reference(*features, *weights, **params)
-    ):
-      np.testing.assert_allclose(one, other, rtol=rtol)
+    num_entries = row_pointers[0]
+    np.testing.assert_array_equal(embedding_ids[:num_entries], expected)
+    # Whatever is left of a sample, its gains add up to one.
+    self.assertEqual(gains[:num_entries].sum(), 2.0)
 
-  @parameterized.parameters(8, -1)
-  def test_ids_out_of_range_raise_on_cpu(self, bad):
-    ids = np.array([[0], [1], [bad], [7]], np.int32)
+
+class BadValuesTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("too_large", np.int32(8), "id 8 at position 0, outside of .0, 8."),
+      ("negative", np.int32(-1), "sample 2 has id -1"),
+      ("beyond_int32", np.uint32(2**32 - 1), "has id 4294967295"),
+  )
+  def test_ids_out_of_range_raise_on_cpu(self, bad, message):
+    ids = np.array([0, 1, bad, 7], bad.dtype)[:, None]
     with self.assertRaisesRegex(
-        (ValueError, jax.errors.JaxRuntimeError), f"'?f'?.*{bad}.*8"
+        (ValueError, jax.errors.JaxRuntimeError), f"Feature 'f': .*{message}"
+    ):
+      jax.block_until_ready(convert_ids.convert_ids_p.bind(ids, **_params()))
+
+  def test_weights_that_are_not_finite_raise_on_cpu(self):
+    ids = np.zeros((4, 1), np.int32)
+    weights = np.array([[1], [np.inf], [1], [1]], np.float32)
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError), "'f': sample 1 has weight inf"
     ):
       jax.block_until_ready(
-          convert_ids.convert_ids_p.bind(ids, **_one_feature())
+          convert_ids.convert_ids_p.bind(
+              ids, weights, **_params(has_weights=True)
+          )
       )
+
+  @parameterized.named_parameters(
+      ("late_begin", [1, 2, 3, 4, 6], "must be 5 numbers that ascend from 0"),
+      ("descending", [0, 4, 2, 4, 6], "must be 5 numbers that ascend from 0"),
+      ("late_end", [0, 2, 4, 6, 9], r"must end in \[0, 8\].*got 9"),
+      ("negative_end", [0, 0, 0, 0, -1], r"must end in \[0, 8\].*got -1"),
+  )
+  def test_bad_row_splits_raise_on_cpu_and_show_elsewhere(
+      self, splits, message
+  ):
+    operands = np.arange(8, dtype=np.int32), np.array(splits, np.int32)
+    params = _params("sum", is_ragged=True)
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError),
+        f"Feature 'f': row_splits {message}",
+    ):
+      jax.block_until_ready(convert_ids.convert_ids_p.bind(*operands, **params))
+    buffers = _convert_reference(*operands, **params)
+    np.testing.assert_array_equal(_activations(buffers, 4), [np.nan] * 4)
 
   def test_reference_shows_ids_out_of_range(self):
     ids = jnp.array([[0], [8], [-1], [7]], jnp.int32)
-    buffers = _convert_reference(ids, **_one_feature())
-    activations = reference.lookup(
-        *buffers,
-        jnp.int32(1),
-        jnp.ones((8, 1)),
-        device_batch_size=4,
-        num_sc_per_device=2,
+    buffers = _convert_reference(ids, **_params())
+    np.testing.assert_array_equal(
+        _activations(buffers, 4), [1, np.nan, np.nan, 1]
     )
-    np.testing.assert_array_equal(activations[:, 0], [1, np.nan, np.nan, 1])
 
-
-class ConvertIdsChecksTest(parameterized.TestCase):
-
-  @parameterized.named_parameters(
-      ("baseline", {}, None),
-      (
-          "ids_type",
-          {"ids": np.ones((4, 2), np.float32)},
-          "Feature 'f': ids must have type int32, got float32",
-      ),
-      (
-          "ids_rank",
-          {"ids": np.ones(4, np.int32)},
-          "Feature 'f': ids must have dim 2, got 1",
-      ),
-      (
-          "ids_shared",
-          {"ids": np.ones((3, 2), np.int32)},
-          "that the 2 SparseCores of a device can share equally, got 3",
-      ),
-      (
-          "weights_type",
-          {"weights": np.ones((4, 2), np.int32)},
-          "Feature 'f': weights must have type float32, got int32",
-      ),
-      (
-          "weights_shape",
-          {"weights": np.ones((4, 1), np.float32)},
-          r"Feature 'f': weights must have shape \(4, 2\), got \(4, 1\)",
-      ),
-      (
-          "combiner",
-          {"combiner": "max"},
-          "combiner must be one of sum, mean, sqrtn, got 'max'",
-      ),
-      (
-          "devices",
-          {"global_device_count": 0},
-          "global_device_count must be positive, got 0",
-      ),
-      (
-          "cores",
-          {"num_sc_per_device": 0},
-          "num_sc_per_device must be positive, got 0",
-      ),
-      (
-          "no_features",
-          {"feature_names": ()},
-          "the number of features must be positive, got 0",
-      ),
-      (
-          "offsets",
-          {"col_offsets": (0, 8)},
-          "col_offsets must have one value for each of the 1 features, got 2",
-      ),
-      (
-          "operands",
-          {"has_weights": False},
-          "takes 1 operands for 1 features with has_weights=False, got 2",
-      ),
-  )
-  def test_bad_arguments_raise(self, change, message):
-    arguments = (
-        _one_feature(
-            ids=np.ones((4, 2), np.int32),
-            weights=np.ones((4, 2), np.float32),
-            has_weights=True,
-        )
-        | change
+  def test_reference_shows_ids_that_are_also_dropped(self):
+    ids = jnp.array([[0], [8], [1], [7]], jnp.int32)
+    weights = jnp.array([[1], [jnp.inf], [jnp.inf], [1]])
+    buffers = _convert_reference(
+        ids, weights, **_params(has_weights=True, non_finite_weights="drop")
     )
-    operands = arguments.pop("ids"), arguments.pop("weights")
-    if message is None:
-      self.assertLen(convert_ids.convert_ids_p.bind(*operands, **arguments), 4)
-    else:
-      with self.assertRaisesRegex(ValueError, message):
-        convert_ids.convert_ids_p.bind(*operands, **arguments)
+    np.testing.assert_array_equal(_activations(buffers, 4), [1, np.nan, 0, 1])
+
+  @parameterized.parameters("sum", "mean", "sqrtn")
+  def test_reference_shows_weights_that_are_not_finite(self, combiner):
+    ids = jnp.zeros((4, 2), jnp.int32)
+    weights = jnp.array([[0, 1], [1, jnp.inf], [jnp.nan, 1], [1, 0]])
+    buffers = _convert_reference(
+        ids, weights, **_params(combiner, has_weights=True)
+    )
+    np.testing.assert_array_equal(
+        _activations(buffers, 4), [1, np.nan, np.nan, 1]
+    )
+
+
+class TransformationsTest(parameterized.TestCase):
+
+  @parameterized.parameters(True, False)
+  def test_devices_convert_their_own_ids(self, check_vma):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 8, (12, 3), np.int32)
+    weights = rng.uniform(size=(12, 3)).astype(np.float32)
+    params = _params(has_weights=True) | {"global_device_count": 3}
+    function = functools.partial(convert_ids.convert_ids_p.bind, **params)
+    axis = jax.sharding.PartitionSpec("x")
+    sharded = jax.shard_map(
+        function,
+        mesh=jax.sharding.Mesh(jax.devices(), ("x",)),
+        in_specs=axis,
+        out_specs=axis,
+        check_vma=check_vma,
+    )
+    of_devices = [
+        function(ids[d : d + 4], weights[d : d + 4]) for d in (0, 4, 8)
+    ]
+    for actual, parts in zip(jax.jit(sharded)(ids, weights), zip(*of_devices)):
+      np.testing.assert_array_equal(actual, np.concatenate(parts))
+
+  @parameterized.parameters("tpu", "cuda")
+  def test_other_platforms_get_plain_operations(self, platform):
+    params = _params("sqrtn", has_weights=True, is_ragged=True)
+    exported = jax.export.export(
+        jax.jit(functools.partial(convert_ids.convert_ids_p.bind, **params)),
+        platforms=(platform,),
+    )(
+        jax.ShapeDtypeStruct((16,), jnp.int32),
+        jax.ShapeDtypeStruct((5,), jnp.int32),
+        jax.ShapeDtypeStruct((16,), jnp.float32),
+    )
+    self.assertNotIn("custom_call", exported.mlir_module())
+    self.assertNotIn("f64", str(exported.out_avals))
+
+  def test_vmap_is_an_error(self):
+    function = functools.partial(convert_ids.convert_ids_p.bind, **_params())
+    with self.assertRaisesRegex(
+        NotImplementedError, "convert_ids has no batching rule.*using vmap"
+    ):
+      jax.vmap(function)(np.zeros((2, 4, 1), np.int32))
+
+  def test_gradients_are_an_error(self):
+    params = _params(has_weights=True)
+
+    def gain(weights):
+      ids = np.zeros((4, 1), np.int32)
+      return convert_ids.convert_ids_p.bind(ids, weights, **params)[3][0]
+
+    with self.assertRaisesRegex(
+        NotImplementedError, "convert_ids cannot be differentiated"
+    ):
+      jax.grad(gain)(np.ones((4, 1), np.float32))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,196 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/raw_id_operands.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+std::vector<std::string_view> SplitLines(std::string_view lines) {
+  std::vector<std::string_view> result;
+  while (true) {
+    const size_t end = lines.find('\n');
+    result.push_back(lines.substr(0, end));
+    if (end == std::string_view::npos) return result;
+    lines.remove_prefix(end + 1);
+  }
+}
+
+template <typename T>
+std::span<const T> ElementsOf(const ffi::AnyBuffer& buffer) {
+  return {buffer.typed_data<T>(), buffer.element_count()};
+}
+
+// Hands the operands out, one after the other.
+class OperandReader {
+ public:
+  explicit OperandReader(const ffi::RemainingArgs& operands)
+      : operands_(operands) {}
+
+  bool AtEnd() const { return next_ == operands_.size(); }
+
+  // The next operand, which must have the rank.
+  Result<ffi::AnyBuffer> Next(std::string_view feature, std::string_view name,
+                              size_t rank) {
+    const auto operand = operands_.get<ffi::AnyBuffer>(next_);
+    if (!operand || operand->dimensions().size() != rank) {
+      return InvalidArgument("Feature '", feature, "': ", name,
+                             " must be an operand of rank ", rank,
+                             ", and operand ", next_, " is not.");
+    }
+    ++next_;
+    return *operand;
+  }
+
+ private:
+  const ffi::RemainingArgs& operands_;
+  size_t next_ = 0;
+};
+
+template <typename T>
+Result<std::span<const T>> ReadVector(OperandReader& reader,
+                                      std::string_view feature,
+                                      std::string_view name, size_t rank,
+                                      ffi::DataType type) {
+  const auto operand = reader.Next(feature, name, rank);
+  if (!operand) return std::unexpected(operand.error());
+  if (operand->element_type() != type) {
+    return InvalidArgument("Feature '", feature, "': ", name,
+                           " must not have the XLA type ",
+                           static_cast<int>(operand->element_type()), ".");
+  }
+  return ElementsOf<T>(*operand);
+}
+
+Result<IdSpan> ToIdSpan(const ffi::AnyBuffer& ids, std::string_view feature) {
+  switch (ids.element_type()) {
+    case ffi::DataType::S32:
+      return ElementsOf<int32_t>(ids);
+    case ffi::DataType::S64:
+      return ElementsOf<int64_t>(ids);
+    case ffi::DataType::U32:
+      return ElementsOf<uint32_t>(ids);
+    case ffi::DataType::U64:
+      return ElementsOf<uint64_t>(ids);
+    default:
+      return InvalidArgument("Feature '", feature,
+                             "': ids must be int32, int64, uint32 or uint64.");
+  }
+}
+
+// Reads row splits, and cuts the values off that belong to no sample. The
+// planner checks that the splits ascend.
+Result<void> ReadRowSplits(OperandReader& reader, FeatureInput& feature,
+                           std::vector<int64_t>& row_splits) {
+  const auto splits = ReadVector<int32_t>(reader, feature.name, "row_splits",
+                                          /*rank=*/1, ffi::DataType::S32);
+  if (!splits) return std::unexpected(splits.error());
+  InputBatch& batch = feature.batch;
+  if (splits->empty() || splits->back() < 0 ||
+      splits->back() > batch.num_ids()) {
+    return InvalidArgument("Feature '", feature.name,
+                           "': row_splits must end in [0, ", batch.num_ids(),
+                           "], the number of values that there is room for, ",
+                           splits->empty() ? StrCat("and are empty")
+                                           : StrCat("got ", splits->back()),
+                           ".");
+  }
+  row_splits.assign(splits->begin(), splits->end());
+  batch.num_samples = std::ssize(row_splits) - 1;
+  batch.row_splits = row_splits;
+  const int64_t num_ids = row_splits.back();
+  batch.ids = std::visit(
+      [num_ids](auto ids) -> IdSpan { return ids.first(num_ids); }, batch.ids);
+  return {};
+}
+
+}  // namespace
+
+Result<RawIdFeatures> ReadFeatures(const ffi::RemainingArgs& operands,
+                                   const FeatureAttributes& attributes) {
+  const auto names = SplitLines(attributes.names);
+  const auto id_policies = SplitLines(attributes.out_of_range_ids);
+  const auto weight_policies = SplitLines(attributes.non_finite_weights);
+  const size_t num_features = names.size();
+  for (const size_t size :
+       {id_policies.size(), weight_policies.size(),
+        attributes.row_offsets.size(), attributes.col_offsets.size(),
+        attributes.col_shifts.size(), attributes.vocabulary_sizes.size(),
+        attributes.is_ragged.size(), attributes.has_weights.size()}) {
+    if (size == num_features) continue;
+    return InvalidArgument("convert_ids has ", num_features,
+                           " feature names and ", size,
+                           " values of another attribute. Each feature needs "
+                           "one of each.");
+  }
+
+  OperandReader reader(operands);
+  RawIdFeatures result;
+  result.row_splits.resize(num_features);
+  for (size_t f = 0; f < num_features; ++f) {
+    const bool is_ragged = attributes.is_ragged[f] != 0;
+    const auto id_policy = ParseIdPolicy(id_policies[f]);
+    if (!id_policy) return std::unexpected(id_policy.error());
+    const auto weight_policy = ParseWeightPolicy(weight_policies[f]);
+    if (!weight_policy) return std::unexpected(weight_policy.error());
+    FeatureInput feature = {
+        .name = std::string(names[f]),
+        .vocabulary_size = attributes.vocabulary_sizes[f],
+        .transform = {.row_offset = attributes.row_offsets[f],
+                      .col_offset = attributes.col_offsets[f],
+                      .col_shift = attributes.col_shifts[f]},
+        .batch = {},
+        .out_of_range_ids = *id_policy,
+        .non_finite_weights = *weight_policy};
+
+    const auto ids = reader.Next(names[f], "ids", is_ragged ? 1 : 2);
+    if (!ids) return std::unexpected(ids.error());
+    const auto id_span = ToIdSpan(*ids, names[f]);
+    if (!id_span) return std::unexpected(id_span.error());
+    feature.batch.ids = *id_span;
+    const auto capacity = static_cast<int64_t>(ids->element_count());
+    if (is_ragged) {
+      if (auto read = ReadRowSplits(reader, feature, result.row_splits[f]);
+          !read) {
+        return std::unexpected(read.error());
+      }
+    } else {
+      feature.batch.num_samples = ids->dimensions()[0];
+      feature.batch.valency = ids->dimensions()[1];
+    }
+    if (attributes.has_weights[f] != 0) {
+      const auto weights = ReadVector<float>(
+          reader, names[f], "weights", is_ragged ? 1 : 2, ffi::DataType::F32);
+      if (!weights) return std::unexpected(weights.error());
+      if (std::ssize(*weights) != capacity) {
+        return InvalidArgument("Feature '", feature.name, "': has ", capacity,
+                               " ids and ", weights->size(),
+                               " weights. Pass one weight per id.");
+      }
+      feature.batch.weights = weights->first(feature.batch.num_ids());
+    }
+    result.features.push_back(std::move(feature));
+  }
+  if (!reader.AtEnd()) {
+    return InvalidArgument("convert_ids has ", operands.size(),
+                           " operands, more than its features have.");
+  }
+  return result;
+}
+
+}  // namespace jte
