@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Optimizers as a table spec names them: hyperparameters and slots.
+"""The optimizers that a table spec can name: hyperparameters and slots.
 
 A spec says which numbers an update needs; the update itself is one row of
 lib/core/update_rules.py. To add an optimizer: a NamedTuple of its slots, a
@@ -10,209 +10,125 @@ frozen dataclass below, and that row.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
-import importlib
-import inspect
+import numbers
 from typing import Any
 from typing import ClassVar
-from typing import Generic
-from typing import NamedTuple
-from typing import TypeVar
 
 import jax
-import jax.extend
 import jax.numpy as jnp
-import numpy as np
+from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.nn import _slot_variables
 
-NumericParameter = jax.typing.ArrayLike
-LearningRate = NumericParameter | Callable[..., NumericParameter]
-HyperParameterType = Callable[[Any], jax.Array] | float
+_Number = _learning_rate.NumericParameter
+_Rate = _learning_rate.LearningRate
+_Hyperparameters = tuple[jax.Array, ...]
+_Step = jax.typing.ArrayLike | None
 
-_T = TypeVar("_T")
-_Primitive = jax.extend.core.Primitive
+_constant = jax.nn.initializers.constant
 
-
-class SGDSlotVariables(NamedTuple):
-  """SGD keeps nothing."""
-
-
-class AdagradSlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum of squared gradients
-
-
-class AdamSlotVariables(NamedTuple, Generic[_T]):
-  momentum: _T  # moving average of gradients
-  velocity: _T  # moving average of squared gradients
+# What a parameter must be, where other values can only give nonsense (NaN, or
+# bounds in the wrong order).
+_Range = tuple[str, Callable[[float], bool]]
+_BELOW_1: _Range = ("in [0, 1)", lambda x: 0 <= x < 1)
+_UP_TO_1: _Range = ("in [0, 1]", lambda x: 0 <= x <= 1)
+_NOT_NEGATIVE: _Range = ("at least 0", lambda x: x >= 0)
+_NOT_ZERO: _Range = ("other than 0", lambda x: x != 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OptimizerSpec(abc.ABC):
-  """Base of all optimizers; users may add their own (dataclasses: frozen ones).
+class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
+  """A spec of one of the rows of lib/core/update_rules.py."""
 
-  Two specs are equal if they are of one class and all their parameters reach
-  the device as the same float32 values. Equality is written by hand because a
-  parameter may be an array, which neither compares to a bool nor hashes.
-  """
+  _rule: ClassVar[str]  # its name there
+  _ranges: ClassVar[Mapping[str, _Range]] = {}
 
-  # A number, a scalar array, or a function of nothing or of the step.
-  learning_rate: LearningRate
+  def __post_init__(self):
+    super().__post_init__()
+    for name in self._float_params:
+      value, what = getattr(self, name), f"{type(self).__name__}: {name}"
+      _learning_rate.check_scalar(what, value)
+      if name in self._ranges and isinstance(value, numbers.Real):
+        text, is_in_range = self._ranges[name]
+        if not is_in_range(value):
+          raise ValueError(f"{what} must be {text}, got {value}.")
 
-  # Constructor parameters that a proto carries, by kind.
-  _float_params: ClassVar[tuple[str, ...]] = ()
-  _bool_params: ClassVar[tuple[str, ...]] = ()
+  def get_optimizer_primitive(self) -> _optimizer_spec.Primitive:
+    return _optimizer_spec.primitive_of(
+        f"sparse_dense_matmul_grad_with_{self._rule}"
+    )
 
-  @abc.abstractmethod
-  def get_optimizer_primitive(self) -> _Primitive:
-    """The primitive that updates a table with this optimizer."""
-
-  @abc.abstractmethod
   def short_name(self) -> str:
-    """A name for compiled programs: lower case, no spaces."""
+    return self._rule
 
-  def slot_variables_initializers(self) -> tuple[Any, ...]:
-    """One initializer, called as `init(key, shape)`, per slot variable."""
-    return ()
-
-  def slot_variables_count(self) -> int:
-    return len(self.slot_variables_initializers())
-
-  def get_learning_rate(
-      self, step: jax.typing.ArrayLike | None = None
-  ) -> jax.Array:
-    """The learning rate at `step`, f32[].
-
-    Raises:
-      ValueError: if the learning rate is a function of the step and there is
-        none, or a function of more than one positional parameter.
-    """
-    rate = self.learning_rate
-    if callable(rate):
-      rate = _call_schedule(rate, step)
-    return jnp.asarray(rate, jnp.float32)
-
-  def get_hyperparameters(
-      self, step: jax.typing.ArrayLike | None = None
-  ) -> tuple[jax.Array, ...]:
-    """The scalar operands of the update at `step`, f32[] each.
-
-    Raises:
-      ValueError: see get_learning_rate.
-    """
-    return (self.get_learning_rate(step),)
-
-  def get_float_params(self) -> dict[str, float]:
-    return {name: float(getattr(self, name)) for name in self._float_params}
-
-  def get_bool_params(self) -> dict[str, bool]:
-    return {name: bool(getattr(self, name)) for name in self._bool_params}
-
-  @classmethod
-  def from_float_and_bool_params(
-      cls,
-      float_params: Mapping[str, float],
-      bool_params: Mapping[str, bool],
-      learning_rate: LearningRate,
-  ) -> OptimizerSpec:
-    """The spec with these parameters; others keep their defaults.
-
-    Names that the optimizer does not have are ignored.
-    """
-    params = {
-        name: given[name]
-        for names, given in (
-            (cls._float_params, float_params),
-            (cls._bool_params, bool_params),
-        )
+  def _float32(self, *names: str) -> _Hyperparameters:
+    return tuple(
+        jnp.reshape(jnp.asarray(getattr(self, name), jnp.float32), ())
         for name in names
-        if name in given
-    }
-    return cls(learning_rate=learning_rate, **params)
-
-  def __eq__(self, other: object) -> bool:
-    if not isinstance(other, OptimizerSpec):
-      return NotImplemented
-    return self._identity() == other._identity()
-
-  def __hash__(self) -> int:
-    return hash(self._identity())
-
-  def _identity(self) -> tuple[Any, ...]:
-    parameters = sorted(vars(self).items())
-    return type(self), *((name, _on_device(v)) for name, v in parameters)
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SGDOptimizerSpec(OptimizerSpec):
+class SGDOptimizerSpec(_BuiltInSpec):
   """Stochastic gradient descent."""
 
-  learning_rate: LearningRate = 0.001
+  learning_rate: _Rate = 0.001
 
-  def slot_variables_initializers(self) -> SGDSlotVariables:
-    return SGDSlotVariables()
+  _rule = "sgd"
 
-  def get_optimizer_primitive(self) -> _Primitive:
-    return _gradient_primitive("sgd")
-
-  def short_name(self) -> str:
-    return "sgd"
+  def slot_variables_initializers(self) -> _slot_variables.SGDSlotVariables:
+    return _slot_variables.SGDSlotVariables()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AdagradOptimizerSpec(OptimizerSpec):
+class AdagradOptimizerSpec(_BuiltInSpec):
   """Adagrad: steps shrink with the sum of squared gradients.
 
   Source: Duchi, Hazan, Singer, "Adaptive Subgradient Methods for Online
   Learning and Stochastic Optimization" (2011), figure 1, without an epsilon.
   """
 
-  learning_rate: LearningRate = 0.001
-  initial_accumulator_value: NumericParameter = 0.1
+  learning_rate: _Rate = 0.001
+  initial_accumulator_value: _Number = 0.1
 
+  _rule = "adagrad"
   _float_params = ("initial_accumulator_value",)
+  _ranges = {"initial_accumulator_value": _NOT_NEGATIVE}
 
-  def slot_variables_initializers(self) -> AdagradSlotVariables:
-    return AdagradSlotVariables(
-        accumulator=jax.nn.initializers.constant(self.initial_accumulator_value)
+  def slot_variables_initializers(self) -> _slot_variables.AdagradSlotVariables:
+    return _slot_variables.AdagradSlotVariables(
+        accumulator=_constant(self.initial_accumulator_value)
     )
-
-  def get_optimizer_primitive(self) -> _Primitive:
-    return _gradient_primitive("adagrad")
-
-  def short_name(self) -> str:
-    return "adagrad"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AdamOptimizerSpec(OptimizerSpec):
+class AdamOptimizerSpec(_BuiltInSpec):
   """Adam, with the bias correction folded into two hyperparameters.
 
   Source: Kingma, Ba, "Adam: A Method for Stochastic Optimization" (2015), the
   more efficient order of computation at the end of section 2.
   """
 
-  learning_rate: LearningRate = 0.001
-  beta_1: NumericParameter = 0.9
-  beta_2: NumericParameter = 0.999
-  epsilon: NumericParameter = 1e-8
+  learning_rate: _Rate = 0.001
+  beta_1: _Number = 0.9
+  beta_2: _Number = 0.999
+  epsilon: _Number = 1e-8
 
+  _rule = "adam"
   _float_params = ("beta_1", "beta_2", "epsilon")
+  _ranges = {"beta_1": _BELOW_1, "beta_2": _BELOW_1, "epsilon": _NOT_NEGATIVE}
 
-  def get_hyperparameters(
-      self, step: jax.typing.ArrayLike | None = None
-  ) -> tuple[jax.Array, ...]:
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
     """alpha_t, beta_1, beta_2, epsilon_hat; steps count from 0 (the default).
 
     alpha_t = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) and
     epsilon_hat = epsilon * sqrt(1 - beta_2^t), where t = step + 1.
     """
     t = jnp.asarray(0 if step is None else step) + 1
-    beta_1, beta_2, epsilon = (
-        jnp.asarray(x, jnp.float32)
-        for x in (self.beta_1, self.beta_2, self.epsilon)
-    )
+    beta_1, beta_2, epsilon = self._float32("beta_1", "beta_2", "epsilon")
     correction = jnp.sqrt(1 - beta_2**t)
     alpha_t = self.get_learning_rate(step) * correction / (1 - beta_1**t)
     epsilon_hat = epsilon * correction
@@ -223,78 +139,222 @@ class AdamOptimizerSpec(OptimizerSpec):
         epsilon_hat.astype(jnp.float32),
     )
 
-  def slot_variables_initializers(self) -> AdamSlotVariables:
+  def slot_variables_initializers(self) -> _slot_variables.AdamSlotVariables:
     zeros = jax.nn.initializers.zeros
-    return AdamSlotVariables(momentum=zeros, velocity=zeros)
-
-  def get_optimizer_primitive(self) -> _Primitive:
-    return _gradient_primitive("adam")
-
-  def short_name(self) -> str:
-    return "adam"
+    return _slot_variables.AdamSlotVariables(momentum=zeros, velocity=zeros)
 
 
-class CallablePlaceholder:
-  """Stands for a learning rate function that a proto could only name."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class AdagradMomentumOptimizerSpec(_BuiltInSpec):
+  """Adagrad whose scaled gradients are averaged, if wanted with a look ahead.
 
-  def __init__(self, tag: str):
-    self.tag = tag
+  The accumulator is a sum if `beta2` is 1, else a moving average; the gradient
+  is scaled by (accumulator + epsilon)^(-1 / exponent).
 
-  def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
-    raise RuntimeError(
-        f"The learning rate {self.tag!r} was read from a proto, which holds the"
-        " name of the function only. Replace it by the function."
-    )
+  Source: Duchi, Hazan, Singer (2011), as above; Sutskever, Martens, Dahl,
+  Hinton, "On the importance of initialization and momentum in deep learning"
+  (2013), equations 1 to 4.
+  """
 
-  def __eq__(self, other: object) -> bool:
-    return type(other) is type(self) and other.tag == self.tag
+  learning_rate: _Rate = 0.001
+  momentum: _Number = 0.9
+  beta2: _Number = 1.0
+  epsilon: _Number = 1e-10
+  exponent: _Number = 2.0
+  use_nesterov: bool = False
+  initial_accumulator_value: _Number = 0.1
+  initial_momentum_value: _Number = 0.0
 
-  def __hash__(self) -> int:
-    return hash(self.tag)
-
-  def __repr__(self) -> str:
-    return f"CallablePlaceholder({self.tag!r})"
-
-
-def _call_schedule(
-    schedule: Callable[..., NumericParameter],
-    step: jax.typing.ArrayLike | None,
-) -> NumericParameter:
-  """Calls a learning rate function with as many arguments as it takes."""
-  parameter = inspect.Parameter
-  positional = [
-      p.name
-      for p in inspect.signature(schedule).parameters.values()
-      if p.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-  ]
-  if not positional:
-    return schedule()
-  if len(positional) > 1:
-    raise ValueError(
-        f"The learning rate {schedule!r} must take at most one positional"
-        f" parameter, the step; it takes {', '.join(positional)}. Bind the"
-        " others with functools.partial and keywords."
-    )
-  if step is None:
-    raise ValueError(
-        f"The learning rate {schedule!r} is a function of the step, but no step"
-        " was given. Pass step."
-    )
-  return schedule(step)
-
-
-def _on_device(value: Any) -> Any:
-  """A hashable stand-in for `value` that is equal if its float32 values are."""
-  if isinstance(value, (int, float, np.generic, np.ndarray, jax.Array)):
-    array = np.asarray(value, np.float32)
-    return array.shape, array.tobytes()
-  return value
-
-
-def _gradient_primitive(name: str) -> _Primitive:
-  # Imported when used: describing a table needs no primitives.
-  module = importlib.import_module(
-      "jax_tpu_embedding.sparsecore.lib.core.primitives"
-      f".sparse_dense_matmul_grad_with_{name}"
+  _rule = "adagrad_momentum"
+  _float_params = (
+      "momentum",
+      "beta2",
+      "epsilon",
+      "exponent",
+      "initial_accumulator_value",
+      "initial_momentum_value",
   )
-  return getattr(module, f"tpu_sparse_dense_matmul_grad_with_{name}_primitive")
+  _bool_params = ("use_nesterov",)
+  _ranges = {
+      "epsilon": _NOT_NEGATIVE,
+      "exponent": _NOT_ZERO,
+      "initial_accumulator_value": _NOT_NEGATIVE,
+  }
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, momentum, beta2, epsilon, exponent, use_nesterov."""
+    return (
+        self.get_learning_rate(step),
+        *self._float32("momentum", "beta2", "epsilon", "exponent"),
+        jnp.asarray(self.use_nesterov, bool),
+    )
+
+  def slot_variables_initializers(
+      self,
+  ) -> _slot_variables.AdagradMomentumSlotVariables:
+    return _slot_variables.AdagradMomentumSlotVariables(
+        accumulator=_constant(self.initial_accumulator_value),
+        momentum=_constant(self.initial_momentum_value),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FTRLOptimizerSpec(_BuiltInSpec):
+  """Follow the regularized leader: many weights become exactly 0.
+
+  Source: McMahan and others, "Ad Click Prediction: a View from the Trenches"
+  (2013), algorithm 1, with a free power in place of the square root.
+  """
+
+  learning_rate: _Rate = 0.01
+  learning_rate_power: _Number = -0.5
+  l1_regularization_strength: _Number = 0.0
+  l2_regularization_strength: _Number = 0.0
+  beta: _Number = 0.0
+  initial_accumulator_value: _Number = 0.1
+  initial_linear_value: _Number = 0.0
+  # Scales `linear` by the learning rate, so that the rate may be 0.
+  multiply_linear_by_learning_rate: bool = False
+
+  _rule = "ftrl"
+  _float_params = (
+      "learning_rate_power",
+      "l1_regularization_strength",
+      "l2_regularization_strength",
+      "beta",
+      "initial_accumulator_value",
+      "initial_linear_value",
+  )
+  _bool_params = ("multiply_linear_by_learning_rate",)
+  _ranges = {
+      "l1_regularization_strength": _NOT_NEGATIVE,
+      "l2_regularization_strength": _NOT_NEGATIVE,
+      "initial_accumulator_value": _NOT_NEGATIVE,
+  }
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, learning_rate_power, l1, l2, beta."""
+    return (
+        self.get_learning_rate(step),
+        *self._float32(
+            "learning_rate_power",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "beta",
+        ),
+    )
+
+  def get_static_params(self) -> dict[str, Any]:
+    return self.get_bool_params()
+
+  def slot_variables_initializers(self) -> _slot_variables.FTRLSlotVariables:
+    return _slot_variables.FTRLSlotVariables(
+        accumulator=_constant(self.initial_accumulator_value),
+        linear=_constant(self.initial_linear_value),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaPropOptimizerSpec(_BuiltInSpec):
+  """LaProp: gradients are scaled before they are averaged.
+
+  Raises:
+    ValueError: if `rms_clip_threshold` is given, which is not supported.
+
+  Source: Ziyin, Wang, Ueda, "LaProp: Separating Momentum and Adaptivity in
+  Adam" (2020), algorithm 1.
+  """
+
+  learning_rate: _Rate = 0.001
+  b1: _Number = 0.9
+  b2: _Number = 0.95
+  eps: _Number = 1e-30
+  rms_clip_threshold: dataclasses.InitVar[float | None] = None
+  initial_slot_value: _Number = 0.0
+
+  _rule = "laprop"
+  _float_params = ("b1", "b2", "eps", "initial_slot_value")
+  _ranges = {"b1": _UP_TO_1, "b2": _BELOW_1, "eps": _NOT_NEGATIVE}
+
+  def __post_init__(self, rms_clip_threshold):
+    super().__post_init__()
+    if rms_clip_threshold is not None:
+      raise ValueError(
+          "LaPropOptimizerSpec: rms_clip_threshold is not supported, got"
+          f" {rms_clip_threshold}. Leave it out."
+      )
+
+  def get_decay_rate(self, step: _Step = None) -> jax.Array:
+    """How much of `nu` a step keeps, f32[]: 0 at step 0, later up to b2.
+
+    So `nu` is a weighted mean of the squared gradients at every step. Without a
+    step: b2.
+    """
+    (b2,) = self._float32("b2")
+    if step is None:
+      return b2
+    step = jnp.asarray(step)
+    rate = b2 * (1 - b2**step) / (1 - b2 ** (step + 1))
+    return rate.astype(jnp.float32)
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, b1, decay_rate, eps."""
+    b1, eps = self._float32("b1", "eps")
+    rate = self.get_learning_rate(step)
+    return rate, b1, self.get_decay_rate(step), eps
+
+  def slot_variables_initializers(self) -> _slot_variables.LaPropSlotVariables:
+    initial = _constant(self.initial_slot_value)
+    return _slot_variables.LaPropSlotVariables(mu=initial, nu=initial)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class F2AOptimizerSpec(_BuiltInSpec):
+  """Frequency-aware Adagrad: larger steps for rows that occur rarely.
+
+  The step of a row that was in n of t batches grows by (t / n)^rho, up to
+  `max_lr_multiplier`.
+  """
+
+  learning_rate: _Rate = 0.01
+  rho: _Number = 0.5
+  initial_accumulator_value: _Number = 0.1
+  initial_local_step_value: _Number = 0.0
+  l1_regularization_strength: _Number = 0.0
+  l2_regularization_strength: _Number = 0.0
+  max_lr_multiplier: _Number = 1e6
+
+  _rule = "f2a"
+  _float_params = (
+      "rho",
+      "initial_accumulator_value",
+      "initial_local_step_value",
+      "l1_regularization_strength",
+      "l2_regularization_strength",
+      "max_lr_multiplier",
+  )
+  _ranges = {
+      "initial_accumulator_value": _NOT_NEGATIVE,
+      "initial_local_step_value": _NOT_NEGATIVE,
+      "l1_regularization_strength": _NOT_NEGATIVE,
+      "l2_regularization_strength": _NOT_NEGATIVE,
+  }
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, rho, l1, l2, max_lr_multiplier, step (default 0)."""
+    return (
+        self.get_learning_rate(step),
+        *self._float32(
+            "rho",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "max_lr_multiplier",
+        ),
+        jnp.asarray(0 if step is None else step, jnp.float32),
+    )
+
+  def slot_variables_initializers(self) -> _slot_variables.F2ASlotVariables:
+    return _slot_variables.F2ASlotVariables(
+        accumulator=_constant(self.initial_accumulator_value),
+        local_step=_constant(self.initial_local_step_value),
+    )

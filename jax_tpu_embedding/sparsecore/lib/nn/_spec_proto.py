@@ -1,102 +1,24 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Specs to and from the wire format, lib/proto/embedding_spec.proto."""
+"""Prepared feature specs to the wire format, lib/proto/embedding_spec.proto.
+
+A message holds all of the specs but the functions in them: initializers, which
+a reader brings by the name of their table, and functions of optimizers, which
+it brings by their tags. The other direction is in _spec_from_proto.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
-from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
+from jax_tpu_embedding.sparsecore.lib.nn import _callable_tags
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_proto
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
-_OptimizerProto = pb.OptimizerSpecProto
-
-# To add an optimizer to the wire format, give it a type there and a row here.
-_OPTIMIZER_CLASSES: dict[int, type[_optimizer_specs.OptimizerSpec]] = {
-    _OptimizerProto.SGD: _optimizer_specs.SGDOptimizerSpec,
-    _OptimizerProto.ADAGRAD: _optimizer_specs.AdagradOptimizerSpec,
-    _OptimizerProto.ADAM: _optimizer_specs.AdamOptimizerSpec,
-}
-
-
-def get_optimizer_class(
-    optimizer_type: int,
-) -> type[_optimizer_specs.OptimizerSpec] | None:
-  """The spec class of a type, or None if it has none."""
-  return _OPTIMIZER_CLASSES.get(optimizer_type)
-
-
-def get_optimizer_type(
-    optimizer_class: type[_optimizer_specs.OptimizerSpec],
-) -> int:
-  """The type of a spec class: CUSTOM for any that has none, subclasses too."""
-  for optimizer_type, known_class in _OPTIMIZER_CLASSES.items():
-    if optimizer_class is known_class:
-      return optimizer_type
-  return _OptimizerProto.CUSTOM
-
-
-def optimizer_spec_to_proto(
-    optimizer: _optimizer_specs.OptimizerSpec | None,
-) -> _OptimizerProto | None:
-  """The message of a spec; None for None.
-
-  A learning rate that is a function is named, by its attribute `tag` if it has
-  one. Parameters of an optimizer without a type are left out.
-  """
-  if optimizer is None:
-    return None
-  message = _OptimizerProto(type=get_optimizer_type(type(optimizer)))
-  rate = optimizer.learning_rate
-  if callable(rate):
-    message.learning_rate_tag = _tag(rate)
-  else:
-    message.learning_rate = float(rate)
-  if message.type != _OptimizerProto.CUSTOM:
-    message.float_params.update(optimizer.get_float_params())
-    message.bool_params.update(optimizer.get_bool_params())
-  return message
-
-
-def proto_to_optimizer_spec(
-    message: _OptimizerProto | None,
-) -> _optimizer_specs.OptimizerSpec:
-  """The spec of a message.
-
-  A learning rate that was a function becomes a CallablePlaceholder. Where the
-  message does not say which optimizer it was (no message, no type, CUSTOM) the
-  result is SGD.
-
-  Raises:
-    ValueError: if the message has a type that this version does not know.
-  """
-  if message is None:
-    return _optimizer_specs.SGDOptimizerSpec(learning_rate=0.0)
-  if message.WhichOneof("learning_rate_spec") == "learning_rate_tag":
-    rate = _optimizer_specs.CallablePlaceholder(message.learning_rate_tag)
-  else:
-    rate = message.learning_rate
-  optimizer_class = get_optimizer_class(message.type)
-  if optimizer_class is not None:
-    return optimizer_class.from_float_and_bool_params(
-        message.float_params, message.bool_params, rate
-    )
-  if message.type in (
-      _OptimizerProto.OPTIMIZER_TYPE_UNSPECIFIED,
-      _OptimizerProto.CUSTOM,
-  ):
-    return _optimizer_specs.SGDOptimizerSpec(learning_rate=rate)
-  known = map(_OptimizerProto.OptimizerType.Name, _OPTIMIZER_CLASSES)
-  raise ValueError(
-      f"Optimizer type {message.type} is not one of those known:"
-      f" {', '.join(known)}. The message was written by another version of the"
-      " package."
-  )
+# Fields of a table that hold for its stack too, and are written once.
+_SHARED_FIELDS = ("optimizer", "combiner", "quantization_config")
 
 
 def create_proto_from_feature_specs(
@@ -107,7 +29,7 @@ def create_proto_from_feature_specs(
   """The message of stacked or prepared specs.
 
   Stacks, and tables in a stack, are in the order in which features first name
-  them. Suggested buffer sizes and quantization have no place in the message.
+  them.
 
   Args:
     feature_specs: a tree of FeatureSpecs.
@@ -116,77 +38,154 @@ def create_proto_from_feature_specs(
 
   Raises:
     AssertionError: if a table is not stacked.
-    ValueError: if the number of SparseCores is unknown or not positive.
+    ValueError: if the number of SparseCores is unknown, not positive, or not
+      the one that the specs were prepared for; or if two features have one
+      name, tables or stacks of one name differ, a table differs from its stack,
+      or an optimizer cannot be written.
   """
   if global_device_count is None:
     global_device_count = jax.device_count()
   num_sparsecores = global_device_count * hardware.resolve_num_sc_per_device(
       num_sparsecore_per_device
   )
-  result = pb.EmbeddingSpecProto()
+  tags = _callable_tags.CallableTags()
+  # By name, in the order of features.
   stacks: dict[str, pb.StackedTableSpecProto] = {}
   tables: dict[str, pb.TableSpecProto] = {}
-  for feature in jax.tree.leaves(feature_specs):
+  features: dict[str, list[pb.FeatureSpecProto]] = {}  # by table
+  members: dict[str, list[str]] = {}  # table names by stack
+  feature_names = set()
+  for position, feature in enumerate(jax.tree.leaves(feature_specs)):
+    if feature.name in feature_names:
+      raise ValueError(
+          f"Feature spec {feature.name} is already defined. Rename one of the"
+          " two."
+      )
+    feature_names.add(feature.name)
     table = feature.table_spec
     stack = table.stacked_table_spec
-    if stack.stack_name not in stacks:
-      stacks[stack.stack_name] = result.stacked_table_specs.add()
-      _write_stack(stack, num_sparsecores, stacks[stack.stack_name])
-    if table.name not in tables:
-      tables[table.name] = stacks[stack.stack_name].table_specs.add()
-      _write_table(table, tables[table.name])
-    _write_feature(feature, tables[table.name].feature_specs.add())
-  return result
+    _check_planned_alike(table, stack, num_sparsecores)
+    _put(stacks, "Stack", stack.stack_name, _stack(stack, num_sparsecores))
+    if _put(tables, "Table", table.name, _table(table, tags)):
+      members.setdefault(stack.stack_name, []).append(table.name)
+    features.setdefault(table.name, []).append(_feature(feature, position))
+
+  names = [name for stack in stacks for name in members[stack]]
+  _drop_positions([f for name in names for f in features[name]])
+  for name, table in tables.items():
+    table.feature_specs.extend(features[name])
+  for name, stack in stacks.items():
+    stack.table_specs.extend(tables[member] for member in members[name])
+  return pb.EmbeddingSpecProto(stacked_table_specs=stacks.values())
 
 
-def _write_stack(
+def _put(known, kind: str, name: str, message) -> bool:
+  """Adds a message by its name, if it is new; returns whether it is."""
+  if name not in known:
+    known[name] = message
+    return True
+  if known[name] != message:
+    raise ValueError(
+        f"{kind} {name!r} has two specs that differ:\n{known[name]}and"
+        f"\n{message}Give the features one spec, or two names."
+    )
+  return False
+
+
+def _check_planned_alike(
+    table: _specs.TableSpec,
     stack: _specs.StackedTableSpec,
     num_sparsecores: int,
-    message: pb.StackedTableSpecProto,
 ) -> None:
-  message.stack_name = stack.stack_name
-  message.stack_vocab_size = stack.stack_vocab_size
-  message.stack_embedding_dim = stack.stack_embedding_dim
-  message.total_sample_count = stack.total_sample_count
-  message.max_ids_per_partition = stack.max_ids_per_partition
-  message.max_unique_ids_per_partition = stack.max_unique_ids_per_partition
-  message.num_sparsecores = num_sparsecores
-  message.activation_mem_bytes_limit = stack.activation_mem_bytes_limit
+  """Checks that the message can say of both what it says once."""
+  planned = table.setting_in_stack.num_shards
+  if planned not in (None, num_sparsecores):
+    raise ValueError(
+        f"Table {table.name!r} was prepared for {planned} SparseCores in all,"
+        f" not for {num_sparsecores}. Pass the same global_device_count and"
+        " number of SparseCores per device as when preparing."
+    )
+  for field in _SHARED_FIELDS:
+    values = getattr(table, field), getattr(stack, field)
+    if values[0] != values[1]:
+      raise ValueError(
+          f"Table {table.name!r} has {field} {values[0]!r}, but its stack"
+          f" {stack.stack_name!r} has {values[1]!r}. Make a new spec and"
+          " prepare its features again."
+      )
 
 
-def _write_table(table: _specs.TableSpec, message: pb.TableSpecProto) -> None:
-  setting = table.setting_in_stack
-  message.table_name = table.name
-  message.vocab_size = table.vocabulary_size
-  message.embedding_dim = table.embedding_dim
-  message.padded_vocab_size = setting.padded_vocab_size
-  message.padded_embedding_dim = setting.padded_embedding_dim
-  message.row_offset_in_shard = setting.row_offset_in_shard
-  message.shard_rotation = setting.shard_rotation
-  message.combiner = table.combiner
-  message.optimizer.CopyFrom(optimizer_spec_to_proto(table.optimizer))
-
-
-def _write_feature(
-    feature: _specs.FeatureSpec, message: pb.FeatureSpecProto
-) -> None:
-  message.feature_name = feature.name
-  message.input_shape.extend(feature.input_shape)
-  message.output_shape.extend(feature.output_shape)
-  message.row_offset = feature.id_transformation.row_offset
-  message.col_offset = feature.id_transformation.col_offset
-  message.col_shift = feature.id_transformation.col_shift
-
-
-def _tag(schedule: Callable[..., Any]) -> str:
-  """A name for a learning rate function."""
-  tag = getattr(schedule, "tag", None)
-  if tag:
-    return str(tag)
-  name = getattr(schedule, "__qualname__", None) or getattr(
-      schedule, "__name__", None
+def _stack(
+    stack: _specs.StackedTableSpec, num_sparsecores: int
+) -> pb.StackedTableSpecProto:
+  return pb.StackedTableSpecProto(
+      stack_name=stack.stack_name,
+      stack_vocab_size=stack.stack_vocab_size,
+      stack_embedding_dim=stack.stack_embedding_dim,
+      total_sample_count=stack.total_sample_count,
+      max_ids_per_partition=stack.max_ids_per_partition,
+      max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+      num_sparsecores=num_sparsecores,
+      activation_mem_bytes_limit=stack.activation_mem_bytes_limit,
+      suggested_coo_buffer_size_per_device=(
+          stack.suggested_coo_buffer_size_per_device
+      ),
   )
-  if name is None or name == "<lambda>":
-    return f"{type(schedule).__name__}_{id(schedule)}"
-  module = getattr(schedule, "__module__", None)
-  return f"{module}.{name}" if module else name
+
+
+def _table(
+    table: _specs.TableSpec, tags: _callable_tags.CallableTags
+) -> pb.TableSpecProto:
+  setting = table.setting_in_stack
+  quantization = table.quantization_config
+  message = pb.TableSpecProto(
+      table_name=table.name,
+      vocab_size=table.vocabulary_size,
+      embedding_dim=table.embedding_dim,
+      padded_vocab_size=setting.padded_vocab_size,
+      padded_embedding_dim=setting.padded_embedding_dim,
+      row_offset_in_shard=setting.row_offset_in_shard,
+      shard_rotation=setting.shard_rotation,
+      combiner=table.combiner,
+      optimizer=_optimizer_proto.optimizer_spec_to_proto(table.optimizer, tags),
+      suggested_coo_buffer_size_per_device=(
+          table.suggested_coo_buffer_size_per_device
+      ),
+      quantization=None
+      if quantization is None
+      else pb.QuantizationProto(
+          min_value=quantization.min_value,
+          max_value=quantization.max_value,
+          num_buckets=quantization.num_buckets,
+      ),
+  )
+  for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
+    limit = getattr(table, field)
+    if limit != getattr(_specs.TableSpec, field):
+      setattr(message, field, limit)
+  return message
+
+
+def _feature(feature: _specs.FeatureSpec, position: int) -> pb.FeatureSpecProto:
+  transformation = feature.id_transformation
+  message = pb.FeatureSpecProto(
+      feature_name=feature.name,
+      input_shape=feature.input_shape,
+      output_shape=feature.output_shape,
+      row_offset=transformation.row_offset,
+      col_offset=transformation.col_offset,
+      col_shift=transformation.col_shift,
+      position=position,
+  )
+  for field in ("out_of_range_ids", "non_finite_weights"):
+    policy = getattr(feature, field)
+    if policy != getattr(_specs.FeatureSpec, field):
+      setattr(message, field, policy)
+  return message
+
+
+def _drop_positions(features: list[pb.FeatureSpecProto]) -> None:
+  """Removes positions that are those in the message."""
+  if [f.position for f in features] == list(range(len(features))):
+    for feature in features:
+      feature.ClearField("position")

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
-import numbers
+import math
 from typing import Any
 from typing import TypeVar
 from typing import Union
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.nn import _spec_checks
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,8 @@ DEFAULT_INITIALIZER: CallableTableInitializer = (
 )
 
 COMBINERS = ("sum", "mean", "sqrtn")
+OUT_OF_RANGE_IDS = ("error", "drop", "clamp", "modulo")
+NON_FINITE_WEIGHTS = ("error", "drop", "clamp", "keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +78,8 @@ class QuantizationConfig:
   """Rows are rounded to `num_buckets` levels when they are looked up.
 
   Raises:
-    ValueError: if there are fewer than two levels, or no range.
+    ValueError: if there are fewer than two levels, or no finite range.
+    TypeError: if the number of levels is not an integer.
   """
 
   min_value: float
@@ -83,6 +87,9 @@ class QuantizationConfig:
   num_buckets: int
 
   def __post_init__(self):
+    _spec_checks.check_integer(
+        "QuantizationConfig", "num_buckets", self.num_buckets
+    )
     if self.num_buckets < 2:
       raise ValueError(
           "QuantizationConfig: num_buckets must be at least 2, got"
@@ -92,6 +99,11 @@ class QuantizationConfig:
     if not self.min_value < self.max_value:
       raise ValueError(
           "QuantizationConfig: min_value must be less than max_value, got"
+          f" {self.min_value} and {self.max_value}."
+      )
+    if math.isinf(self.max_value - self.min_value):
+      raise ValueError(
+          "QuantizationConfig: min_value and max_value must be finite, got"
           f" {self.min_value} and {self.max_value}."
       )
 
@@ -107,7 +119,7 @@ class StackedTableSpec:
   stack_name: str
   stack_vocab_size: int  # rows, padding included
   stack_embedding_dim: int  # columns, padding included
-  optimizer: _optimizer_specs.OptimizerSpec
+  optimizer: _optimizer_spec.OptimizerSpec
   combiner: str
   total_sample_count: int  # of all features, in a global batch
   max_ids_per_partition: int = 256
@@ -156,7 +168,7 @@ class TableSpec:
   embedding_dim: int
   # Default: normal, such that rows have about length 1.
   initializer: CallableTableInitializer = DEFAULT_INITIALIZER
-  optimizer: _optimizer_specs.OptimizerSpec
+  optimizer: _optimizer_spec.OptimizerSpec
   # How the rows of a sample become one: sum, mean (sum / sum of weights) or
   # sqrtn (sum / root of the sum of squared weights).
   combiner: str = "sum"
@@ -175,44 +187,34 @@ class TableSpec:
       default=None, compare=False
   )
 
+  # Whether the constructor is done; until then every field may be set.
+  _initialized: bool = dataclasses.field(
+      default=False, init=False, compare=False, repr=False
+  )
+
   def __post_init__(self):
-    _check_name("Table", self.name)
-    for field in (
-        "vocabulary_size",
-        "embedding_dim",
-        "max_ids_per_partition",
-        "max_unique_ids_per_partition",
-    ):
-      _check_positive(f"Table {self.name!r}", field, getattr(self, field))
-    if self.suggested_coo_buffer_size_per_device is not None:
-      _check_positive(
-          f"Table {self.name!r}",
-          "suggested_coo_buffer_size_per_device",
-          self.suggested_coo_buffer_size_per_device,
-      )
-    if self.combiner not in COMBINERS:
-      raise ValueError(
-          f"Table {self.name!r}: combiner must be one of"
-          f" {', '.join(COMBINERS)}, got {self.combiner!r}."
-      )
     if self._setting_in_stack is None:
       self._setting_in_stack = TableSettingInStack(
           stack_name=self.name,
           padded_vocab_size=self.vocabulary_size,
           padded_embedding_dim=self.embedding_dim,
       )
+    self._initialized = True
 
   def __setattr__(self, name: str, value: Any) -> None:
-    if self.is_stacked() and name not in _PLAN_ATTRIBUTES:
+    if self._initialized and self.is_stacked() and name not in _PLAN_ATTRIBUTES:
       raise AttributeError(
           f"Table {self.name!r} is stacked, so {name} cannot be set."
           + _how_to_change(name)
       )
+    # Here, and not in the constructor only: fields can be set later.
+    if name in _TABLE_CHECKS:
+      owner = "Table" if name == "name" else f"Table {self.name!r}"
+      _TABLE_CHECKS[name](owner, name, value)
     super().__setattr__(name, value)
 
   def is_stacked(self) -> bool:
-    # Also asked while the fields are being set for the first time.
-    return vars(self).get("_stacked_table_spec") is not None
+    return self._stacked_table_spec is not None
 
   @property
   def setting_in_stack(self) -> TableSettingInStack:
@@ -242,6 +244,8 @@ class TableSpec:
 class FeatureSpec:
   """An input column and the table that its ids are looked up in.
 
+  Hashable, and so usable as a static argument of jit, if the shapes are tuples.
+
   Raises:
     ValueError: if a field has a value that no feature can have.
     TypeError: if a field has the wrong type.
@@ -254,24 +258,24 @@ class FeatureSpec:
   # [global batch, ..., embedding_dim]: one sample per entry but the last, so
   # [batch, positions, embedding_dim] looks up every position by itself.
   output_shape: Sequence[int]
+  # What to do with ids that are not rows of the table: raise an error; drop
+  # them, as if they were not in the sample, and count them; take the nearest
+  # row; or take the id modulo vocabulary_size.
+  out_of_range_ids: str = "error"
+  # What to do with weights that are infinite or NaN: raise an error; drop the
+  # id; clamp to the largest float32, NaN to 0; or keep them.
+  non_finite_weights: str = "error"
 
   # The plan's part, once there is a plan.
   _id_transformation: FeatureIdTransformation | None = dataclasses.field(
       default=None, compare=False
   )
 
-  def __post_init__(self):
-    _check_name("Feature", self.name)
-    if not isinstance(self.table_spec, TableSpec):
-      raise TypeError(
-          f"Feature {self.name!r}: table_spec must be a TableSpec, got"
-          f" {self.table_spec!r}."
-      )
-    if len(self.output_shape) < 2:
-      raise ValueError(
-          f"Feature {self.name!r}: output_shape must be (batch, ...,"
-          f" embedding_dim), got {self.output_shape!r}."
-      )
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name in _FEATURE_CHECKS:
+      owner = "Feature" if name == "name" else f"Feature {self.name!r}"
+      _FEATURE_CHECKS[name](owner, name, value)
+    super().__setattr__(name, value)
 
   @property
   def id_transformation(self) -> FeatureIdTransformation:
@@ -300,15 +304,27 @@ def _how_to_change(name: str) -> str:
   )
 
 
-def _check_name(kind: str, name: Any) -> None:
-  if not isinstance(name, str):
-    raise TypeError(f"{kind}: name must be a str, got {name!r}.")
-  if not name:
-    raise ValueError(f"{kind}: name must not be empty.")
-
-
-def _check_positive(owner: str, field: str, value: Any) -> None:
-  if not isinstance(value, numbers.Integral):
-    raise TypeError(f"{owner}: {field} must be an integer, got {value!r}.")
-  if value <= 0:
-    raise ValueError(f"{owner}: {field} must be positive, got {value}.")
+_TABLE_CHECKS: Mapping[str, _spec_checks.Check] = {
+    "name": _spec_checks.check_name,
+    "vocabulary_size": _spec_checks.check_positive,
+    "embedding_dim": _spec_checks.check_count,
+    "initializer": _spec_checks.check_callable,
+    "optimizer": _spec_checks.instance_of(_optimizer_spec.OptimizerSpec),
+    "combiner": _spec_checks.one_of(COMBINERS),
+    "max_ids_per_partition": _spec_checks.check_count,
+    "max_unique_ids_per_partition": _spec_checks.check_count,
+    "suggested_coo_buffer_size_per_device": _spec_checks.optional(
+        _spec_checks.check_count
+    ),
+    "quantization_config": _spec_checks.optional(
+        _spec_checks.instance_of(QuantizationConfig)
+    ),
+}
+_FEATURE_CHECKS: Mapping[str, _spec_checks.Check] = {
+    "name": _spec_checks.check_name,
+    "table_spec": _spec_checks.instance_of(TableSpec),
+    "input_shape": _spec_checks.check_input_shape,
+    "output_shape": _spec_checks.check_output_shape,
+    "out_of_range_ids": _spec_checks.one_of(OUT_OF_RANGE_IDS),
+    "non_finite_weights": _spec_checks.one_of(NON_FINITE_WEIGHTS),
+}

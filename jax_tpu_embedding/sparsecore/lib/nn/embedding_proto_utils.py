@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_proto
+from jax_tpu_embedding.sparsecore.lib.nn import _spec_from_proto
 from jax_tpu_embedding.sparsecore.lib.nn import _spec_proto
 
 create_proto_from_feature_specs = _spec_proto.create_proto_from_feature_specs
-get_optimizer_class = _spec_proto.get_optimizer_class
-get_optimizer_type = _spec_proto.get_optimizer_type
-optimizer_spec_to_proto = _spec_proto.optimizer_spec_to_proto
-proto_to_optimizer_spec = _spec_proto.proto_to_optimizer_spec
+feature_specs_from_proto = _spec_from_proto.feature_specs_from_proto
+table_specs_from_proto = _spec_from_proto.table_specs_from_proto
+
+get_optimizer_class = _optimizer_proto.get_optimizer_class
+get_optimizer_type = _optimizer_proto.get_optimizer_type
+optimizer_spec_to_proto = _optimizer_proto.optimizer_spec_to_proto
+proto_to_optimizer_spec = _optimizer_proto.proto_to_optimizer_spec

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from jax_tpu_embedding.sparsecore.lib.nn import _custom_optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
+from jax_tpu_embedding.sparsecore.lib.nn import _slot_variables
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
 
 DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = _specs.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
@@ -17,14 +21,25 @@ StackedTableSpec = _specs.StackedTableSpec
 TableSettingInStack = _specs.TableSettingInStack
 TableSpec = _specs.TableSpec
 
+CallablePlaceholder = _learning_rate.CallablePlaceholder
+HyperParameterType = _optimizer_spec.HyperParameterType
+LearningRate = _learning_rate.LearningRate
+NumericParameter = _learning_rate.NumericParameter
+
+OptimizerSpec = _optimizer_spec.OptimizerSpec
+AdagradMomentumOptimizerSpec = _optimizer_specs.AdagradMomentumOptimizerSpec
 AdagradOptimizerSpec = _optimizer_specs.AdagradOptimizerSpec
-AdagradSlotVariables = _optimizer_specs.AdagradSlotVariables
 AdamOptimizerSpec = _optimizer_specs.AdamOptimizerSpec
-AdamSlotVariables = _optimizer_specs.AdamSlotVariables
-CallablePlaceholder = _optimizer_specs.CallablePlaceholder
-HyperParameterType = _optimizer_specs.HyperParameterType
-LearningRate = _optimizer_specs.LearningRate
-NumericParameter = _optimizer_specs.NumericParameter
-OptimizerSpec = _optimizer_specs.OptimizerSpec
+CustomOptimizerSpec = _custom_optimizer_spec.CustomOptimizerSpec
+F2AOptimizerSpec = _optimizer_specs.F2AOptimizerSpec
+FTRLOptimizerSpec = _optimizer_specs.FTRLOptimizerSpec
+LaPropOptimizerSpec = _optimizer_specs.LaPropOptimizerSpec
 SGDOptimizerSpec = _optimizer_specs.SGDOptimizerSpec
-SGDSlotVariables = _optimizer_specs.SGDSlotVariables
+
+AdagradMomentumSlotVariables = _slot_variables.AdagradMomentumSlotVariables
+AdagradSlotVariables = _slot_variables.AdagradSlotVariables
+AdamSlotVariables = _slot_variables.AdamSlotVariables
+F2ASlotVariables = _slot_variables.F2ASlotVariables
+FTRLSlotVariables = _slot_variables.FTRLSlotVariables
+LaPropSlotVariables = _slot_variables.LaPropSlotVariables
+SGDSlotVariables = _slot_variables.SGDSlotVariables

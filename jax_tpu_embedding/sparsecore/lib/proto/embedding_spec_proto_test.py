@@ -21,6 +21,7 @@ _MESSAGES = {
         9: "num_sparsecores",
         10: "table_specs",
         11: "activation_mem_bytes_limit",
+        12: "suggested_coo_buffer_size_per_device",
     },
     "TableSpecProto": {
         1: "table_name",
@@ -35,7 +36,10 @@ _MESSAGES = {
         11: "feature_specs",
         12: "combiner",
         13: "optimizer",
+        14: "suggested_coo_buffer_size_per_device",
+        15: "quantization",
     },
+    "QuantizationProto": {1: "min_value", 2: "max_value", 3: "num_buckets"},
     "FeatureSpecProto": {
         1: "feature_name",
         2: "input_shape",
@@ -43,6 +47,9 @@ _MESSAGES = {
         4: "row_offset",
         5: "col_offset",
         6: "col_shift",
+        7: "out_of_range_ids",
+        8: "non_finite_weights",
+        9: "position",
     },
     "OptimizerSpecProto": {
         1: "type",
@@ -50,6 +57,17 @@ _MESSAGES = {
         3: "learning_rate_tag",
         4: "float_params",
         5: "bool_params",
+        6: "exact_learning_rate",
+        7: "exact_float_params",
+        8: "custom_type",
+        9: "custom",
+    },
+    "CustomOptimizerProto": {
+        1: "computation_tag",
+        2: "stablehlo_text",
+        3: "stablehlo_bytes",
+        4: "slot_initializer_tags",
+        5: "short_name",
     },
 }
 

@@ -23,8 +23,13 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
+DIFFERENTIATION_HINT = (
+    "it is the backward pass. Call it on values outside of jax.grad, or use the"
+    " SparseCoreEmbed layer."
+)
 
-def _abstract_eval(
+
+def abstract_eval(
     rule: update_rules.UpdateRule,
     *operands,
     max_ids_per_partition: int,
@@ -61,7 +66,8 @@ def _abstract_eval(
   for value, name in zip(
       named.hyperparameters, rule.hyperparameters, strict=True
   ):
-    utils.ensure_dtype(value, jnp.float32, name)
+    is_bool = name in rule.bool_hyperparameters
+    utils.ensure_dtype(value, jnp.bool_ if is_bool else jnp.float32, name)
     utils.ensure_dim(value, 0, name)
   result = jax.core.ShapedArray(named.table.shape, jnp.float32)
   return (result,) * (1 + len(rule.slots)) if rule.slots else result
@@ -85,13 +91,10 @@ def _check_arguments(rule, operands, static_params) -> None:
 def _define(rule: update_rules.UpdateRule) -> core.Primitive:
   return define.primitive(
       rule.primitive_name,
-      functools.partial(_abstract_eval, rule),
+      functools.partial(abstract_eval, rule),
       operation=f"update_{rule.name}",
       multiple_results=bool(rule.slots),
-      differentiation_hint=(
-          "it is the backward pass. Call it on values outside of jax.grad, or"
-          " use the SparseCoreEmbed layer."
-      ),
+      differentiation_hint=DIFFERENTIATION_HINT,
   )
 
 

@@ -1,7 +1,10 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""One suite for every row of UPDATE_RULES; new rows need a formula below."""
+"""One suite for every row of UPDATE_RULES; new rows need a formula and a case.
+
+The rows also run as custom optimizers: any step does the same there.
+"""
 
 import importlib
 
@@ -11,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
 import numpy as np
 
 _RULES = list(update_rules.UPDATE_RULES)
@@ -25,51 +30,66 @@ _ROWS_PER_SHARD = 40
 _BATCH_SIZE_PER_SC = 12
 
 
-# Source: docs/reference/primitives.md, "Update rules"; float64 throughout.
-def _sgd(w, g, slots, hyper):
-  (lr,) = hyper
-  return w - lr * g, ()
+_CASES = update_cases.CASES
 
 
-def _adagrad(w, g, slots, hyper):
-  a, (lr,) = slots[0] + g**2, hyper
-  return w - lr * g / np.sqrt(a), (a,)
-
-
-def _adam(w, g, slots, hyper):
-  alpha, b1, b2, eps = hyper
-  m = slots[0] + (1 - b1) * (g - slots[0])
-  v = slots[1] + (1 - b2) * (g**2 - slots[1])
-  return w - alpha * m / (np.sqrt(v) + eps), (m, v)
-
-
-_FORMULAS = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}
-_HYPERPARAMETERS = {
-    "sgd": (0.1,),
-    "adagrad": (0.1,),
-    "adam": (0.01, 0.9, 0.99, 1e-6),
-}
-
-
-def _update_on_cpu(rule, operands, *, enable_minibatching=False, **kw):
+def _update_on_cpu(case, operands, *, enable_minibatching=False, **kw):
   del kw["num_sc_per_device"]  # Follows from the row pointers.
-  results = update.UPDATE_PRIMITIVES[rule.name].bind(
-      *operands, enable_minibatching=enable_minibatching, **_LIMITS, **kw
+  results = update.UPDATE_PRIMITIVES[case.rule.name].bind(
+      *operands,
+      enable_minibatching=enable_minibatching,
+      **case.static_params,
+      **_LIMITS,
+      **kw,
   )
-  return results if rule.slots else (results,)
+  return results if case.rule.slots else (results,)
 
 
-def _update_reference(rule, operands, **kw):
+def _update_reference(case, operands, **kw):
   def function(*operands):
-    return reference.update(rule, rule.group_operands(operands), **kw)
+    return reference.update(
+        case.rule,
+        case.rule.group_operands(operands),
+        **case.static_params,
+        **kw,
+    )
 
   return jax.jit(function)(*operands)
 
 
-_IMPLEMENTATIONS = {"reference": _update_reference, "cpu": _update_on_cpu}
+def _update_custom(case, operands, *, num_sc_per_device, **kw):
+  """The rule's step as if it were the user's."""
+  del num_sc_per_device
+  given = case.rule.group_operands(operands)
+  num_slots = len(given.slots)
+
+  def computation(grad, row, *rest):
+    row, slots = case.rule.step(
+        grad, row, rest[:num_slots], rest[num_slots:], **case.static_params
+    )
+    return row, *slots
+
+  return custom_update.custom_update_p.bind(
+      *given.coo,
+      given.gradient,
+      *map(np.float32, given.hyperparameters),
+      given.table,
+      *given.slots,
+      num_hyperparameters=len(given.hyperparameters),
+      custom_computation_fn=computation,
+      **_LIMITS,
+      **kw,
+  )
 
 
-def _random_case(rule, num_sc, num_minibatches=None):
+_IMPLEMENTATIONS = {
+    "reference": _update_reference,
+    "cpu": _update_on_cpu,
+    "custom": _update_custom,
+}
+
+
+def _random_case(case, num_sc, num_minibatches=None):
   """Buffers and all operands of one update, float32."""
   coo = random_coo.random_coo(
       num_sc_per_device=num_sc,
@@ -82,50 +102,71 @@ def _random_case(rule, num_sc, num_minibatches=None):
   rng = np.random.default_rng(1)
   rows = num_sc * _ROWS_PER_SHARD
   table = rng.normal(size=(rows, _DIM))
-  slots = [rng.uniform(0.1, 1, (rows, _DIM)) for _ in rule.slots]
+  slots = [rng.uniform(0.1, 1, (rows, _DIM)) for _ in case.rule.slots]
   gradient = rng.normal(size=(num_sc * _BATCH_SIZE_PER_SC, _DIM))
-  operands = (table, *slots, gradient, *_HYPERPARAMETERS[rule.name])
-  return coo, (*coo.operands, *map(np.float32, operands))
+  hyperparameters = [
+      np.bool_(value)
+      if name in case.rule.bool_hyperparameters
+      else np.float32(value)
+      for name, value in zip(
+          case.rule.hyperparameters, case.hyperparameters, strict=True
+      )
+  ]
+  return coo, (
+      *coo.operands,
+      *map(np.float32, (table, *slots, gradient)),
+      *hyperparameters,
+  )
 
 
 class UpdateTest(parameterized.TestCase):
 
-  def test_every_rule_has_a_formula(self):
-    self.assertSameElements(_FORMULAS, _RULES)
-    self.assertSameElements(_HYPERPARAMETERS, _RULES)
+  def test_every_rule_has_a_formula_and_a_case(self):
+    self.assertSameElements(update_cases.FORMULAS, _RULES)
+    self.assertSameElements({c.rule.name for c in _CASES.values()}, _RULES)
 
   @parameterized.product(
-      name=_RULES,
+      name=list(_CASES),
+      implementation=list(_IMPLEMENTATIONS),
+      limits=[(None, None), (-0.5, 0.25)],
+  )
+  def test_steps_referenced_rows_once(self, name, implementation, limits):
+    self.assert_steps_referenced_rows_once(
+        _CASES[name], implementation, limits, num_sc=2
+    )
+
+  # What is done with the step's results does not depend on the rule.
+  @parameterized.product(
       implementation=list(_IMPLEMENTATIONS),
       num_sc=[1, 2, 3, 4],
       num_minibatches=[None, 3],
-      limits=[(None, None), (-0.5, 0.25)],
   )
-  def test_steps_referenced_rows_once(
-      self, name, implementation, num_sc, num_minibatches, limits
+  def test_reads_every_layout(self, implementation, num_sc, num_minibatches):
+    self.assert_steps_referenced_rows_once(
+        _CASES["adam"], implementation, (-0.5, 0.25), num_sc, num_minibatches
+    )
+
+  def assert_steps_referenced_rows_once(
+      self, case, implementation, limits, num_sc, num_minibatches=None
   ):
-    rule = update_rules.UPDATE_RULES[name]
-    coo, operands = _random_case(rule, num_sc, num_minibatches)
+    coo, operands = _random_case(case, num_sc, num_minibatches)
     actual = _IMPLEMENTATIONS[implementation](
-        rule,
+        case,
         operands,
         num_sc_per_device=num_sc,
         enable_minibatching=num_minibatches is not None,
         min_value=limits[0],
         max_value=limits[1],
     )
-    self.assertLen(actual, 1 + len(rule.slots))
+    self.assertLen(actual, 1 + len(case.rule.slots))
     self.assertLess(coo.touched.sum(), coo.touched.size)
     self.assertGreater(coo.touched.sum(), 0)
 
-    given = rule.group_operands(operands)
+    given = case.rule.group_operands(operands)
     before = (given.table, *given.slots)
     wide = [np.float64(x) for x in before]
-    expected, slots = _FORMULAS[name](
-        wide[0],
-        coo.weights.T @ np.float64(given.gradient),
-        wide[1:],
-        [np.float64(x) for x in given.hyperparameters],
+    expected, slots = case.formula(
+        wide[0], coo.weights.T @ np.float64(given.gradient), wide[1:]
     )
     if limits != (None, None):
       expected = np.clip(expected, *limits)
@@ -141,11 +182,14 @@ class UpdateTest(parameterized.TestCase):
       limits=[(-0.5, None), (None, 0.25)],
   )
   def test_clips_to_one_limit(self, implementation, limits):
-    rule = update_rules.UPDATE_RULES["sgd"]
-    coo, operands = _random_case(rule, 1)
+    coo, operands = _random_case(_CASES["sgd"], 1)
     free, clipped = (
         _IMPLEMENTATIONS[implementation](
-            rule, operands, num_sc_per_device=1, min_value=low, max_value=high
+            _CASES["sgd"],
+            operands,
+            num_sc_per_device=1,
+            min_value=low,
+            max_value=high,
         )[0]
         for low, high in ((None, None), limits)
     )
@@ -154,42 +198,34 @@ class UpdateTest(parameterized.TestCase):
     )
 
   @parameterized.product(
-      name=_RULES, implementation=list(_IMPLEMENTATIONS), num_sc=[1, 2]
+      name=list(_CASES), implementation=list(_IMPLEMENTATIONS)
   )
-  def test_rows_with_gradient_zero_are_stepped(
-      self, name, implementation, num_sc
-  ):
-    rule = update_rules.UPDATE_RULES[name]
-    coo, operands = _random_case(rule, num_sc)
-    given = rule.group_operands(operands)
-    zero = np.zeros_like(given.gradient)
-    operands = (
-        *given.coo,
-        given.table,
-        *given.slots,
-        zero,
-        *given.hyperparameters,
-    )
+  def test_rows_with_gradient_zero_are_stepped(self, name, implementation):
+    case = _CASES[name]
+    coo, operands = _random_case(case, 2)
+    position = case.rule.operand_names.index("activation_gradient")
+    operands = list(operands)
+    operands[position] = np.zeros_like(operands[position])
     actual = _IMPLEMENTATIONS[implementation](
-        rule, operands, num_sc_per_device=num_sc
+        case, operands, num_sc_per_device=2
     )
-    _, slots = _FORMULAS[name](
-        np.float64(given.table), 0.0, given.slots, given.hyperparameters
-    )
-    for old, new, formula in zip(given.slots, actual[1:], slots):
+    given = case.rule.group_operands(operands)
+    before = [np.float64(x) for x in (given.table, *given.slots)]
+    row, slots = case.formula(before[0], 0.0, before[1:])
+    for old, new, formula in zip(before, actual, (row, *slots), strict=True):
       np.testing.assert_allclose(
           new, np.where(coo.touched[:, None], formula, old), rtol=1e-5
       )
 
   @parameterized.parameters(_RULES)
   def test_empty_batch_changes_nothing(self, name):
-    rule = update_rules.UPDATE_RULES[name]
-    _, operands = _random_case(rule, 1)
+    case = next(c for c in _CASES.values() if c.rule.name == name)
+    _, operands = _random_case(case, 1)
     operands = (np.zeros_like(operands[0]), *operands[1:])
-    given = rule.group_operands(operands)
+    given = case.rule.group_operands(operands)
     for implementation in _IMPLEMENTATIONS.values():
-      actual = implementation(rule, operands, num_sc_per_device=1)
-      for old, new in zip((given.table, *given.slots), actual):
+      actual = implementation(case, operands, num_sc_per_device=1)
+      for old, new in zip((given.table, *given.slots), actual, strict=True):
         np.testing.assert_array_equal(new, old)
 
   @parameterized.parameters(_RULES)
@@ -210,7 +246,7 @@ class UpdateTest(parameterized.TestCase):
 def _valid_arguments():
   """Operands and static parameters of an update with Adam."""
   rule = update_rules.UPDATE_RULES["adam"]
-  _, operands = _random_case(rule, 1)
+  _, operands = _random_case(_CASES["adam"], 1)
   return dict(zip(rule.operand_names, operands), **_LIMITS)
 
 

@@ -1,0 +1,69 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The update of one stack on one device with a computation of the caller.
+
+Operands: as those of `update.py`, but activation_gradient and hyperparameters
+(f32[] or f32[1]) stand before the table. Results: table and slots, in a list.
+
+Source: docs/reference/primitives.md, "Custom update".
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
+from jax_tpu_embedding.sparsecore.lib.core.primitives import define
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+
+
+def _abstract_eval(
+    *operands,
+    num_hyperparameters: int,
+    custom_computation_fn: custom_update_rule.Computation | None = None,
+    stablehlo: str | bytes | None = None,
+    computation_name: str = "sparse_dense_matmul_optimizer_grad",
+    **params,
+) -> tuple[jax.core.ShapedArray, ...]:
+  """Checks operands and computation; the shapes of table and slots."""
+  rule = custom_update_rule.custom_rule(
+      custom_update_rule.computation_of(custom_computation_fn, stablehlo),
+      num_operands=len(operands),
+      num_hyperparameters=num_hyperparameters,
+  )
+  num_before = len(custom_update_rule.COO_AND_GRADIENT)
+  num_leading = num_before + num_hyperparameters
+  results = update.abstract_eval(
+      rule,
+      *operands[:num_before],
+      *map(_as_scalar, operands[num_before:num_leading]),
+      *operands[num_leading:],
+      computation_name=computation_name,
+      **params,
+  )
+  results = results if rule.slots else (results,)
+  # The computation is checked here too, where the caller sees the error.
+  row = jax.ShapeDtypeStruct((1, results[0].shape[1]), jnp.float32)
+  scalar = jax.ShapeDtypeStruct((), jnp.float32)
+  jax.eval_shape(
+      rule.step,
+      row,
+      row,
+      (row,) * len(rule.slots),
+      (scalar,) * num_hyperparameters,
+  )
+  return results
+
+
+def _as_scalar(aval: jax.core.ShapedArray) -> jax.core.ShapedArray:
+  return aval.update(shape=()) if aval.shape == (1,) else aval
+
+
+custom_update_p = define.primitive(
+    custom_update_rule.CUSTOM_PRIMITIVE_NAME,
+    _abstract_eval,
+    operation="custom_update",
+    multiple_results=True,
+    differentiation_hint=update.DIFFERENTIATION_HINT,
+)

@@ -1,0 +1,121 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A StableHLO program as a JAX function.
+
+Source: https://openxla.org/stablehlo/spec, "Programs" and "Functions".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax._src.interpreters import mlir as jax_mlir
+from jax.extend import core
+from jax.extend.mlir.dialects import func
+from jax.interpreters import mlir
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class StablehloProgram:
+  """The function `main` of a module, of float32 arrays.
+
+  `jax.vmap` runs it once per element, one after the other: it has fixed shapes.
+
+  Raises (when it is called):
+    ValueError: if the module cannot be parsed, has no function `main`, or is
+      called with arguments of other shapes.
+  """
+
+  module: str | bytes  # text, also as UTF-8, or MLIR bytecode
+
+  def __call__(self, *args: jax.Array) -> tuple[jax.Array, ...]:
+    @jax.custom_batching.sequential_vmap
+    def call(*args):
+      return tuple(call_stablehlo_p.bind(*args, program=self))
+
+    return call(*args)
+
+
+def _abstract_eval(
+    *args: jax.core.ShapedArray, program: StablehloProgram
+) -> tuple[jax.core.ShapedArray, ...]:
+  parameters, results = _signature(program)
+  given = tuple(tuple(arg.shape) for arg in args)
+  if given != parameters or any(arg.dtype != np.float32 for arg in args):
+    raise ValueError(
+        "The function main of the StableHLO program takes float32 arrays of"
+        f" shapes {_listed(parameters)}; it was called with"
+        f" {', '.join(arg.str_short() for arg in args)}."
+    )
+  return tuple(jax.core.ShapedArray(shape, np.float32) for shape in results)
+
+
+@functools.lru_cache(maxsize=64)
+def _signature(program: StablehloProgram) -> tuple[Any, Any]:
+  """The shapes of the parameters and of the results of main."""
+  with mlir.make_ir_context() as context:
+    function_type = _main(_parse(program, context)).type
+    return _shapes(function_type.inputs), _shapes(function_type.results)
+
+
+def _parse(
+    program: StablehloProgram, context: mlir.ir.Context
+) -> mlir.ir.Module:
+  try:
+    return mlir.ir.Module.parse(program.module, context)
+  except mlir.ir.MLIRError as error:
+    raise ValueError(f"Not a StableHLO module: {error}") from error
+
+
+def _main(module: mlir.ir.Module) -> func.FuncOp:
+  symbols = mlir.ir.SymbolTable(module.operation)
+  if "main" not in symbols:
+    raise ValueError("The StableHLO module has no function named main.")
+  return symbols["main"]
+
+
+def _shapes(types) -> tuple[tuple[int, ...], ...]:
+  shapes = []
+  for t in types:
+    if (
+        not isinstance(t, mlir.ir.RankedTensorType)
+        or not t.has_static_shape
+        or not isinstance(t.element_type, mlir.ir.F32Type)
+    ):
+      raise ValueError(
+          "The function main of the StableHLO program must take and return"
+          f" float32 tensors of fixed shapes; it has one of type {t}."
+      )
+    shapes.append(tuple(t.shape))
+  return tuple(shapes)
+
+
+def _listed(shapes) -> str:
+  return ", ".join(str(list(shape)) for shape in shapes) or "none"
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *args, program: StablehloProgram):
+  context = ctx.module_context
+  module = _parse(program, context.context)
+  results = list(_main(module).type.results)
+  # JAX has no public way to add a module to the one that is being lowered.
+  name = jax_mlir.merge_mlir_modules(
+      context.module,
+      "orig_custom_optimizer",
+      module,
+      dst_symtab=context.symbol_table,
+  )
+  call = func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(name), args)
+  return call.results
+
+
+call_stablehlo_p = core.Primitive("call_stablehlo")
+call_stablehlo_p.multiple_results = True
+call_stablehlo_p.def_impl(lambda *args, program: jax.jit(program)(*args))
+call_stablehlo_p.def_abstract_eval(_abstract_eval)
+mlir.register_lowering(call_stablehlo_p, _lower)

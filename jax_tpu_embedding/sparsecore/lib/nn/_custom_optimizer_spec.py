@@ -1,0 +1,146 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""An optimizer that the user writes, as a JAX function or as StableHLO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import importlib
+from typing import Any
+
+from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
+  """An optimizer given by its step on one row.
+
+  The step takes the row's gradient, the row, its slots and the learning rate,
+  f32[1, D] each, and returns the new row and the new slots: a tuple, or without
+  slots an array. It runs for each row by itself. Of `stablehlo` and
+  `custom_computation_fn` the former wins; without either the table can be
+  looked up, but not updated.
+
+  Example:
+
+      def adagrad(grad, row, accumulator, learning_rate):
+        accumulator = accumulator + grad * grad
+        row = row - learning_rate * grad / jnp.sqrt(accumulator)
+        return row, accumulator
+
+      CustomOptimizerSpec(
+          0.1,
+          custom_computation_fn=adagrad,
+          slot_variable_initializers_tuple=(jax.nn.initializers.constant(0.1),),
+      )
+
+  Raises:
+    TypeError: if the function or an initializer is not callable, the program is
+      neither text nor bytes, or the learning rate is not one.
+  """
+
+  learning_rate: _learning_rate.LearningRate = 0.001
+  custom_computation_fn: Callable[..., Any] | None = None
+  # A module whose function `main` is the step; text, or bytes of it.
+  stablehlo: str | bytes | None = None
+  # One initializer per slot; any tuple type.
+  slot_variable_initializers_tuple: tuple[Callable[..., Any], ...] = ()
+  short_name_str: str = "custom"
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.custom_computation_fn is not None and not callable(
+        self.custom_computation_fn
+    ):
+      raise TypeError(
+          "CustomOptimizerSpec: custom_computation_fn must be callable, got"
+          f" {self.custom_computation_fn!r}."
+      )
+    if not isinstance(self.stablehlo, (str, bytes, type(None))):
+      raise TypeError(
+          "CustomOptimizerSpec: stablehlo must be str or bytes, got"
+          f" {type(self.stablehlo).__name__}. Pass str(module)."
+      )
+    if not isinstance(self.slot_variable_initializers_tuple, tuple):
+      raise TypeError(
+          "CustomOptimizerSpec: slot_variable_initializers_tuple must be a"
+          f" tuple, got {self.slot_variable_initializers_tuple!r}."
+      )
+    for initializer in self.slot_variable_initializers_tuple:
+      if not callable(initializer):
+        raise TypeError(
+            "CustomOptimizerSpec: slot_variable_initializers_tuple must have"
+            f" initializers, got {initializer!r}."
+        )
+
+  def slot_variables_initializers(self) -> tuple[Any, ...]:
+    return self.slot_variable_initializers_tuple
+
+  def get_optimizer_primitive(self) -> _optimizer_spec.Primitive:
+    return _optimizer_spec.primitive_of("sparse_dense_matmul_optimizer_grad")
+
+  def short_name(self) -> str:
+    return self.short_name_str
+
+  def get_static_params(self) -> dict[str, Any]:
+    return dict(
+        num_hyperparameters=1,
+        custom_computation_fn=self.custom_computation_fn,
+        stablehlo=self.stablehlo,
+    )
+
+  def order_operands(
+      self, *, coo, table, slots, gradient, hyperparameters
+  ) -> tuple[Any, ...]:
+    """Gradient and hyperparameters stand before the table."""
+    return (*coo, gradient, *hyperparameters, table, *slots)
+
+  @classmethod
+  def lower_to_stablehlo(
+      cls,
+      custom_computation_fn: Callable[..., Any],
+      embedding_dim: int = 1,
+      num_slot_variables: int = 0,
+      num_hyperparameters: int = 1,
+      min_value: float | None = None,
+      max_value: float | None = None,
+  ) -> str:
+    """See custom_optimizer_lowering.lower_to_stablehlo."""
+    return _lowering().lower_to_stablehlo(
+        custom_computation_fn,
+        embedding_dim,
+        num_slot_variables,
+        num_hyperparameters,
+        min_value,
+        max_value,
+    )
+
+  @classmethod
+  def wrap_stablehlo_with_limits(
+      cls,
+      stablehlo: str | bytes,
+      embedding_dim: int,
+      num_slot_variables: int,
+      num_hyperparameters: int,
+      min_value: float | None = None,
+      max_value: float | None = None,
+  ) -> str:
+    """See custom_optimizer_lowering.wrap_stablehlo_with_limits."""
+    return _lowering().wrap_stablehlo_with_limits(
+        stablehlo,
+        embedding_dim,
+        num_slot_variables,
+        num_hyperparameters,
+        min_value,
+        max_value,
+    )
+
+
+def _lowering():
+  # Imported when used: describing a table needs no MLIR.
+  return importlib.import_module(
+      "jax_tpu_embedding.sparsecore.lib.nn.custom_optimizer_lowering"
+  )

@@ -1,0 +1,246 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Optimizer specs to and from the wire format, lib/proto/embedding_spec.proto.
+
+What is written is read back as an equal spec, or it is not written at all.
+Functions are the exception: a message holds their tags, and the reader brings
+the functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from jax_tpu_embedding.sparsecore.lib.nn import _callable_tags
+from jax_tpu_embedding.sparsecore.lib.nn import _custom_optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
+import numpy as np
+
+_Proto = pb.OptimizerSpecProto
+_SpecClass = type[_optimizer_spec.OptimizerSpec]
+
+# To add an optimizer to the wire format, give it a type there and a row here.
+_OPTIMIZER_CLASSES: dict[int, _SpecClass] = {
+    _Proto.SGD: _optimizer_specs.SGDOptimizerSpec,
+    _Proto.ADAGRAD: _optimizer_specs.AdagradOptimizerSpec,
+    _Proto.ADAM: _optimizer_specs.AdamOptimizerSpec,
+    _Proto.FTRL: _optimizer_specs.FTRLOptimizerSpec,
+    _Proto.F2A: _optimizer_specs.F2AOptimizerSpec,
+    _Proto.ADAGRAD_MOMENTUM: _optimizer_specs.AdagradMomentumOptimizerSpec,
+}
+# Those that share the type CUSTOM, by `custom_type`.
+_CUSTOM_CLASSES: dict[str, _SpecClass] = {
+    "laprop": _optimizer_specs.LaPropOptimizerSpec,
+    "custom": _custom_optimizer_spec.CustomOptimizerSpec,
+}
+
+
+def get_optimizer_class(optimizer_type: int) -> _SpecClass | None:
+  """The spec class of a type, or None if it has none."""
+  return _OPTIMIZER_CLASSES.get(optimizer_type)
+
+
+def get_optimizer_type(optimizer_class: _SpecClass) -> int:
+  """The type of a spec class: CUSTOM for any that has none, subclasses too."""
+  for optimizer_type, known_class in _OPTIMIZER_CLASSES.items():
+    if optimizer_class is known_class:
+      return optimizer_type
+  return _Proto.CUSTOM
+
+
+def optimizer_spec_to_proto(
+    optimizer: _optimizer_spec.OptimizerSpec | None,
+    tags: _callable_tags.CallableTags | None = None,
+) -> _Proto | None:
+  """The message of a spec; None for None.
+
+  Args:
+    optimizer: the spec.
+    tags: tells apart the functions of several specs; default: of this one.
+
+  Raises:
+    ValueError: if an optimizer of a user has parameters that are neither in
+      `_float_params` nor in `_bool_params` of its class.
+  """
+  if optimizer is None:
+    return None
+  if tags is None:
+    tags = _callable_tags.CallableTags()
+  message = _Proto(type=get_optimizer_type(type(optimizer)))
+  rate = optimizer.learning_rate
+  if callable(rate):
+    message.learning_rate_tag = tags.tag(rate)
+  else:
+    rate = np.asarray(rate).item()
+    message.learning_rate = rate
+    if _shortest(message.learning_rate) != rate:
+      message.exact_learning_rate = rate
+  for name, value in optimizer.get_float_params().items():
+    message.float_params[name] = value
+    if _shortest(message.float_params[name]) != value:
+      message.exact_float_params[name] = value
+  message.bool_params.update(optimizer.get_bool_params())
+  if message.type == _Proto.CUSTOM:
+    message.custom_type = _custom_type(type(optimizer))
+  if type(optimizer) is _custom_optimizer_spec.CustomOptimizerSpec:
+    _write_custom(optimizer, tags, message.custom)
+  _check_reads_back(optimizer, message, tags)
+  return message
+
+
+def proto_to_optimizer_spec(
+    message: _Proto | None,
+    callables: Mapping[str, Callable[..., Any]] | None = None,
+) -> _optimizer_spec.OptimizerSpec:
+  """The spec of a message.
+
+  Where the message does not say which optimizer it was (no message, no type,
+  CUSTOM in an older message) the result is SGD.
+
+  Args:
+    message: as optimizer_spec_to_proto made it.
+    callables: functions by their tags, for learning rates and for what a custom
+      optimizer is made of; classes of users' optimizers by module and name. A
+      function that is not here becomes a CallablePlaceholder.
+
+  Raises:
+    ValueError: if the message has a type that this version does not know, or
+      that of a user's optimizer whose class is not in `callables`.
+  """
+  callables = callables or {}
+  if message is None:
+    return _optimizer_specs.SGDOptimizerSpec(learning_rate=0.0)
+  if message.WhichOneof("learning_rate_spec") == "learning_rate_tag":
+    rate = _function(message.learning_rate_tag, callables)
+  else:
+    rate = _exact(
+        message.learning_rate,
+        message.exact_learning_rate
+        if message.HasField("exact_learning_rate")
+        else None,
+    )
+  optimizer_class = _class_of(message, callables)
+  if optimizer_class is _custom_optimizer_spec.CustomOptimizerSpec:
+    return _read_custom(message.custom, rate, callables)
+  float_params = {
+      name: _exact(value, message.exact_float_params.get(name))
+      for name, value in message.float_params.items()
+  }
+  return optimizer_class.from_float_and_bool_params(
+      float_params, message.bool_params, rate
+  )
+
+
+def _class_of(
+    message: _Proto, callables: Mapping[str, Callable[..., Any]]
+) -> _SpecClass:
+  if message.type in _OPTIMIZER_CLASSES:
+    return _OPTIMIZER_CLASSES[message.type]
+  if message.type == _Proto.CUSTOM and message.custom_type:
+    known = _CUSTOM_CLASSES | dict(callables)
+    if message.custom_type in known:
+      return known[message.custom_type]
+    raise ValueError(
+        f"The optimizer is of the class {message.custom_type}, of which the"
+        " message holds the name only. Pass callables="
+        f"{{{message.custom_type!r}: the class}}."
+    )
+  if message.type in (_Proto.OPTIMIZER_TYPE_UNSPECIFIED, _Proto.CUSTOM):
+    return _optimizer_specs.SGDOptimizerSpec
+  names = map(_Proto.OptimizerType.Name, _OPTIMIZER_CLASSES)
+  raise ValueError(
+      f"Optimizer type {message.type} is not one of those known:"
+      f" {', '.join(names)}. The message was written by another version of the"
+      " package."
+  )
+
+
+def _custom_type(optimizer_class: _SpecClass) -> str:
+  for name, known_class in _CUSTOM_CLASSES.items():
+    if optimizer_class is known_class:
+      return name
+  return f"{optimizer_class.__module__}.{optimizer_class.__qualname__}"
+
+
+def _write_custom(
+    optimizer: _custom_optimizer_spec.CustomOptimizerSpec,
+    tags: _callable_tags.CallableTags,
+    message: pb.CustomOptimizerProto,
+) -> None:
+  message.SetInParent()
+  if optimizer.custom_computation_fn is not None:
+    message.computation_tag = tags.tag(optimizer.custom_computation_fn)
+  if isinstance(optimizer.stablehlo, bytes):
+    message.stablehlo_bytes = optimizer.stablehlo
+  elif optimizer.stablehlo is not None:
+    message.stablehlo_text = optimizer.stablehlo
+  message.slot_initializer_tags.extend(
+      map(tags.tag, optimizer.slot_variable_initializers_tuple)
+  )
+  message.short_name = optimizer.short_name_str
+
+
+def _read_custom(
+    message: pb.CustomOptimizerProto,
+    rate: _learning_rate.LearningRate,
+    callables: Mapping[str, Callable[..., Any]],
+) -> _custom_optimizer_spec.CustomOptimizerSpec:
+  program = message.WhichOneof("stablehlo")
+  return _custom_optimizer_spec.CustomOptimizerSpec(
+      learning_rate=rate,
+      custom_computation_fn=(
+          _function(message.computation_tag, callables)
+          if message.computation_tag
+          else None
+      ),
+      stablehlo=getattr(message, program) if program else None,
+      slot_variable_initializers_tuple=tuple(
+          _function(tag, callables) for tag in message.slot_initializer_tags
+      ),
+      short_name_str=message.short_name,
+  )
+
+
+def _function(
+    tag: str, callables: Mapping[str, Callable[..., Any]]
+) -> Callable[..., Any]:
+  return callables.get(tag, _learning_rate.CallablePlaceholder(tag))
+
+
+def _shortest(value: float) -> float:
+  """The shortest decimal that rounds to a float32: 0.1, not 0.10000000149."""
+  return float(str(np.float32(value)))
+
+
+def _exact(value: float, exact: float | None) -> float:
+  """What was rounded to `value`: `exact`, unless `value` was changed since."""
+  if exact is not None:
+    with np.errstate(over="ignore"):  # Beyond float32 is infinite in both.
+      if np.float32(exact) == np.float32(value):
+        return exact
+  return _shortest(value)
+
+
+def _check_reads_back(
+    optimizer: _optimizer_spec.OptimizerSpec,
+    message: _Proto,
+    tags: _callable_tags.CallableTags,
+) -> None:
+  """Raises ValueError if the message does not hold all of the spec."""
+  callables = {**tags.functions, message.custom_type: type(optimizer)}
+  try:
+    restored = proto_to_optimizer_spec(message, callables)
+  except TypeError as error:
+    restored = error  # The constructor needs more than the message holds.
+  if restored != optimizer:
+    raise ValueError(
+        f"Optimizer {optimizer!r} cannot be written to a proto: it would be"
+        f" read as {restored!r}. Name all of its parameters in _float_params or"
+        f" _bool_params of {type(optimizer).__name__}."
+    )

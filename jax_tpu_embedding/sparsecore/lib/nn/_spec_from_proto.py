@@ -1,0 +1,211 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Prepared specs from the wire format, lib/proto/embedding_spec.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_proto
+from jax_tpu_embedding.sparsecore.lib.nn import _specs
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
+
+
+def feature_specs_from_proto(
+    message: pb.EmbeddingSpecProto,
+    *,
+    initializers: Mapping[str, _specs.CallableTableInitializer] | None = None,
+    callables: Mapping[str, Callable[..., Any]] | None = None,
+) -> list[_specs.FeatureSpec]:
+  """The specs that a message was made from, with their plan.
+
+  Args:
+    message: as create_proto_from_feature_specs made it, or an earlier version.
+    initializers: table name -> initializer, which a message cannot hold.
+      Others have the default of TableSpec.
+    callables: see proto_to_optimizer_spec.
+
+  Returns:
+    The features in the order of the leaves of the tree that was written. Their
+    shapes are tuples. Features of one table share its spec.
+
+  Raises:
+    ValueError: if the message does not describe valid specs, or `initializers`
+      has a table that it does not have.
+  """
+  tables = table_specs_from_proto(
+      message, initializers=initializers, callables=callables
+  )
+  features: list[tuple[int, _specs.FeatureSpec]] = []
+  names = set()
+  for _, table in _tables(message):
+    for feature in table.feature_specs:
+      if feature.feature_name in names:
+        raise ValueError(
+            f"The message has two features {feature.feature_name!r}."
+        )
+      names.add(feature.feature_name)
+      position = (
+          feature.position if feature.HasField("position") else len(features)
+      )
+      spec = _feature(feature, tables[table.table_name])
+      features.append((position, spec))
+  return [spec for _, spec in sorted(features, key=lambda pair: pair[0])]
+
+
+def table_specs_from_proto(
+    message: pb.EmbeddingSpecProto,
+    *,
+    initializers: Mapping[str, _specs.CallableTableInitializer] | None = None,
+    callables: Mapping[str, Callable[..., Any]] | None = None,
+) -> dict[str, _specs.TableSpec]:
+  """The tables of a message by name, in its order, with their plan.
+
+  Arguments and errors are those of feature_specs_from_proto.
+  """
+  initializers = initializers or {}
+  known = [table.table_name for _, table in _tables(message)]
+  unknown = sorted(set(initializers) - set(known))
+  if unknown:
+    raise ValueError(
+        f"initializers has the tables {unknown}, which the message does not"
+        f" have. It has {sorted(known)}."
+    )
+  tables = {}
+  for stack, table in _tables(message):
+    if table.table_name in tables:
+      raise ValueError(f"The message has two tables {table.table_name!r}.")
+    tables[table.table_name] = _table(
+        table,
+        stack,
+        initializers.get(table.table_name, _specs.DEFAULT_INITIALIZER),
+        callables,
+    )
+  _check_stacks(message)
+  return tables
+
+
+def _tables(
+    message: pb.EmbeddingSpecProto,
+) -> Iterator[tuple[pb.StackedTableSpecProto, pb.TableSpecProto]]:
+  for stack in message.stacked_table_specs:
+    for table in stack.table_specs:
+      yield stack, table
+
+
+def _check_stacks(message: pb.EmbeddingSpecProto) -> None:
+  names = set()
+  for stack in message.stacked_table_specs:
+    if stack.stack_name in names:
+      raise ValueError(f"The message has two stacks {stack.stack_name!r}.")
+    names.add(stack.stack_name)
+    # An int64 that says nothing is 0 in proto3.
+    if stack.num_sparsecores <= 0:
+      raise ValueError(
+          f"Stack {stack.stack_name!r}: num_sparsecores must be positive, got"
+          f" {stack.num_sparsecores}."
+      )
+
+
+def _table(
+    message: pb.TableSpecProto,
+    stack: pb.StackedTableSpecProto,
+    initializer: _specs.CallableTableInitializer,
+    callables: Mapping[str, Callable[..., Any]] | None,
+) -> _specs.TableSpec:
+  table = _specs.TableSpec(
+      name=message.table_name,
+      vocabulary_size=message.vocab_size,
+      embedding_dim=message.embedding_dim,
+      initializer=initializer,
+      optimizer=_optimizer_proto.proto_to_optimizer_spec(
+          message.optimizer if message.HasField("optimizer") else None,
+          callables,
+      ),
+      suggested_coo_buffer_size_per_device=_optional(
+          message, "suggested_coo_buffer_size_per_device"
+      ),
+      quantization_config=_quantization(message),
+      _setting_in_stack=_specs.TableSettingInStack(
+          stack_name=stack.stack_name,
+          padded_vocab_size=message.padded_vocab_size,
+          padded_embedding_dim=message.padded_embedding_dim,
+          row_offset_in_shard=message.row_offset_in_shard,
+          shard_rotation=message.shard_rotation,
+          num_shards=stack.num_sparsecores,
+      ),
+      **_unless_default(
+          message,
+          "combiner",
+          "max_ids_per_partition",
+          "max_unique_ids_per_partition",
+      ),
+  )
+  table.stacked_table_spec = _stack(stack, table)
+  return table
+
+
+def _stack(
+    message: pb.StackedTableSpecProto, table: _specs.TableSpec
+) -> _specs.StackedTableSpec:
+  limit = _optional(message, "activation_mem_bytes_limit")
+  return _specs.StackedTableSpec(
+      stack_name=message.stack_name,
+      stack_vocab_size=message.stack_vocab_size,
+      stack_embedding_dim=message.stack_embedding_dim,
+      optimizer=table.optimizer,
+      combiner=table.combiner,
+      total_sample_count=message.total_sample_count,
+      max_ids_per_partition=message.max_ids_per_partition,
+      max_unique_ids_per_partition=message.max_unique_ids_per_partition,
+      activation_mem_bytes_limit=(
+          _specs.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT if limit is None else limit
+      ),
+      suggested_coo_buffer_size_per_device=_optional(
+          message, "suggested_coo_buffer_size_per_device"
+      ),
+      quantization_config=table.quantization_config,
+  )
+
+
+def _feature(
+    message: pb.FeatureSpecProto, table: _specs.TableSpec
+) -> _specs.FeatureSpec:
+  return _specs.FeatureSpec(
+      name=message.feature_name,
+      table_spec=table,
+      input_shape=tuple(message.input_shape),
+      output_shape=tuple(message.output_shape),
+      _id_transformation=_specs.FeatureIdTransformation(
+          row_offset=message.row_offset,
+          col_offset=message.col_offset,
+          col_shift=message.col_shift,
+      ),
+      **_unless_default(message, "out_of_range_ids", "non_finite_weights"),
+  )
+
+
+def _quantization(
+    message: pb.TableSpecProto,
+) -> _specs.QuantizationConfig | None:
+  if not message.HasField("quantization"):
+    return None
+  quantization = message.quantization
+  return _specs.QuantizationConfig(
+      min_value=quantization.min_value,
+      max_value=quantization.max_value,
+      num_buckets=quantization.num_buckets,
+  )
+
+
+def _optional(message: Any, field: str) -> int | None:
+  return getattr(message, field) if message.HasField(field) else None
+
+
+def _unless_default(message: Any, *fields: str) -> dict[str, Any]:
+  """The fields that the message says; 0 and "" stand for the spec's default."""
+  return {f: getattr(message, f) for f in fields if getattr(message, f)}
