@@ -21,6 +21,7 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PLAN_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ namespace jte {
 // Index of a table in Model::tables, of a feature in Model::features.
 using TableIndex = int64_t;
 using FeatureIndex = int64_t;
+
+// Rows of a stack are numbered in int32, and the largest int32 is the padding
+// value.
+inline constexpr int64_t kMaxStackRows = std::numeric_limits<int32_t>::max();
 
 struct Quantization {
   double min_value = 0;

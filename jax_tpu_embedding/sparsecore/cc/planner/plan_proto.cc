@@ -7,7 +7,9 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/planner/explain.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/planner.h"
 #include "jax_tpu_embedding/sparsecore/lib/proto/embedding_spec.pb.h"
 
@@ -62,12 +64,33 @@ Result<Plan> RunStrategy(const Model& model,
     }
     case proto::PlanRequest::kStackAlone:
       return PlanStackAlone(model);
+    case proto::PlanRequest::kExplainStacks:  // not a plan: see MakePlan
     case proto::PlanRequest::STRATEGY_NOT_SET:
       break;
   }
   return InvalidArgument(
       "The plan request names no strategy. Set auto_stack, stack_tables or "
       "stack_alone.");
+}
+
+Result<proto::Plan> Explain(const Model& model,
+                            const proto::ExplainStacks& request) {
+  std::vector<StackQuestion> questions;
+  for (const auto& stack : request.stacks()) {
+    questions.push_back(
+        {.stack_name = stack.stack_name(),
+         .activation_mem_bytes_limit = stack.activation_mem_bytes_limit()});
+  }
+  Result<std::vector<StackReport>> reports = ExplainStacks(model, questions);
+  if (!reports) return std::unexpected(std::move(reports).error());
+  proto::Plan message;
+  for (const StackReport& report : *reports) {
+    proto::StackReport& report_message = *message.add_reports();
+    report_message.set_stack_name(report.stack_name);
+    report_message.set_activation_bytes_per_sc(report.activation_bytes_per_sc);
+    report_message.set_why_apart(report.why_apart);
+  }
+  return message;
 }
 
 }  // namespace
@@ -141,6 +164,9 @@ proto::Plan PlanToProto(const Model& model, const Plan& plan) {
 Result<proto::Plan> MakePlan(const proto::PlanRequest& request) {
   Result<Model> model = ModelFromProto(request);
   if (!model) return std::unexpected(std::move(model).error());
+  if (request.has_explain_stacks()) {
+    return Explain(*model, request.explain_stacks());
+  }
   Result<Plan> plan = RunStrategy(*model, request);
   if (!plan) return std::unexpected(std::move(plan).error());
   return PlanToProto(*model, *plan);

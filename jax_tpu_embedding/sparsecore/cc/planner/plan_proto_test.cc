@@ -122,6 +122,35 @@ TEST(MakePlanTest, CarriesWarningsAndErrors) {
               HasSubstr("Table b is already stacked in group old"));
 }
 
+TEST(MakePlanTest, ExplainsStacks) {
+  proto::PlanRequest request = Request(R"pb(
+    explain_stacks {
+      stacks { stack_name: "b" activation_mem_bytes_limit: 511 }
+      stacks { stack_name: "a" activation_mem_bytes_limit: 512 }
+    })pb");
+  for (proto::Table& table : *request.mutable_tables()) {
+    table.set_is_stacked(true);
+  }
+  const Result<proto::Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.has_value());
+  const proto::Plan expected = Parse<proto::Plan>(R"pb(
+    reports {
+      stack_name: "b"
+      activation_bytes_per_sc: 256
+      why_apart: "With 'a' its activations would take 512 bytes per SparseCore, above the limit of 511."
+    }
+    reports {
+      stack_name: "a"
+      activation_bytes_per_sc: 256
+      why_apart: "It could share a stack with 'b': nobody asked for that, see auto_stack_tables."
+    })pb");
+  EXPECT_EQ(plan->DebugString(), expected.DebugString());
+
+  request.mutable_tables(0)->set_is_stacked(false);
+  EXPECT_THAT(MakePlan(request).error().message,
+              HasSubstr("Table 'a' is in no stack"));
+}
+
 TEST(MakePlanTest, RefusesAnUnknownTableOrNoStrategy) {
   EXPECT_THAT(MakePlan(Request("")).error().message,
               HasSubstr("names no strategy"));

@@ -4,7 +4,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/planner/planner.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -73,7 +72,7 @@ Result<Plan> PlanAutoStack(const Model& model,
       options.rotation.value_or(model.topology.num_sc_per_device);
   const Load capacity{
       .activation_bytes = options.activation_mem_bytes_limit,
-      .rows = std::numeric_limits<int32_t>::max(),
+      .rows = kMaxStackRows,
   };
   const std::vector<Load> loads = TableLoads(model);
 
@@ -108,6 +107,9 @@ Result<Plan> PlanStackTables(const Model& model,
     tables.push_back(*table);
   }
   if (auto ok = ValidateGroup(model, tables, options.stack_name); !ok) {
+    return std::unexpected(ok.error());
+  }
+  if (auto ok = ValidateStackName(model, tables, options.stack_name); !ok) {
     return std::unexpected(ok.error());
   }
 

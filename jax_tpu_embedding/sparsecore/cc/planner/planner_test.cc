@@ -149,6 +149,20 @@ TEST(PlanStackTablesTest, TableStackedAloneCanBeStackedAgain) {
   EXPECT_TRUE(PlanStackTables(model, Named({"a", "b"}, "a")).has_value());
 }
 
+TEST(PlanStackTablesTest, TakesTheLargestBatch) {
+  Model model = ThreeTables();
+  model.features[0].num_samples = 100'000'000;
+  model.features[1].num_samples = 34'217'726;
+  EXPECT_TRUE(PlanStackTables(model, Named({"a", "b"})).has_value());
+}
+
+TEST(PlanStackTablesTest, TakesTheNameOfATableThatIsInAnotherStack) {
+  Model model = ThreeTables();
+  model.tables[2].is_stacked = true;
+  model.tables[2].stack_name = "c_d";
+  EXPECT_TRUE(PlanStackTables(model, Named({"a", "b"}, "c")).has_value());
+}
+
 TEST(PlanStackTablesTest, ChecksInAFixedOrder) {
   Model model = ThreeTables();
   StackTablesOptions options = Named({"a", "a", "b"});
@@ -273,6 +287,29 @@ INSTANTIATE_TEST_SUITE_P(
                       m.tables[1].embedding_dim = -3;
                     },
                     kInvalid, "Table 'b': embedding_dim must be in"},
+        InvalidCase{"columns_beyond_int32_with_padding",
+                    [](Model& m, StackTablesOptions&) {
+                      m.tables[1].embedding_dim = 2'147'483'641;
+                    },
+                    kInvalid, "Table 'b': embedding_dim must be in [1, 214748"},
+        InvalidCase{"rows_of_all_tables_beyond_int32",
+                    [](Model& m, StackTablesOptions&) {
+                      m.tables[0].vocabulary_size = 1'500'000'000;
+                      m.tables[1].vocabulary_size = 1'500'000'000;
+                    },
+                    kInvalid, "Stack 's' would have 3000000000 rows"},
+        InvalidCase{"samples_beyond_26_bits",
+                    [](Model& m, StackTablesOptions&) {
+                      m.features[0].num_samples = 100'000'000;
+                      m.features[1].num_samples = 34'217'727;
+                    },
+                    kInvalid,
+                    "Stack 's' would have 67108864 samples per device "
+                    "(134217727 on 2 devices), and can have at most 67108863"},
+        InvalidCase{"name_of_another_table",
+                    [](Model&, StackTablesOptions& o) { o.stack_name = "c"; },
+                    kInvalid,
+                    "Stack name c cannot be used: it is the name of a table"},
         InvalidCase{"rows_beyond_int32_with_padding",
                     [](Model& m, StackTablesOptions&) {
                       m.tables[1].vocabulary_size = 2'147'483'647;

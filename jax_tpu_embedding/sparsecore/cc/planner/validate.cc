@@ -6,21 +6,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <ostream>
-#include <sstream>
 #include <string>
 #include <unordered_set>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte {
 namespace {
 
-// Rows of a stack are numbered in int32, and the largest int32 is the padding
-// value.
-constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
+// So that a table, which is a stack by itself, can be numbered with padding.
+constexpr int64_t kMaxRows = kMaxStackRows;
+constexpr int64_t kMaxColumns = kMaxStackRows / kAlignment * kAlignment;
 
 // Far above any batch, and low enough that sums over features fit int64.
 constexpr int64_t kMaxSamples = int64_t{1} << 40;
@@ -52,9 +50,9 @@ Result<void> ValidateTable(const Table& table) {
                            "': vocabulary_size must be in [1, ", kMaxRows,
                            "], got ", table.vocabulary_size, ".");
   }
-  if (table.embedding_dim <= 0 || table.embedding_dim > kMaxRows) {
+  if (table.embedding_dim <= 0 || table.embedding_dim > kMaxColumns) {
     return InvalidArgument("Table '", table.name,
-                           "': embedding_dim must be in [1, ", kMaxRows,
+                           "': embedding_dim must be in [1, ", kMaxColumns,
                            "], got ", table.embedding_dim, ".");
   }
   return {};
@@ -73,13 +71,7 @@ Result<void> ValidateFeature(const Feature& feature, int64_t num_tables) {
   return {};
 }
 
-std::ostream& operator<<(std::ostream& out,
-                         const std::optional<Quantization>& quantization) {
-  if (!quantization) return out << "none";
-  return out << quantization->num_buckets << " buckets in ["
-             << quantization->min_value << ", " << quantization->max_value
-             << "]";
-}
+std::string Describe(const std::string& text) { return text; }
 
 // All tables have the same `member`; the error calls it `name`, and shows
 // `description` of the first two that differ.
@@ -92,17 +84,22 @@ Result<void> AllEqual(const Model& model, std::span<const TableIndex> tables,
   for (const TableIndex t : tables) {
     const Table& table = model.tables[t];
     if (table.*member == first.*member) continue;
-    std::ostringstream values;
-    values << first.*description << " and ";
-    values << table.*description;
     return InvalidArgument("Tables ", first.name, " and ", table.name,
-                           " have different ", name, ": ", values.str(),
+                           " have different ", name, ": ",
+                           Describe(first.*description), " and ",
+                           Describe(table.*description),
                            ". They cannot both be in stack ", stack_name, ".");
   }
   return {};
 }
 
 }  // namespace
+
+std::string Describe(const std::optional<Quantization>& quantization) {
+  if (!quantization) return "none";
+  return StrCat(quantization->num_buckets, " buckets in [",
+                quantization->min_value, ", ", quantization->max_value, "]");
+}
 
 Result<void> ValidateModel(const Model& model) {
   if (auto ok = ValidateTopology(model.topology); !ok) return ok;
@@ -180,6 +177,22 @@ Result<void> ValidateGroup(const Model& model,
                   &Table::quantization, &Table::quantization);
 }
 
+Result<void> ValidateStackName(const Model& model,
+                               std::span<const TableIndex> tables,
+                               std::string_view stack_name) {
+  for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
+    const Table& table = model.tables[t];
+    if (table.name == stack_name && table.stack_name == stack_name &&
+        std::ranges::count(tables, t) == 0) {
+      return InvalidArgument(
+          "Stack name ", stack_name, " cannot be used: it is the name of a ",
+          "table that is not in the stack, and that will be a stack of this ",
+          "name when it is prepared. Pass another.");
+    }
+  }
+  return {};
+}
+
 Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks) {
   std::unordered_set<std::string_view> names;
   for (const Stack& stack : stacks) {
@@ -194,6 +207,16 @@ Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks) {
           " rows, padded for ", model.topology.num_scs(),
           " SparseCores; ids are int32, so it can have at most ", kMaxRows,
           ". Use smaller vocabularies, or put fewer tables into the stack.");
+    }
+    const int64_t samples_per_device =
+        CeilDiv(stack.num_samples, model.topology.global_device_count);
+    if (samples_per_device > kMaxSamplesPerDevice) {
+      return InvalidArgument(
+          "Stack '", stack.name, "' would have ", samples_per_device,
+          " samples per device (", stack.num_samples, " on ",
+          model.topology.global_device_count,
+          " devices), and can have at most ", kMaxSamplesPerDevice,
+          ". Use a smaller batch, or put fewer tables into the stack.");
     }
   }
   return {};

@@ -7,7 +7,9 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
 
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -26,9 +28,19 @@ Result<void> ValidateGroup(const Model& model,
                            std::span<const TableIndex> tables,
                            std::string_view stack_name);
 
-// The rows of each stack can be numbered in int32, and names are unique, also
-// among the stacks that `model` has already.
+// `stack_name` will not be the name of another stack as soon as all tables are
+// stacked. For names that the user chose: those made of names of tables may be
+// that of a table too, if it is in a larger stack.
+Result<void> ValidateStackName(const Model& model,
+                               std::span<const TableIndex> tables,
+                               std::string_view stack_name);
+
+// The rows of each stack can be numbered in int32, the samples of a device in
+// 26 bits, and names are unique.
 Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks);
+
+// As messages show it.
+std::string Describe(const std::optional<Quantization>& quantization);
 
 }  // namespace jte
 

@@ -9,6 +9,7 @@ and one of apply, which stores it. Nothing is stored when planning fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def prepare_feature_specs_for_training(
   """Gives every table that is in no stack yet a stack of its own, in place.
 
   Tables that are stacked already stay as they are, so a second call changes
-  nothing.
+  nothing. They must have been stacked for the same number of SparseCores,
+  together with all their features.
 
   Args:
     feature_specs: a tree of FeatureSpecs.
@@ -51,11 +53,28 @@ def prepare_feature_specs_for_training(
   Raises:
     ValueError: if a spec is invalid.
   """
+  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
   plan = _planner.plan_stack_alone(
       feature_specs,
       global_device_count=global_device_count,
-      num_sc_per_device=hardware.resolve_num_sc_per_device(num_sc_per_device),
+      num_sc_per_device=num_sc_per_device,
   )
+  stacked = [
+      feature
+      for feature in jax.tree.leaves(feature_specs)
+      if feature.table_spec.is_stacked()
+  ]
+  check_planned_for(
+      [feature.table_spec for feature in stacked],
+      global_device_count * num_sc_per_device,
+  )
+  for feature in stacked:
+    if feature._id_transformation is None:
+      raise ValueError(
+          f"Feature {feature.name!r} was not there when its table"
+          f" {feature.table_spec.name!r} was stacked, so the stack has no place"
+          " for its samples. Stack or prepare all features together."
+      )
   apply(plan, feature_specs)
 
 
@@ -206,6 +225,33 @@ def get_stacked_table_specs(
   return stacks
 
 
+def prepared_features(
+    feature_specs: Any, num_shards: int
+) -> list[_specs.FeatureSpec]:
+  """The features in flattened order, once it is certain that ids can be used.
+
+  Args:
+    feature_specs: a tree of FeatureSpecs.
+    num_shards: SparseCores of the job.
+
+  Raises:
+    ValueError: if two features have one name, or a table is not stacked, or was
+      planned for another number of shards.
+  """
+  features = jax.tree.leaves(feature_specs)
+  # One loop over plain attributes: it runs for every batch.
+  tables = {}
+  for feature in features:
+    table = feature.table_spec
+    tables[table.name] = table
+    if not table.is_stacked():
+      get_stacked_table_specs(features)  # raises
+  if len({feature.name for feature in features}) < len(features):
+    get_table_specs(features)  # raises
+  _check_planned_for(tables.values(), num_shards)
+  return features
+
+
 def check_planned_for(table_specs: Any, num_shards: int) -> None:
   """Checks that tables were planned for this many shards.
 
@@ -219,7 +265,13 @@ def check_planned_for(table_specs: Any, num_shards: int) -> None:
   Raises:
     ValueError: if a table was planned for another number.
   """
-  for table in jax.tree.leaves(table_specs):
+  _check_planned_for(jax.tree.leaves(table_specs), num_shards)
+
+
+def _check_planned_for(
+    tables: Iterable[_specs.TableSpec], num_shards: int
+) -> None:
+  for table in tables:
     planned = table.setting_in_stack.num_shards
     if planned is not None and planned != num_shards:
       raise ValueError(

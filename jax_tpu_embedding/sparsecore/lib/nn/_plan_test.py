@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from unittest import mock
 
@@ -168,6 +169,27 @@ class PrepareTest(absltest.TestCase):
     before = copy.deepcopy(features)
     _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
     self.assertEqual(repr(features), repr(before))
+
+  def test_stacks_of_another_topology_raise(self):
+    features = _features()
+    _plan.stack_tables(features, ["a", "b"], 2, 2)
+    with self.assertRaisesRegex(
+        ValueError, "'a' was prepared for 4 SparseCores in all, .* with 8"
+    ):
+      _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    self.assertFalse(features["fc"].table_spec.is_stacked())
+
+  def test_features_that_come_later_raise(self):
+    features = _features()
+    _plan.stack_tables(features, ["a", "b"], **_TOPOLOGY)
+    features["late"] = dataclasses.replace(
+        features["fa"], name="late", _id_transformation=None
+    )
+    with self.assertRaisesRegex(
+        ValueError, "'late' was not there when its table 'a' was stacked"
+    ):
+      _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    self.assertFalse(features["fc"].table_spec.is_stacked())
 
   @mock.patch.dict(os.environ, JAX_TPU_EMBEDDING_NUM_SC_PER_DEVICE="3")
   def test_default_sparsecores_are_those_of_the_device(self):

@@ -28,6 +28,9 @@ from jax_tpu_embedding.sparsecore.lib.proto import planner_pb2
 # Stack name, samples of the stack in a global batch -> limit.
 LimitsCallable = Callable[[str, int], int]
 
+# Limits are counted in int32.
+_MAX_LIMIT = 2**31 - 1
+
 
 def get_default_limits(name: str, batch_size: int) -> int:
   """The limit of any stack if the user sets none: 256."""
@@ -140,6 +143,31 @@ def plan_stack_alone(
   )
 
 
+def explain(
+    feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
+) -> dict[str, planner_pb2.StackReport]:
+  """What the planner says about the stacks that the tables are in now.
+
+  Returns:
+    Stack name -> report, in the order in which features first name them.
+
+  Raises:
+    AssertionError: if a table is not stacked.
+    ValueError: if a spec is invalid.
+  """
+  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  stacks = {}
+  for table in _tables(feature_specs).values():
+    stack = table.stacked_table_spec
+    stacks[stack.stack_name] = stack.activation_mem_bytes_limit
+  request.explain_stacks.SetInParent()
+  for stack_name, limit in stacks.items():
+    request.explain_stacks.stacks.add(
+        stack_name=stack_name, activation_mem_bytes_limit=limit
+    )
+  return {report.stack_name: report for report in _ask(request).reports}
+
+
 def stack_name_of(
     table_names: Sequence[str],
     use_short_stack_names: bool = True,
@@ -169,9 +197,21 @@ def _tables(feature_specs: Any) -> dict[str, _specs.TableSpec]:
 
 
 def _check_same_table(a: _specs.TableSpec, b: _specs.TableSpec) -> None:
-  """Two specs of one name must describe one table."""
+  """Two specs of one name must describe one table, in one state."""
   if a is b:
     return
+  states = [
+      f"in stack {t.stacked_table_spec.stack_name!r}"
+      if t.is_stacked()
+      else "in no stack"
+      for t in (a, b)
+  ]
+  if states[0] != states[1]:
+    raise ValueError(
+        f"Table {a.name!r} has two specs, of which one is {states[0]} and the"
+        f" other {states[1]}. Give the features one spec, or stack and prepare"
+        " them all together."
+    )
   for field in dataclasses.fields(_specs.TableSpec):
     # Initializers are closures, which differ even if made by the same call.
     if not field.compare or field.name == "initializer":
@@ -273,12 +313,7 @@ def _to_stack(
     limit = getattr(limits, field)(stack.stack_name, stack.total_sample_count)
     if len(members) == 1:
       limit = getattr(first, field)
-    elif limit <= 0 or limit != int(limit):
-      raise ValueError(
-          f"Stack {stack.stack_name!r}: {field} must be a positive integer, but"
-          f" the function that sets it returned {limit}."
-      )
-    chosen[field] = int(limit)
+    chosen[field] = _checked_limit(stack.stack_name, field, limit)
   return _specs.StackedTableSpec(
       stack_name=stack.stack_name,
       stack_vocab_size=stack.stack_vocab_size,
@@ -290,6 +325,21 @@ def _to_stack(
       quantization_config=first.quantization_config,
       **chosen,
   )
+
+
+def _checked_limit(stack_name: str, field: str, limit: Any) -> int:
+  # Numbers of NumPy and JAX, and 64.0, are integers; True and "64" are not.
+  try:
+    is_integer = not isinstance(limit, bool | str) and int(limit) == limit
+  except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
+    is_integer = False
+  if not is_integer or not 0 < limit <= _MAX_LIMIT:
+    raise ValueError(
+        f"Stack {stack_name!r}: {field} must be an integer in [1,"
+        f" {_MAX_LIMIT}], but its table or the function that sets it says"
+        f" {limit!r}."
+    )
+  return int(limit)
 
 
 def _ignored_limits(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import math
+import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import _planner
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
 
 # Two devices with four SparseCores each.
 _TOPOLOGY = dict(global_device_count=2, num_sc_per_device=4)
@@ -160,11 +163,26 @@ class PlanAutoStackTest(parameterized.TestCase):
     # A stack of one table has the limits of its table.
     self.assertEqual(plan.stacks["d"].max_ids_per_partition, 256)
 
-  @parameterized.parameters(0, -8, 1.5)
+  @parameterized.parameters(64, 64.0, np.int64(64), (np.array(64),))
+  def test_limit_may_be_any_integer(self, limit):
+    plan = _planner.plan_auto_stack(
+        _three_features(),
+        **_TOPOLOGY,
+        limits=_planner.StackLimits(
+            max_unique_ids_per_partition=lambda name, samples: limit
+        ),
+    )
+    chosen = plan.stacks["a_b_c"].max_unique_ids_per_partition
+    self.assertEqual((chosen, type(chosen)), (64, int))
+
+  @parameterized.parameters(
+      0, -8, 1.5, math.nan, math.inf, None, "64", True, 2**31, 8j, ([8, 8],)
+  )
   def test_limit_must_be_a_positive_integer(self, limit):
     with self.assertRaisesRegex(
         ValueError,
-        f"'a_b_c': max_ids_per_partition must be a positive .* {limit}",
+        r"'a_b_c': max_ids_per_partition must be an integer in \[1, 2147483647"
+        rf"\], .* says {re.escape(repr(limit))}",
     ):
       _planner.plan_auto_stack(
           _three_features(),
@@ -232,6 +250,26 @@ class PlanRequestTest(parameterized.TestCase):
     ):
       _planner.plan_stack_alone(specs, **_TOPOLOGY)
 
+  def test_specs_of_one_name_in_different_states_raise(self):
+    stacked = [_feature("f", _table("t"), 16), _feature("h", _table("u"), 16)]
+    plan = _planner.plan_stack_tables(stacked, ["t", "u"], **_TOPOLOGY)
+    stacked[0].table_spec.setting_in_stack = plan.settings["t"]
+    stacked[0].table_spec.stacked_table_spec = plan.stacks["t_u"]
+    with self.assertRaisesRegex(
+        ValueError,
+        "'t' has two specs, .* one is in stack 't_u' and the other in no stack",
+    ):
+      _planner.plan_stack_alone(
+          [stacked[0], _feature("g", _table("t"), 16)], **_TOPOLOGY
+      )
+
+  def test_too_many_samples_raise(self):
+    specs = [_feature("f", _table("t"), 2**27)]
+    with self.assertRaisesRegex(
+        ValueError, "'t' would have 67108864 samples per device"
+    ):
+      _planner.plan_stack_alone(specs, **_TOPOLOGY)
+
   def test_features_of_one_name_raise(self):
     specs = [_feature("f", _table("t"), 16), _feature("f", _table("u"), 16)]
     with self.assertRaisesRegex(ValueError, "f is already defined"):
@@ -264,6 +302,12 @@ class PlanStackTablesTest(absltest.TestCase):
   def test_unknown_table_raises_key_error(self):
     with self.assertRaisesRegex(KeyError, "no feature has a table called z"):
       _planner.plan_stack_tables(_three_features(), ["a", "z"], **_TOPOLOGY)
+
+  def test_name_of_another_table_raises(self):
+    with self.assertRaisesRegex(ValueError, "name c cannot be used"):
+      _planner.plan_stack_tables(
+          _three_features(), ["a", "b"], **_TOPOLOGY, stack_name="c"
+      )
 
   def test_no_table_raises(self):
     with self.assertRaisesRegex(ValueError, "has no tables"):

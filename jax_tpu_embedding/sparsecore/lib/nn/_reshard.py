@@ -1,25 +1,27 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Values of tables to values of stacks, and back.
+"""Values of tables to values of stacks, and back, for specs.
 
-A table [V, D] becomes a block [num_shards, R, D'] of its stack: padded to
-R * num_shards rows and D' columns, row i in shard i mod num_shards, and the
-shards rotated. A stack is its blocks one below the other.
+Arrays of NumPy are rearranged on the host, those of JAX where they are.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
+from collections.abc import Sequence
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
+from jax_tpu_embedding.sparsecore.lib.nn import _stack_placement
+from jax_tpu_embedding.sparsecore.lib.nn import _stack_values
+import numpy as np
+
+_DTYPE = np.dtype(np.float32)
 
 
 def stack_and_shard_tables(
@@ -30,10 +32,13 @@ def stack_and_shard_tables(
 ) -> dict[str, _specs.Nested[jax.Array]]:
   """The stacks that hold the given tables.
 
+  Takes no more memory than one stack beside arguments and results. Stacks of
+  sharded arrays are sharded by rows likewise.
+
   Args:
     table_specs: a tree of stacked or prepared tables.
     tables: the same tree with, for each table, a tree of arrays [V, D]: its
-      values, or values and slots.
+      values, or values and slots. They are left as they are.
     num_shards: SparseCores of the job.
     pad_value: of rows and columns beyond a table's. Rows of a stack that belong
       to none of the given tables are 0.
@@ -52,16 +57,16 @@ def stack_and_shard_tables(
   values = structure.flatten_up_to(tables)
   stacks = collections.defaultdict(list)
   for spec, value in zip(specs, values):
-    stacks[spec.setting_in_stack.stack_name].append((spec, value))
+    stacks[spec.stacked_table_spec.stack_name].append((spec, value))
 
   stacked = {}
   for stack_name, members in stacks.items():
     members.sort(key=lambda m: m[0].setting_in_stack.row_offset_in_shard)
     member_specs, member_values = zip(*members)
-    _check_layout(member_specs, num_shards)
+    placement = _stack_placement.from_specs(member_specs, num_shards)
     stacked[stack_name] = jax.tree.map(
-        lambda *arrays, specs=member_specs: _stack(
-            specs, arrays, num_shards, pad_value
+        lambda *arrays, placement=placement: _stack(
+            placement, arrays, pad_value
         ),
         *member_values,
     )
@@ -75,10 +80,14 @@ def unshard_and_unstack_tables(
 ) -> _specs.Nested[jax.Array]:
   """The tables in the given stacks: the inverse of stack_and_shard_tables.
 
+  Takes no memory of the size of a stack beside arguments and results. Tables
+  are sharded by rows as their stack, or not at all if its devices cannot share
+  their rows equally.
+
   Args:
     table_specs: a tree of stacked or prepared tables.
     stacked_tables: stack name -> a tree of arrays, [num_shards, rows, columns]
-      or with the first two dimensions joined.
+      or with the first two dimensions joined. They are left as they are.
     num_shards: SparseCores of the job.
 
   Returns:
@@ -90,118 +99,73 @@ def unshard_and_unstack_tables(
     ValueError: if a stack is missing, has another shape than its spec says, or
       was planned for another number of shards.
   """
+  specs, structure = jax.tree.flatten(table_specs)
+  stacks = collections.defaultdict(list)
+  for i, spec in enumerate(specs):
+    stacks[spec.stacked_table_spec.stack_name].append(i)
 
-  def unstack(spec: _specs.TableSpec) -> Any:
-    stack = spec.stacked_table_spec
-    if stack.stack_name not in stacked_tables:
+  tables: list[Any] = [None] * len(specs)
+  for stack_name, members in stacks.items():
+    if stack_name not in stacked_tables:
       raise ValueError(
-          f"Table {spec.name!r}: stacked_tables lacks its stack"
-          f" {stack.stack_name!r}. It has {', '.join(stacked_tables)}."
+          f"Table {specs[members[0]].name!r}: stacked_tables lacks its stack"
+          f" {stack_name!r}. It has {', '.join(stacked_tables)}."
       )
-    _check_layout([spec], num_shards)
-    return jax.tree.map(
-        lambda array: _unstack(spec, array, num_shards),
-        stacked_tables[stack.stack_name],
+    members.sort(key=lambda i: specs[i].setting_in_stack.row_offset_in_shard)
+    placement = _stack_placement.from_specs(
+        [specs[i] for i in members], num_shards
     )
-
-  return jax.tree.map(unstack, table_specs)
+    leaves, entry = jax.tree.flatten(stacked_tables[stack_name])
+    by_leaf = [_unstack(placement, leaf) for leaf in leaves]
+    for position, i in enumerate(members):
+      tables[i] = jax.tree.unflatten(
+          entry, [tables_of_leaf[position] for tables_of_leaf in by_leaf]
+      )
+  return jax.tree.unflatten(structure, tables)
 
 
 def _stack(
-    specs: tuple[_specs.TableSpec, ...],
-    arrays: tuple[jax.typing.ArrayLike, ...],
-    num_shards: int,
+    placement: _stack_placement.StackPlacement,
+    arrays: Sequence[jax.typing.ArrayLike],
     pad_value: float,
 ) -> jax.Array:
   """One array of a stack from those of its tables, by ascending row offset."""
-  stack = specs[0].stacked_table_spec
-  blocks = []
-  end = 0  # rows of a shard that `blocks` cover
-
-  def fill(start: int) -> None:
-    if start > end:
-      shape = (num_shards, start - end, stack.stack_embedding_dim)
-      blocks.append(jnp.zeros(shape, jnp.float32))
-
-  for spec, array in zip(specs, arrays):
-    fill(spec.setting_in_stack.row_offset_in_shard)
-    blocks.append(shard_table(spec, array, num_shards, pad_value))
-    end = spec.setting_in_stack.row_offset_in_shard + blocks[-1].shape[1]
-  fill(stack.stack_vocab_size // num_shards)
-  return jnp.concatenate(blocks, axis=1)
-
-
-def shard_table(
-    spec: _specs.TableSpec,
-    array: jax.typing.ArrayLike,
-    num_shards: int,
-    pad_value: float,
-) -> jax.Array:
-  """f32[V, D] to the table's block, f32[num_shards, R, D']."""
-  array = jnp.asarray(array, jnp.float32)
-  expected = (spec.vocabulary_size, spec.embedding_dim)
-  if array.shape != expected:
-    raise ValueError(
-        f"Table {spec.name!r}: expected an array of shape {expected}, got"
-        f" {array.shape}."
+  on_device = any(isinstance(array, jax.Array) for array in arrays)
+  arrays = [(jnp if on_device else np).asarray(array) for array in arrays]
+  for table, array in zip(placement.tables, arrays):
+    expected = (table.vocabulary_size, table.embedding_dim)
+    if array.shape != expected:
+      raise ValueError(
+          f"Table {table.name!r}: expected an array of shape {expected}, got"
+          f" {array.shape}."
+      )
+  if on_device:
+    return _stack_values.stack_on_device(
+        placement, arrays, pad_value, _DTYPE, is_flat=False
     )
-  setting = spec.setting_in_stack
-  padding = (
-      (0, setting.padded_vocab_size - spec.vocabulary_size),
-      (0, setting.padded_embedding_dim - spec.embedding_dim),
+  return jnp.asarray(
+      _stack_values.stack_on_host(placement, arrays, pad_value, _DTYPE)
   )
-  padded = jnp.pad(array, padding, constant_values=pad_value)
-  sharded = padded.reshape(-1, num_shards, padded.shape[1]).swapaxes(0, 1)
-  return jnp.roll(sharded, setting.shard_rotation, axis=0)
 
 
 def _unstack(
-    spec: _specs.TableSpec, array: jax.typing.ArrayLike, num_shards: int
-) -> jax.Array:
-  """A table, f32[V, D], from its stack."""
-  stack = spec.stacked_table_spec
-  setting = spec.setting_in_stack
-  array = jnp.asarray(array, jnp.float32)
-  rows_in_shard = stack.stack_vocab_size // num_shards
-  shape = (num_shards, rows_in_shard, stack.stack_embedding_dim)
-  flat_shape = (num_shards * rows_in_shard, stack.stack_embedding_dim)
-  if array.shape not in (shape, flat_shape):
+    placement: _stack_placement.StackPlacement, stack: jax.typing.ArrayLike
+) -> Sequence[jax.Array]:
+  """The tables of placement.tables from one array of their stack."""
+  on_device = isinstance(stack, jax.Array)
+  stack = stack if on_device else np.asarray(stack)
+  flat = (placement.num_rows, placement.embedding_dim)
+  shape = (placement.num_shards, placement.rows_in_shard, flat[1])
+  if stack.shape not in (shape, flat):
     raise ValueError(
-        f"Stack {stack.stack_name!r}: expected an array of shape {shape} or"
-        f" {flat_shape}, got {array.shape}."
+        f"Stack {placement.name!r}: expected an array of shape {shape} or"
+        f" {flat}, got {stack.shape}."
     )
-  start = setting.row_offset_in_shard
-  block = array.reshape(shape)[
-      :, start : start + setting.padded_vocab_size // num_shards
-  ]
-  sharded = jnp.roll(block, -setting.shard_rotation, axis=0)
-  padded = sharded.swapaxes(0, 1).reshape(-1, shape[-1])
-  return padded[: spec.vocabulary_size, : spec.embedding_dim]
-
-
-def _check_layout(
-    specs: list[_specs.TableSpec] | tuple[_specs.TableSpec, ...],
-    num_shards: int,
-) -> None:
-  """Raises ValueError unless tables fit into their stack, cut into shards.
-
-  Args:
-    specs: tables of one stack, by ascending row offset.
-    num_shards: SparseCores of the job.
-  """
-  stack = specs[0].stacked_table_spec
-  multiple = constants.ALIGNMENT * num_shards
-  end = 0
-  for spec in specs:
-    setting = spec.setting_in_stack
-    rows = layout.round_up(spec.vocabulary_size, multiple)
-    start = setting.row_offset_in_shard
-    fits = start >= end and rows == setting.padded_vocab_size
-    end = start + rows // num_shards
-    if not fits or end > stack.stack_vocab_size // num_shards:
-      raise ValueError(
-          f"Table {spec.name!r} in stack {stack.stack_name!r} was not planned"
-          f" for {num_shards} shards: {setting}, {stack.stack_vocab_size} rows"
-          " in the stack. Pass the number of SparseCores (devices x"
-          " num_sc_per_device) that the specs were prepared for."
+  if on_device:
+    return _stack_values.unstack_on_device(placement, stack, _DTYPE)
+  return [
+      jnp.asarray(table)
+      for table in _stack_values.unstack_on_host(
+          placement, stack.reshape(shape), _DTYPE
       )
+  ]

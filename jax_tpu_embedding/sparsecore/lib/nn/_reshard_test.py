@@ -22,6 +22,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("deterministic")
 
+jax.config.update("jax_num_cpu_devices", 4)
+
+P = jax.sharding.PartitionSpec
+
 
 def _features(shapes):
   """One feature per table; shapes: table name -> (rows, columns)."""
@@ -51,6 +55,16 @@ def _stacked(shapes, devices, num_sc_per_device):
 def _rows(first, shape):
   """A table whose row i is filled with first + i."""
   return np.repeat(first + np.arange(shape[0])[:, None], shape[1], axis=1)
+
+
+def _mesh(axis_type):
+  """Two devices by two."""
+  axis_type = getattr(jax.sharding.AxisType, axis_type)
+  return jax.make_mesh((2, 2), ("x", "y"), axis_types=(axis_type,) * 2)
+
+
+def _put(array, mesh, spec):
+  return jax.device_put(array, jax.sharding.NamedSharding(mesh, spec))
 
 
 class StackAndShardTest(parameterized.TestCase):
@@ -115,13 +129,20 @@ class StackAndShardTest(parameterized.TestCase):
           "other_number_of_shards",
           {"a": np.zeros((10, 2)), "b": np.zeros((17, 3))},
           4,
-          "was not planned for 4 shards",
+          "'a' was prepared for 2 SparseCores in all, and is used with 4",
       ),
   )
   def test_tables_that_do_not_fit_raise(self, tables, num_shards, message):
     specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
     with self.assertRaisesRegex(ValueError, message):
       _reshard.stack_and_shard_tables(specs, tables, num_shards)
+
+  def test_table_given_twice_raises(self):
+    spec = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)["b"]
+    with self.assertRaisesRegex(
+        ValueError, "'b' in .* starts at row 8 of each shard, where table 'b'"
+    ):
+      _reshard.stack_and_shard_tables([spec, spec], [np.zeros((17, 3))] * 2, 2)
 
   def test_unprepared_tables_raise(self):
     specs = _plan.get_table_specs(_features({"a": (10, 2)}))
@@ -147,10 +168,108 @@ class UnshardAndUnstackTest(parameterized.TestCase):
 
   def test_tables_planned_for_other_shards_raise(self):
     specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
-    with self.assertRaisesRegex(ValueError, "was not planned for 3 shards"):
+    with self.assertRaisesRegex(
+        ValueError, "was prepared for 2 .* used with 3"
+    ):
       _reshard.unshard_and_unstack_tables(
           specs, {"a_b": np.zeros((3, 16, 8))}, 3
       )
+
+  def test_tables_without_slots_have_trees_without_slots(self):
+    specs = _stacked({"a": (8, 8)}, 1, 1)
+    self.assertEqual(
+        _reshard.unshard_and_unstack_tables(specs, {"a": ()}, 1), {"a": ()}
+    )
+
+  @parameterized.named_parameters(
+      ("numpy", lambda array, columns: array),
+      ("one_device", lambda array, columns: jnp.asarray(array)),
+      (
+          "another_device",
+          lambda array, columns: jax.device_put(array, jax.devices()[2]),
+      ),
+      (
+          "mesh",
+          lambda array, columns: _put(array, _mesh("Auto"), P("x", columns)),
+      ),
+      (
+          "explicit_mesh",
+          lambda array, columns: _put(
+              array, _mesh("Explicit"), P("x", columns)
+          ),
+      ),
+      (
+          "replicated",
+          lambda array, columns: _put(array, _mesh("Auto"), P()),
+      ),
+  )
+  def test_arrays_may_be_anywhere(self, put):
+    shapes = {"a": (40, 6), "b": (24, 8), "c": (16, 2)}
+    specs = _stacked(shapes, 2, 3)
+    tables = {
+        name: np.random.default_rng(0).standard_normal(shape, np.float32)
+        for name, shape in shapes.items()
+    }
+    expected = _reshard.stack_and_shard_tables(specs, tables, 6)["a_b_c"]
+    # Columns over the second axis of the mesh: 2 divides all of them.
+    given = {name: put(table, "y") for name, table in tables.items()}
+    (stack,) = _reshard.stack_and_shard_tables(specs, given, 6).values()
+    np.testing.assert_array_equal(stack, expected)
+    back = _reshard.unshard_and_unstack_tables(specs, {"a_b_c": stack}, 6)
+    jax.tree.map(np.testing.assert_array_equal, back, tables)
+    if isinstance(given["a"], jax.Array):
+      self.assertEqual(stack.devices(), given["a"].devices())
+      for name in shapes:
+        self.assertTrue(
+            back[name].sharding.is_equivalent_to(given[name].sharding, 2)
+        )
+
+  @parameterized.parameters("Auto", "Explicit")
+  def test_meshes_set_by_the_user_do_not_matter(self, axis_type):
+    specs = _stacked({"a": (40, 8), "b": (24, 8)}, 2, 2)
+    tables = {"a": _rows(0, (40, 8)), "b": _rows(100, (24, 8))}
+    expected = _reshard.stack_and_shard_tables(specs, tables, 4)["a_b"]
+    with jax.set_mesh(_mesh("Explicit")):
+      given = jax.tree.map(
+          lambda table: _put(table, _mesh(axis_type), P("x")), tables
+      )
+      stack = _reshard.stack_and_shard_tables(specs, given, 4)["a_b"]
+      back = _reshard.unshard_and_unstack_tables(specs, {"a_b": stack}, 4)
+    np.testing.assert_array_equal(stack, expected)
+    self.assertEqual(stack.sharding.spec, P("x", None, None))
+    jax.tree.map(np.testing.assert_array_equal, back, tables)
+
+  def test_rows_that_devices_cannot_share_are_on_all_of_them(self):
+    specs = _stacked({"a": (17, 8)}, 1, 2)
+    stack = _put(np.zeros((32, 8)), _mesh("Auto"), P("x"))
+    back = _reshard.unshard_and_unstack_tables(specs, {"a": stack}, 2)["a"]
+    self.assertEqual(back.shape, (17, 8))
+    self.assertTrue(back.sharding.is_fully_replicated)
+
+  def test_order_of_the_tree_does_not_matter(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    tables = {"a": _rows(0, (10, 2)), "b": _rows(100, (17, 3))}
+    expected = _reshard.stack_and_shard_tables(specs, tables, 2)
+    # Stacks begin with a.
+    reverse = [specs["b"], specs["a"]]
+    got = _reshard.stack_and_shard_tables(
+        reverse, [tables["b"], tables["a"]], 2
+    )
+    np.testing.assert_array_equal(got["a_b"], expected["a_b"])
+    back = _reshard.unshard_and_unstack_tables(reverse, got, 2)
+    np.testing.assert_array_equal(back[0], tables["b"])
+    np.testing.assert_array_equal(back[1], tables["a"])
+
+  def test_can_be_traced(self):
+    specs = _stacked({"a": (10, 2), "b": (17, 3)}, 1, 2)
+    tables = {"a": _rows(0, (10, 2)), "b": _rows(100, (17, 3))}
+
+    @jax.jit
+    def there_and_back(tables):
+      stacks = _reshard.stack_and_shard_tables(specs, tables, 2)
+      return _reshard.unshard_and_unstack_tables(specs, stacks, 2)
+
+    jax.tree.map(np.testing.assert_array_equal, there_and_back(tables), tables)
 
   @hypothesis.given(
       st.lists(
@@ -159,20 +278,34 @@ class UnshardAndUnstackTest(parameterized.TestCase):
           max_size=4,
       ),
       st.integers(1, 3),
-      st.integers(1, 3),
+      st.integers(1, 5),
       st.booleans(),
+      st.booleans(),
+      st.sampled_from((np.float32, np.float64, np.float16, np.int64)),
       st.booleans(),
   )
   def test_undoes_stacking(
-      self, shapes, devices, num_sc_per_device, is_flat, is_list
+      self,
+      shapes,
+      devices,
+      num_sc_per_device,
+      is_flat,
+      is_list,
+      dtype,
+      on_device,
   ):
     shapes = {f"t{i}": shape for i, shape in enumerate(shapes)}
     specs = _stacked(shapes, devices, num_sc_per_device)
     rng = np.random.default_rng(0)
     tables = {
-        name: rng.standard_normal(shape, np.float32)
+        # Every other row and column of a larger array: not contiguous.
+        name: (100 * rng.standard_normal((2 * shape[0], 2 * shape[1]))).astype(
+            dtype
+        )[::2, ::2]
         for name, shape in shapes.items()
     }
+    if on_device:
+      tables = jax.tree.map(jnp.asarray, tables)
     if is_list:
       specs, tables = list(specs.values()), list(tables.values())
     num_shards = devices * num_sc_per_device
@@ -182,8 +315,14 @@ class UnshardAndUnstackTest(parameterized.TestCase):
           name: stack.reshape(-1, stack.shape[-1])
           for name, stack in stacks.items()
       }
+    if not on_device:
+      stacks = jax.tree.map(np.asarray, stacks)
     back = _reshard.unshard_and_unstack_tables(specs, stacks, num_shards)
-    jax.tree.map(np.testing.assert_array_equal, back, tables)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a, b.astype(np.float32)),
+        back,
+        tables,
+    )
     # Nothing but the tables is in the stacks.
     (stack,) = stacks.values()
     self.assertEqual(

@@ -15,6 +15,8 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _planner
 from jax_tpu_embedding.sparsecore.lib.nn import _reshard
+from jax_tpu_embedding.sparsecore.lib.nn import _reshard_protos
+from jax_tpu_embedding.sparsecore.lib.nn import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
 from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
 
@@ -26,13 +28,23 @@ Shape = tuple[int, ...]
 StackedTableSpec = _specs.StackedTableSpec
 TableSpec = _specs.TableSpec
 
+compute_physical_row_ids = _row_ids.compute_physical_row_ids
 get_default_limits = _planner.get_default_limits
+get_row_ids_in_stacked_table = _row_ids.get_row_ids_in_stacked_table
+get_row_ids_in_stacked_tables = _row_ids.get_row_ids_in_stacked_tables
+stack_and_shard_feature_tables = _reshard_protos.stack_and_shard_feature_tables
 stack_and_shard_tables = _reshard.stack_and_shard_tables
 stack_tables = _plan.stack_tables
 unshard_and_unstack_tables = _reshard.unshard_and_unstack_tables
+unstack_and_unshard_stacked_tables = (
+    _reshard_protos.unstack_and_unshard_stacked_tables
+)
 
 _get_stack_name = _planner.stack_name_of
 _next_largest_multiple = layout.round_up
+_unstack_and_unshard_stacked_table = (
+    _reshard_protos.unstack_and_unshard_stacked_table
+)
 
 
 def auto_stack_tables(
@@ -154,33 +166,6 @@ def compute_table_to_setting_in_stack(
           table_names, sizes, positions
       )
   }
-
-
-def compute_physical_row_ids(
-    num_sparse_cores: int,
-    stack_vocab_size: int,
-    shard_rotation: int,
-    row_offset_in_shard: int,
-    row_ids: ArrayLike,
-) -> ArrayLike:
-  """The rows of a stacked array that hold the given rows of a table.
-
-  Rows of the array are numbered shard by shard. Works on ints and on NumPy and
-  JAX arrays, also inside jit; does not check that the rows exist.
-
-  >>> compute_physical_row_ids(4, 100, 1, 10, 5)
-  61
-
-  Args:
-    num_sparse_cores: SparseCores of the job, the number of shards.
-    stack_vocab_size: rows of the stack.
-    shard_rotation: of the table.
-    row_offset_in_shard: of the table.
-    row_ids: rows of the table.
-  """
-  shard = (row_ids % num_sparse_cores + shard_rotation) % num_sparse_cores
-  local_row = row_ids // num_sparse_cores + row_offset_in_shard
-  return shard * (stack_vocab_size // num_sparse_cores) + local_row
 
 
 def _split_groups_by_memory_limit(

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _planner
+from jax_tpu_embedding.sparsecore.lib.nn import _row_ids
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 import numpy as np
@@ -142,6 +144,58 @@ class PhysicalRowIdsTest(parameterized.TestCase):
     )
 
 
+class RowIdsOfMessagesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    # Tables a: 10 x 2 and b: 17 x 3 on one device with two SparseCores.
+    features = _features("a", "b")
+    for feature, (rows, columns) in zip(features, ((10, 2), (17, 3))):
+      feature.table_spec.vocabulary_size = rows
+      feature.table_spec.embedding_dim = columns
+    table_stacking.stack_tables(features, ["a", "b"], 1, 2)
+    self.message = embedding_proto_utils.create_proto_from_feature_specs(
+        features, 1, 2
+    )
+
+  def test_of_one_table(self):
+    (stack,) = self.message.stacked_table_specs
+    self.assertEqual(
+        table_stacking.get_row_ids_in_stacked_table(
+            stack, stack.table_specs[1], [0, 1, 2, 16]
+        ),
+        [8, 32, 9, 16],
+    )
+
+  def test_of_several_tables(self):
+    self.assertEqual(
+        table_stacking.get_row_ids_in_stacked_tables(
+            self.message, {"b": [0, 1], "a": [9], "z": [5]}
+        ),
+        {"a_b": [28, 8, 32]},
+    )
+    self.assertEqual(
+        table_stacking.get_row_ids_in_stacked_tables(self.message, {}), {}
+    )
+
+  @parameterized.parameters(17, -1)
+  def test_rows_that_a_table_lacks_raise(self, row):
+    with self.assertRaisesRegex(
+        ValueError, f"'b': there is no row {row}, rows .* from 0 to 16"
+    ):
+      table_stacking.get_row_ids_in_stacked_tables(
+          self.message, {"a": [0], "b": [3, row]}
+      )
+
+  def test_unstacks_one_stack(self):
+    (stack,) = self.message.stacked_table_specs
+    tables = table_stacking._unstack_and_unshard_stacked_table(
+        jnp.arange(48.0)[:, None] * jnp.ones(8), stack
+    )
+    self.assertEqual(tables["a"].shape, (10, 2))
+    np.testing.assert_array_equal(tables["b"][:3, 0], [8, 32, 9])
+
+
 class StackingTest(parameterized.TestCase):
 
   def test_auto_stack_tables_takes_a_rotation(self):
@@ -187,7 +241,7 @@ class StackingTest(parameterized.TestCase):
     )
 
   def test_examples_in_docstrings(self):
-    for module in (table_stacking, _planner):
+    for module in (_row_ids, _planner):
       result = doctest.testmod(module)
       self.assertGreater(result.attempted, 0)
       self.assertEqual(result.failed, 0)

@@ -1,0 +1,172 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/planner/explain.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <unordered_map>
+
+#include "jax_tpu_embedding/sparsecore/cc/planner/pack.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
+#include "jax_tpu_embedding/sparsecore/cc/planner/validate.h"
+
+namespace jte {
+namespace {
+
+// What decides whether two stacks could be one.
+struct Summary {
+  std::string_view name;
+  int64_t activation_mem_bytes_limit = 0;
+  const Table* first = nullptr;
+  int64_t num_tables = 0;
+  int64_t width = 0;
+  Load load;
+};
+
+int64_t SaturatingAdd(int64_t a, int64_t b) {
+  int64_t sum;
+  if (__builtin_add_overflow(a, b, &sum)) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return sum;
+}
+
+Result<std::vector<Summary>> Summarize(const Model& model,
+                                       std::span<const StackQuestion> stacks) {
+  std::vector<Summary> summaries;
+  std::unordered_map<std::string_view, size_t> index_of_name;
+  for (const StackQuestion& stack : stacks) {
+    index_of_name.emplace(stack.stack_name, summaries.size());
+    summaries.push_back(
+        {.name = stack.stack_name,
+         .activation_mem_bytes_limit = stack.activation_mem_bytes_limit,
+         .load = {}});
+  }
+  const std::vector<Load> loads = TableLoads(model);
+  for (size_t t = 0; t < model.tables.size(); ++t) {
+    const Table& table = model.tables[t];
+    const auto index = index_of_name.find(table.stack_name);
+    if (!table.is_stacked || index == index_of_name.end()) {
+      return InvalidArgument("Table '", table.name,
+                             "' is in no stack. Prepare its features first.");
+    }
+    Summary& stack = summaries[index->second];
+    if (stack.first == nullptr) stack.first = &table;
+    ++stack.num_tables;
+    stack.width = std::max(stack.width, PaddedEmbeddingDim(table));
+    stack.load.rows = SaturatingAdd(stack.load.rows, loads[t].rows);
+    stack.load.activation_bytes =
+        SaturatingAdd(stack.load.activation_bytes, loads[t].activation_bytes);
+  }
+  for (const Summary& stack : summaries) {
+    if (stack.first == nullptr) {
+      return InvalidArgument("Stack '", stack.name, "' has no tables.");
+    }
+  }
+  return summaries;
+}
+
+// "16 columns instead of 8", ...: how `other` differs from `stack`.
+std::vector<std::string> Differences(const Summary& stack,
+                                     const Summary& other) {
+  const Table& a = *stack.first;
+  const Table& b = *other.first;
+  std::vector<std::string> differences;
+  if (other.width != stack.width) {
+    differences.push_back(
+        StrCat(other.width, " columns instead of ", stack.width));
+  }
+  if (b.optimizer_id != a.optimizer_id) {
+    differences.push_back(
+        StrCat("optimizer ", b.optimizer, " instead of ", a.optimizer));
+  }
+  if (b.combiner != a.combiner) {
+    differences.push_back(
+        StrCat("combiner ", b.combiner, " instead of ", a.combiner));
+  }
+  if (b.quantization != a.quantization) {
+    differences.push_back(StrCat("quantization ", Describe(b.quantization),
+                                 " instead of ", Describe(a.quantization)));
+  }
+  return differences;
+}
+
+std::string Join(const std::vector<std::string>& parts) {
+  std::string joined;
+  for (const std::string& part : parts) {
+    if (!joined.empty()) joined += ", ";
+    joined += part;
+  }
+  return joined;
+}
+
+// Why `stack` is not one with `other`, which is alike; empty if nothing
+// prevents it.
+std::string WhyTooMuch(const Summary& stack, const Summary& other) {
+  const int64_t rows = SaturatingAdd(stack.load.rows, other.load.rows);
+  if (rows > kMaxStackRows) {
+    return StrCat("With '", other.name, "' it would have ", rows,
+                  " rows, and ids are int32.");
+  }
+  const int64_t bytes =
+      SaturatingAdd(stack.load.activation_bytes, other.load.activation_bytes);
+  if (bytes > stack.activation_mem_bytes_limit) {
+    return StrCat("With '", other.name, "' its activations would take ", bytes,
+                  " bytes per SparseCore, above the limit of ",
+                  stack.activation_mem_bytes_limit, ".");
+  }
+  return {};
+}
+
+std::string WhyApart(std::span<const Summary> stacks, size_t index) {
+  const Summary& stack = stacks[index];
+  if (stacks.size() == 1) {
+    return stack.num_tables == 1 ? "It is the only table."
+                                 : "All tables are in it.";
+  }
+
+  const Summary* closest = nullptr;
+  std::vector<std::string> fewest;
+  std::string too_much;
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    if (i == index) continue;
+    const Summary& other = stacks[i];
+    std::vector<std::string> differences = Differences(stack, other);
+    if (differences.empty()) {
+      std::string reason = WhyTooMuch(stack, other);
+      if (reason.empty()) {
+        return StrCat("It could share a stack with '", other.name,
+                      "': nobody asked for that, see auto_stack_tables.");
+      }
+      if (too_much.empty()) too_much = std::move(reason);
+    }
+    if (closest == nullptr || differences.size() < fewest.size()) {
+      closest = &other;
+      fewest = std::move(differences);
+    }
+  }
+  if (!too_much.empty()) return too_much;
+  return StrCat("No other stack is alike. The closest, '", closest->name,
+                "', has ", Join(fewest), ".");
+}
+
+}  // namespace
+
+Result<std::vector<StackReport>> ExplainStacks(
+    const Model& model, std::span<const StackQuestion> stacks) {
+  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  Result<std::vector<Summary>> summaries = Summarize(model, stacks);
+  if (!summaries) return std::unexpected(summaries.error());
+  std::vector<StackReport> reports;
+  for (size_t i = 0; i < summaries->size(); ++i) {
+    const Summary& stack = (*summaries)[i];
+    reports.push_back({.stack_name = std::string(stack.name),
+                       .activation_bytes_per_sc = stack.load.activation_bytes,
+                       .why_apart = WhyApart(*summaries, i)});
+  }
+  return reports;
+}
+
+}  // namespace jte
