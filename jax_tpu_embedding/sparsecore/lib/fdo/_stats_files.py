@@ -1,0 +1,227 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Statistics in files: names, keys, and how those of all processes combine."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from collections.abc import Mapping
+import dataclasses
+import os
+import pathlib
+import re
+import time
+from typing import BinaryIO
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.fdo import fdo_client
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
+
+Stats = embedding.SparseDenseMatmulInputStats
+
+# Key, i.e. table and suffix -> i64[n] or i64[] for each record.
+History = dict[str, list[np.ndarray]]
+
+# By suffix, in the order in which keys are matched with them.
+_FIELDS = {
+    field.metadata["suffix"]: field.name for field in dataclasses.fields(Stats)
+}
+
+
+class FileFDOClient(fdo_client.FDOClient):
+  """Files of one format in a directory that all processes share.
+
+  Each process publishes files of its own; the latest of each one counts.
+  Not for several threads.
+  """
+
+  # Of the file names.
+  extension: str
+
+  def __init__(
+      self, base_dir: str | os.PathLike[str], retain_history: bool = True
+  ):
+    """Makes a client without records.
+
+    Args:
+      base_dir: an existing directory.
+      retain_history: whether every record is kept. If not, only the largest
+        value of each statistic is, and `load` returns one value of each.
+    """
+    self._base_dir = pathlib.Path(base_dir)
+    self._retain_history = retain_history
+    self._history: History = {}
+
+  @abc.abstractmethod
+  def _write(self, file: BinaryIO, history: History) -> None:
+    """Writes the records of each key."""
+
+  @abc.abstractmethod
+  def _read(self, file: BinaryIO) -> History:
+    """Reads what `_write` has written; raises anything if it is not that."""
+
+  def record(self, data: Stats) -> None:
+    """Adds the statistics of a batch, as integers.
+
+    Raises:
+      ValueError: if a statistic has another length than in earlier records, or
+        is not a number.
+    """
+    new = _flatten(data)
+    for key, records in new.items():
+      _check_same_length(key, records, "this record", self._history)
+    for key, records in new.items():
+      self._history.setdefault(key, []).extend(records)
+    if not self._retain_history:
+      self._history = _largest(self._history)
+
+  def publish(self) -> None:
+    """Writes a file with all records of this process.
+
+    Other processes see all of it or nothing.
+    """
+    name = f"fdo_stats_{jax.process_index()}_{time.time_ns()}.{self.extension}"
+    # Not a name that `load` looks at.
+    unfinished = self._base_dir / f".{name}.unfinished"
+    try:
+      with open(unfinished, "xb") as file:
+        self._write(file, self._history)
+      os.replace(unfinished, self._base_dir / name)
+    finally:
+      unfinished.unlink(missing_ok=True)
+
+  def load(self) -> Stats:
+    """The statistics of the latest file of each process.
+
+    They also replace what this client has recorded.
+
+    Returns:
+      Of one process, with `retain_history`: what it recorded, i64[records, n],
+      or i64[n] of one record. Otherwise i64[n], the largest of all processes
+      and records; drop counters likewise tell of the batch of a process that
+      dropped most.
+
+    Raises:
+      FileNotFoundError: if there is no file.
+      ValueError: for a file that was not published by such a client, and for
+        statistics of different lengths.
+    """
+    paths = self._latest_paths()
+    if not paths:
+      raise FileNotFoundError(
+          f"No file fdo_stats_<process>_<time>.{self.extension} in"
+          f" {self._base_dir}. Publish statistics there first."
+      )
+    history: History = {}
+    for path in paths:
+      for key, records in self._read_file(path).items():
+        _check_same_length(key, records, str(path), history)
+        history.setdefault(key, []).extend(records)
+    if len(paths) > 1 or not self._retain_history:
+      history = _largest(history)
+    self._history = history
+    return _unflatten(history)
+
+  def _latest_paths(self) -> list[pathlib.Path]:
+    """The latest file of each process."""
+    latest: dict[int, tuple[int, pathlib.Path]] = {}
+    for path in self._base_dir.iterdir():
+      match = re.fullmatch(
+          rf"fdo_stats_(\d+)_(\d+)\.{self.extension}", path.name
+      )
+      if match:
+        process, published_at = map(int, match.groups())
+        found = (published_at, path)
+        latest[process] = max(latest.get(process, found), found)
+    return [latest[process][1] for process in sorted(latest)]
+
+  def _read_file(self, path: pathlib.Path) -> History:
+    with open(path, "rb") as file:
+      try:
+        history = self._read(file)
+        for key, records in history.items():
+          _split_key(key)
+          if not records or any(record.ndim > 1 for record in records):
+            raise ValueError(f"{key} is not a list of records.")
+          _check_same_length(key, records, "a record", {key: records[:1]})
+      except OSError:
+        raise
+      except Exception as error:  # whatever the bytes made of the reader
+        reason = str(error).rstrip(".")
+        raise ValueError(
+            f"{path} is not a file of statistics: {reason}. Remove it, and"
+            " publish again."
+        ) from error
+    return history
+
+
+def stack(records: list[np.ndarray]) -> np.ndarray:
+  """i64[records, n], or the record itself if there is only one."""
+  return records[0] if len(records) == 1 else np.vstack(records)
+
+
+def unstack(array: np.ndarray) -> list[np.ndarray]:
+  """The records of an array that `stack` made."""
+  return list(array) if array.ndim > 1 else [array]
+
+
+def _largest(history: Mapping[str, list[np.ndarray]]) -> History:
+  return {
+      key: [np.max(np.vstack(records), axis=0)]
+      for key, records in history.items()
+  }
+
+
+def _flatten(stats: Stats) -> History:
+  return {
+      table + suffix: unstack(_to_int64(table + suffix, value))
+      for suffix, field in _FIELDS.items()
+      for table, value in getattr(stats, field).items()
+  }
+
+
+def _unflatten(history: History) -> Stats:
+  fields = {name: {} for name in _FIELDS.values()}
+  for key, records in history.items():
+    table, suffix = _split_key(key)
+    fields[_FIELDS[suffix]][table] = stack(records)
+  return Stats(**fields)
+
+
+def _split_key(key: str) -> tuple[str, str]:
+  for suffix in _FIELDS:
+    if key.endswith(suffix):
+      return key.removesuffix(suffix), suffix
+  raise ValueError(
+      f"Key {key!r} does not end like a statistic: {', '.join(_FIELDS)}."
+  )
+
+
+def _to_int64(key: str, value: np.ndarray | int | float) -> np.ndarray:
+  array = np.asarray(value)
+  is_numbers = array.dtype.kind in "iuf" and np.all(np.isfinite(array))
+  if not is_numbers or array.ndim > 2:
+    raise ValueError(
+        f"{key} must be finite numbers, at most 2-D, got {value!r}."
+    )
+  # A buffer size that was split over SparseCores may have a fraction.
+  return np.ceil(array).astype(np.int64)
+
+
+def _check_same_length(
+    key: str,
+    records: Iterable[np.ndarray],
+    origin: str,
+    earlier: Mapping[str, list[np.ndarray]],
+) -> None:
+  for record in records:
+    expected = earlier[key][0].size if key in earlier else record.size
+    if record.size != expected:
+      raise ValueError(
+          f"{key} has {record.size} values in {origin}, and {expected} before."
+          " Statistics of different numbers of devices do not combine: use"
+          " another directory for each."
+      )

@@ -1,0 +1,328 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every client in the same tests."""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import hypothesis
+from hypothesis import strategies as st
+from jax_tpu_embedding.sparsecore.lib.fdo import csv_file_fdo_client
+from jax_tpu_embedding.sparsecore.lib.fdo import fdo_client
+from jax_tpu_embedding.sparsecore.lib.fdo import file_fdo_client
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
+
+NPZ = file_fdo_client.NPZFileFDOClient
+CSV = csv_file_fdo_client.CSVFileFDOClient
+
+FIELDS = dataclasses.fields(embedding.SparseDenseMatmulInputStats)
+
+# Among them names that end like a statistic, and that CSV must quote.
+table_names = st.sampled_from(
+    [
+        "t",
+        "a_max_unique_ids",
+        "_max_ids",
+        "a_id_drop_counters",
+        'a, "b"\r\n',
+        "Ü",
+    ]
+)
+
+
+def stats(**fields):
+  baseline = dict(max_ids_per_partition={}, max_unique_ids_per_partition={})
+  return embedding.SparseDenseMatmulInputStats(**(baseline | fields))
+
+
+def max_ids(*values):
+  return stats(max_ids_per_partition={"t": np.array(values, np.int32)})
+
+
+@st.composite
+def batches(draw):
+  """Statistics of one to four batches of a job."""
+  lengths = {
+      (field.name, table): draw(st.integers(0, 3))
+      for field in FIELDS
+      for table in draw(st.sets(table_names, max_size=3))
+  }
+
+  def batch():
+    fields = {field.name: {} for field in FIELDS}
+    for (field, table), length in lengths.items():
+      # A number for length 0, as drop counters are.
+      value = draw(
+          st.integers(0, 2**40)
+          if length == 0
+          else st.lists(
+              st.integers(0, 2**31 - 1), min_size=length, max_size=length
+          )
+      )
+      fields[field][table] = value if length == 0 else np.array(value)
+    return embedding.SparseDenseMatmulInputStats(**fields)
+
+  return [batch() for _ in range(draw(st.integers(1, 4)))]
+
+
+class FDOClientTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.dir = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+  def publish(self, client, process, *records):
+    for record in records:
+      client.record(record)
+    with mock.patch("jax.process_index", return_value=process):
+      client.publish()
+
+  def file_of(self, client_class, name, *records):
+    """Publishes records under a name that the test chooses."""
+    with tempfile.TemporaryDirectory() as other:
+      self.publish(client_class(other), 0, *records)
+      (path,) = pathlib.Path(other).iterdir()
+      return path.rename(self.dir / f"{name}.{client_class.extension}")
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_is_a_client(self, client_class):
+    self.assertIsInstance(client_class(str(self.dir)), fdo_client.FDOClient)
+
+  @parameterized.parameters(NPZ, CSV)
+  @hypothesis.settings(derandomize=True, deadline=None, max_examples=30)
+  @hypothesis.given(records=batches())
+  def test_round_trip_of_every_field(self, client_class, records):
+    with tempfile.TemporaryDirectory() as directory:
+      self.publish(client_class(directory), 0, *records)
+      loaded = client_class(directory).load()
+    for field in FIELDS:
+      got = getattr(loaded, field.name)
+      self.assertEqual(set(got), set(getattr(records[0], field.name)))
+      for table, values in got.items():
+        self.assertEqual(values.dtype, np.int64)
+        expected = [getattr(record, field.name)[table] for record in records]
+        np.testing.assert_array_equal(
+            np.atleast_2d(values), np.vstack(expected)
+        )
+
+  @parameterized.parameters(NPZ, CSV)
+  @hypothesis.settings(derandomize=True, deadline=None, max_examples=30)
+  @hypothesis.given(first=batches())
+  def test_processes_combine_to_the_largest(self, client_class, first):
+    second = first[::-1] + first[:1]
+    with tempfile.TemporaryDirectory() as directory:
+      self.publish(client_class(directory), 0, *first)
+      self.publish(client_class(directory), 1, *second)
+      loaded = client_class(directory).load()
+    for field in FIELDS:
+      for table, values in getattr(loaded, field.name).items():
+        rows = [getattr(record, field.name)[table] for record in first + second]
+        np.testing.assert_array_equal(values, np.max(np.vstack(rows), axis=0))
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_one_process_loads_its_history(self, client_class):
+    self.publish(client_class(self.dir), 0, max_ids(1, 5), max_ids(4, 2))
+    np.testing.assert_array_equal(
+        client_class(self.dir).load().max_ids_per_partition["t"],
+        [[1, 5], [4, 2]],
+    )
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_without_history_only_the_largest_is_kept(self, client_class):
+    client = client_class(self.dir, retain_history=False)
+    self.publish(client, 0, max_ids(1, 5), max_ids(4, 2))
+    for retain_history in (False, True):
+      np.testing.assert_array_equal(
+          client_class(self.dir, retain_history)
+          .load()
+          .max_ids_per_partition["t"],
+          [4, 5],
+      )
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_without_history_a_history_loads_as_its_largest(self, client_class):
+    self.publish(client_class(self.dir), 0, max_ids(1, 5), max_ids(4, 2))
+    loaded = client_class(self.dir, retain_history=False).load()
+    np.testing.assert_array_equal(loaded.max_ids_per_partition["t"], [4, 5])
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_latest_file_of_each_process_counts(self, client_class):
+    for name, values in (
+        ("fdo_stats_0_5", (100, 100)),
+        ("fdo_stats_0_40", (1, 9)),
+        ("fdo_stats_0_4", (100, 100)),
+        ("fdo_stats_1_3", (7, 2)),
+        ("fdo_stats_10_3", (0, 20)),
+        # Not names of published files.
+        ("fdo_stats_x_9", (100, 100)),
+        ("my_fdo_stats_2_9", (100, 100)),
+        (".fdo_stats_2_9", (100, 100)),
+    ):
+      self.file_of(client_class, name, max_ids(*values))
+    loaded = client_class(self.dir).load()
+    np.testing.assert_array_equal(loaded.max_ids_per_partition["t"], [7, 20])
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_loaded_statistics_replace_the_recorded_ones(self, client_class):
+    self.publish(client_class(self.dir), 0, max_ids(1, 5))
+    client = client_class(self.dir)
+    client.record(max_ids(9, 9))
+    client.load()
+    self.publish(client, 0, max_ids(2, 2))
+    np.testing.assert_array_equal(
+        client.load().max_ids_per_partition["t"], [[1, 5], [2, 2]]
+    )
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_nothing_recorded_loads_as_nothing(self, client_class):
+    self.publish(client_class(self.dir), 0)
+    self.assertEqual(client_class(self.dir).load(), stats())
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_nothing_published_is_an_error(self, client_class):
+    with self.assertRaisesRegex(FileNotFoundError, f"in {self.dir}. Publish"):
+      client_class(self.dir).load()
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_fractions_are_rounded_up(self, client_class):
+    # 161 cells on 4 SparseCores need 41 each.
+    needed = stats()
+    needed.set_required_buffer_size_per_device("t", 161, 4)
+    self.publish(client_class(self.dir), 0, needed)
+    loaded = client_class(self.dir).load()
+    self.assertEqual(loaded.get_required_buffer_size_per_device("t"), 164)
+
+  @parameterized.parameters(
+      ([1, 2, 3], "t_max_ids has 3 values in this record, and 2 before"),
+      ([float("nan"), 1], "t_max_ids must be finite numbers"),
+      ([float("inf"), 1], "t_max_ids must be finite numbers"),
+      (["a", "b"], "t_max_ids must be finite numbers"),
+      ([[[1, 2]]], "t_max_ids must be .* at most 2-D"),
+  )
+  def test_bad_records_change_nothing(self, values, message):
+    client = NPZ(self.dir)
+    client.record(max_ids(1, 2))
+    bad = stats(
+        max_ids_per_partition={"new": np.array([1]), "t": np.array(values)}
+    )
+    with self.assertRaisesRegex(ValueError, message):
+      client.record(bad)
+    self.publish(client, 0)
+    self.assertEqual(client.load().max_ids_per_partition.keys(), {"t"})
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_processes_of_different_lengths_are_named(self, client_class):
+    self.publish(client_class(self.dir), 0, max_ids(1, 2))
+    self.publish(client_class(self.dir), 1, max_ids(1, 2, 3, 4))
+    with self.assertRaisesRegex(
+        ValueError,
+        "t_max_ids has 4 values in .*fdo_stats_1_.* and 2 before.*another"
+        " directory",
+    ):
+      client_class(self.dir).load()
+
+  @parameterized.named_parameters(
+      ("npz_empty", NPZ, b"", ""),
+      ("npz_garbage", NPZ, b"garbage", ""),
+      ("npz_zip_of_nothing_known", NPZ, b"PK\3\4garbage", ""),
+      ("csv_empty", CSV, b"", "first line is not 'key,values'"),
+      ("csv_header", CSV, b"a,b\n", "first line is not 'key,values'"),
+      ("csv_columns", CSV, b"key,values\nt_max_ids\n", ""),
+      ("csv_number", CSV, b"key,values\nt_max_ids,1 x\n", "'x'"),
+      ("csv_bytes", CSV, b"key,values\n\xff\n", ""),
+      ("csv_key", CSV, b"key,values\nt_nothing,1\n", "'t_nothing'.*_max_ids"),
+      (
+          "csv_lengths",
+          CSV,
+          b"key,values\nt_max_ids,1\nt_max_ids,1 2\n",
+          "has 2 values in a record, and 1 before",
+      ),
+  )
+  def test_foreign_files_are_named(self, client_class, content, reason):
+    path = self.dir / f"fdo_stats_0_1.{client_class.extension}"
+    path.write_bytes(content)
+    with self.assertRaisesRegex(
+        ValueError,
+        f"(?s){path} is not a file of statistics: .*{reason}.*Remove it",
+    ):
+      client_class(self.dir).load()
+
+  @parameterized.named_parameters(
+      ("key", {"t_nothing": np.array([1])}, "'t_nothing'"),
+      ("floats", {"t_max_ids": np.array([1.0])}, "float64"),
+      ("objects", {"t_max_ids": np.array([{}])}, "allow_pickle"),
+      ("no_records", {"t_max_ids": np.zeros((0, 2), int)}, "not a list"),
+      ("three_axes", {"t_max_ids": np.zeros((2, 2, 2), int)}, "not a list"),
+  )
+  def test_foreign_archives_are_named(self, arrays, reason):
+    path = self.dir / "fdo_stats_0_1.npz"
+    np.savez(path, **arrays)
+    with self.assertRaisesRegex(ValueError, f"{path} is not .*{reason}"):
+      NPZ(self.dir).load()
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_a_file_appears_when_it_is_complete(self, client_class):
+    seen_while_writing = []
+
+    class Watched(client_class):
+
+      def _write(self, file, history):
+        super()._write(file, history)
+        seen_while_writing.extend(self._latest_paths())
+
+    self.publish(Watched(self.dir), 0, max_ids(1, 2))
+    self.assertEmpty(seen_while_writing)
+    self.assertLen(os.listdir(self.dir), 1)
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_a_write_that_fails_leaves_no_file(self, client_class):
+
+    class FullDisk(client_class):
+
+      def _write(self, file, history):
+        raise OSError("disk full")
+
+    with self.assertRaisesRegex(OSError, "disk full"):
+      FullDisk(self.dir).publish()
+    self.assertEmpty(os.listdir(self.dir))
+
+  def test_csv_is_what_the_format_says(self):
+    record = stats(
+        max_ids_per_partition={"t": np.array([1, 5])}, id_drop_counters={"t": 3}
+    )
+    self.publish(CSV(self.dir), 0, record, max_ids(4, 2))
+    (path,) = self.dir.iterdir()
+    self.assertRegex(path.name, r"^fdo_stats_0_\d{19}\.csv$")
+    self.assertEqual(
+        path.read_text().splitlines(),
+        [
+            "key,values",
+            "t_max_ids,1 5",
+            "t_max_ids,4 2",
+            "t_id_drop_counters,3",
+        ],
+    )
+
+  def test_archive_is_what_the_format_says(self):
+    record = stats(
+        max_ids_per_partition={"t": np.array([1, 5])}, id_drop_counters={"t": 3}
+    )
+    self.publish(NPZ(self.dir), 0, record, max_ids(4, 2))
+    (path,) = self.dir.iterdir()
+    self.assertRegex(path.name, r"^fdo_stats_0_\d{19}\.npz$")
+    with np.load(path) as arrays:
+      arrays = dict(arrays)
+    np.testing.assert_equal(
+        arrays, {"t_max_ids": [[1, 5], [4, 2]], "t_id_drop_counters": 3}
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()
