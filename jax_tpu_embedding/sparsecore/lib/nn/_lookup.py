@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import functools
-import math
 from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
@@ -31,6 +31,7 @@ def tpu_sparse_dense_matmul(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
     perform_unstacking: bool = True,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> Any:
   """Looks up one device's samples: `sum over ids of gain * table row`.
 
@@ -47,6 +48,7 @@ def tpu_sparse_dense_matmul(
     num_sc_per_device: SparseCores per device; default: that of the inputs.
     enable_minibatching: whether the inputs were preprocessed with it.
     perform_unstacking: False returns the activations of whole stacks.
+    feature_stacking_strategy: that of the preprocessing.
 
   Returns:
     The tree of `feature_specs` with activations f32[*output_shape], where the
@@ -93,6 +95,7 @@ def tpu_sparse_dense_matmul(
       feature_specs,
       topology.global_device_count,
       topology.num_sc_per_device,
+      feature_stacking_strategy=feature_stacking_strategy,
   )
 
 
@@ -101,17 +104,18 @@ def unstack_embedding_activations(
     feature_specs: Any,
     global_device_count: int,
     num_sc_per_device: int,
+    *,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> Any:
   """Cuts the activations of stacks into those of features.
-
-  In a stack's activations each SparseCore's samples follow one another, those
-  of all features of the stack together.
 
   Args:
     activations: stack name -> f32[device_batch, D].
     feature_specs: the prepared specs, any tree.
     global_device_count: devices of the job.
     num_sc_per_device: SparseCores per device.
+    feature_stacking_strategy: which samples each SparseCore has; the module
+      _feature_stacking.py has the picture.
 
   Returns:
     The tree of `feature_specs` with f32[*output_shape], the batch divided by
@@ -121,6 +125,12 @@ def unstack_embedding_activations(
     ValueError: if an output is wider than its table, or a batch cannot be split
       evenly over the SparseCores.
   """
+  num_runs = _feature_stacking.runs_per_device(
+      _feature_stacking.feature_stacking_strategy_to_enum(
+          feature_stacking_strategy
+      ),
+      num_sc_per_device,
+  )
 
   def unstack(feature: embedding_spec.FeatureSpec) -> jax.Array:
     stacked = activations[feature.table_spec.setting_in_stack.stack_name]
@@ -131,40 +141,18 @@ def unstack_embedding_activations(
           f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
           f" table {feature.table_spec.name!r}."
       )
-    span = sample_span(feature, global_device_count, num_sc_per_device)
+    span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
     if stacked.shape[0] % num_sc_per_device:
       raise ValueError(
           f"Feature {feature.name!r}: the stack has {stacked.shape[0]} samples"
           f" on a device, which {num_sc_per_device} SparseCores cannot share"
           " evenly."
       )
-    per_sc = stacked.reshape(num_sc_per_device, -1, *stacked.shape[1:])
-    samples = per_sc[:, span]
+    runs = stacked.reshape(num_runs, -1, *stacked.shape[1:])
+    samples = runs[:, span]
     if stacked.ndim == 2:  # one-dimensional tables have no columns to cut
       samples = samples[:, :, :width]
     batch = feature.output_shape[0] // global_device_count
     return samples.reshape(batch, *feature.output_shape[1:])
 
   return jax.tree.map(unstack, feature_specs)
-
-
-def sample_span(
-    feature: embedding_spec.FeatureSpec,
-    global_device_count: int,
-    num_sc_per_device: int,
-) -> slice:
-  """Where a feature's samples are among those of one SparseCore in its stack.
-
-  Raises:
-    ValueError: if the samples cannot be split evenly over the SparseCores.
-  """
-  num_scs = global_device_count * num_sc_per_device
-  num_samples = math.prod(feature.output_shape[:-1])
-  if num_samples % num_scs:
-    raise ValueError(
-        f"Feature {feature.name!r}: the {num_samples} samples of output_shape"
-        f" {feature.output_shape} must be divisible by {num_scs}"
-        f" ({global_device_count} devices x {num_sc_per_device} SparseCores)."
-    )
-  start = feature.id_transformation.row_offset // num_scs
-  return slice(start, start + num_samples // num_scs)

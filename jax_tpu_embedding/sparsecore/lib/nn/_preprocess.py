@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _samples
@@ -18,6 +20,8 @@ from jax_tpu_embedding.sparsecore.lib.nn import _stats
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
+
+OutputPool = converter.OutputPool
 
 
 def preprocess_sparse_dense_matmul_input(
@@ -34,20 +38,37 @@ def preprocess_sparse_dense_matmul_input(
     batch_number: int = 0,
     enable_minibatching: bool = False,
     all_reduce_interface: Any | None = None,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    num_threads: int | None = None,
+    output_pool: OutputPool | None = None,
 ) -> tuple[_inputs.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
   """Converts this process's part of a batch to the buffers of its devices.
 
   Runs on the host with NumPy arrays, releases the interpreter lock while it
-  works, and may be called from several threads at once. The result depends on
-  the arguments alone, not on the number of threads.
+  works, and may be called from several threads at once. The result depends
+  neither on the number of threads nor on the form that the ids come in.
 
   Args:
     features: the tree of `feature_specs` with the ids of each feature, samples
-      in device order: an integer array [samples, valency], or a 1-D object
-      array of integer rows (ragged). A feature with one vector per position may
-      also have the shape of its positions.
-    features_weights: the same tree with a weight per id, or None for ones.
-    feature_specs: prepared specs, any tree.
+      in device order. For each feature one of
+
+      * an integer array [samples, valency] or [samples], with any strides; a
+        feature with one vector per position may also have the shape of its
+        positions;
+      * a 1-D object array of integer rows;
+      * a tuple (values, row_splits): sample r has the ids
+        values[row_splits[r] : row_splits[r + 1]];
+      * a sparse tensor, that is an object with `indices` [n, 2] of (sample,
+        position), `values` [n] and `dense_shape`; entries of a sample in the
+        order in which they come;
+      * a SciPy sparse array [samples, vocabulary_size], whose columns are ids
+        and whose values are their weights;
+      * a pyarrow array of integer lists.
+
+    features_weights: the same tree with a weight per id, in the form of the
+      ids, or None for ones.
+    feature_specs: prepared specs, any tree. Their `out_of_range_ids` and
+      `non_finite_weights` say what to do with such ids and weights.
     local_device_count: devices of this process.
     global_device_count: devices of all processes.
     num_sc_per_device: SparseCores per device; default: as JAX's first device.
@@ -55,9 +76,21 @@ def preprocess_sparse_dense_matmul_input(
     has_leading_dimension: return [devices, size] arrays instead of flat ones.
     allow_id_dropping: drop and count the ids beyond the limits of a stack,
       instead of raising.
-    batch_number: names the batch in reductions between hosts.
-    enable_minibatching: let a batch take several passes.
-    all_reduce_interface: how hosts agree on the number of minibatches.
+    batch_number: names the batch in reductions between hosts; each number at
+      most once.
+    enable_minibatching: let a batch that exceeds the limits take several
+      passes.
+    all_reduce_interface: how hosts agree on minibatches, from
+      get_all_reduce_interface. Needed for minibatching with several processes.
+    feature_stacking_strategy: "SPLIT_THEN_STACK", where each SparseCore gets a
+      part of every feature, or "STACK_THEN_SPLIT", where the features of a
+      stack follow one another and each SparseCore gets an equal part of the
+      whole. Lookup and update need the same.
+    num_threads: how many threads work; default: one per CPU, or what the
+      environment variable SPARSECORE_INPUT_PREPROCESSING_THREADS says if that
+      is less. They end with the call.
+    output_pool: where the buffers' memory comes from, and returns to when they
+      are no longer used; default: new memory for each call.
 
   Returns:
     The buffers, and what they needed.
@@ -66,14 +99,15 @@ def preprocess_sparse_dense_matmul_input(
     ValueError: for bad arguments or data, and for ids beyond the limits of a
       stack without `allow_id_dropping`.
     TypeError: for ids that are not integers.
-    NotImplementedError: with `enable_minibatching`.
+    RuntimeError: when the reduction between hosts fails.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-  _structure.assert_same_structure(
+  ids = _structure.flatten_like(
       features, feature_specs, "features", "feature_specs"
   )
+  weights = None
   if features_weights is not None:
-    _structure.assert_same_structure(
+    weights = _structure.flatten_like(
         features_weights, feature_specs, "features_weights", "feature_specs"
     )
   if (
@@ -84,29 +118,26 @@ def preprocess_sparse_dense_matmul_input(
     raise ValueError(
         "Minibatching with several processes needs an all_reduce_interface:"
         f" this process has {local_device_count} of {global_device_count}"
-        " devices."
+        " devices. get_all_reduce_interface makes one."
     )
-  _plan.get_stacked_table_specs(feature_specs)  # raises if not prepared
-  _plan.check_planned_for(
-      _plan.get_table_specs(feature_specs),
-      global_device_count * num_sc_per_device,
+  specs = _plan.prepared_features(
+      feature_specs, global_device_count * num_sc_per_device
   )
-  specs = jax.tree.leaves(feature_specs)
 
-  def samples(tree, name):
+  def samples(leaves, name):
     return [
-        _positions_as_samples(
+        leaf
+        if len(spec.output_shape) <= 2
+        else _positions_as_samples(
             leaf, spec, local_device_count, global_device_count, name
         )
-        for leaf, spec in zip(jax.tree.leaves(tree), specs)
+        for leaf, spec in zip(leaves, specs)
     ]
 
   *buffers, num_minibatches, stats = (
       converter.preprocess_sparse_dense_matmul_input(
-          samples(features, "ids"),
-          None
-          if features_weights is None
-          else samples(features_weights, "weights"),
+          samples(ids, "ids"),
+          weights and samples(weights, "weights"),
           specs,
           local_device_count,
           global_device_count,
@@ -117,6 +148,13 @@ def preprocess_sparse_dense_matmul_input(
           batch_number=batch_number,
           enable_minibatching=enable_minibatching,
           all_reduce_interface=all_reduce_interface,
+          feature_stacking_strategy=(
+              _feature_stacking.feature_stacking_strategy_to_enum(
+                  feature_stacking_strategy
+              )
+          ),
+          num_threads=num_threads,
+          output_pool=output_pool,
       )
   )
   shape = (
@@ -131,6 +169,87 @@ def preprocess_sparse_dense_matmul_input(
   )
 
 
+class _SparseTensor(NamedTuple):
+  indices: Any  # integers [n, 2]
+  values: Any  # integers [n]
+  dense_shape: Any  # integers [2]
+
+
+def preprocess_sparse_dense_matmul_input_from_sparse_tensor(
+    indices: Any,
+    values: Any,
+    dense_shapes: Any,
+    feature_specs: Any,
+    local_device_count: int,
+    global_device_count: int,
+    *,
+    num_sc_per_device: int | None = None,
+    sharding_strategy: str = "MOD",
+    has_leading_dimension: bool = False,
+    allow_id_dropping: bool = False,
+    batch_number: int = 0,
+    enable_minibatching: bool = False,
+    all_reduce_interface: Any | None = None,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    num_threads: int | None = None,
+    output_pool: OutputPool | None = None,
+) -> tuple[_inputs.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
+  """preprocess_sparse_dense_matmul_input of sparse tensors in three trees.
+
+  Args:
+    indices: the tree of `feature_specs` with integers [n, 2]: the sample and
+      the position of each id.
+    values: the same tree with integers [n]: the ids.
+    dense_shapes: the same tree with integers [2]: the number of samples of this
+      process, and a number that plays no role.
+    feature_specs: as there, like everything below.
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device.
+    sharding_strategy: "MOD".
+    has_leading_dimension: return [devices, size] arrays.
+    allow_id_dropping: drop and count ids beyond limits.
+    batch_number: names the batch in reductions between hosts.
+    enable_minibatching: let a batch take several passes.
+    all_reduce_interface: how hosts agree on minibatches.
+    feature_stacking_strategy: which samples each SparseCore gets.
+    num_threads: how many threads work.
+    output_pool: where the buffers' memory comes from.
+
+  Returns:
+    The buffers, and what they needed.
+
+  Raises:
+    What preprocess_sparse_dense_matmul_input raises.
+  """
+  parts = [
+      _structure.flatten_like(tree, feature_specs, name, "feature_specs")
+      for tree, name in (
+          (indices, "indices"),
+          (values, "values"),
+          (dense_shapes, "dense_shapes"),
+      )
+  ]
+  tensors = [_SparseTensor(*leaves) for leaves in zip(*parts)]
+  return preprocess_sparse_dense_matmul_input(
+      jax.tree.unflatten(jax.tree.structure(feature_specs), tensors),
+      None,
+      feature_specs,
+      local_device_count,
+      global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      sharding_strategy=sharding_strategy,
+      has_leading_dimension=has_leading_dimension,
+      allow_id_dropping=allow_id_dropping,
+      batch_number=batch_number,
+      enable_minibatching=enable_minibatching,
+      all_reduce_interface=all_reduce_interface,
+      feature_stacking_strategy=feature_stacking_strategy,
+      num_threads=num_threads,
+      output_pool=output_pool,
+  )
+
+
 def _positions_as_samples(
     values: Any,
     feature: embedding_spec.FeatureSpec,
@@ -138,8 +257,8 @@ def _positions_as_samples(
     global_device_count: int,
     name: str,
 ) -> Any:
-  """`values` with a row for each position, if the feature is a sequence."""
-  if len(feature.output_shape) <= 2 or np.ndim(values) < 2:
+  """The `values` of a sequence, with a row for each position."""
+  if not isinstance(values, (np.ndarray, jax.Array)) or values.ndim < 2:
     return values
   batch = feature.output_shape[0] * local_device_count // global_device_count
   return _samples.one_row_per_sample(np.asarray(values), feature, batch, name)

@@ -35,7 +35,13 @@ class SparseDenseMatmulInputStats:
   required_buffer_size_per_sc: dict[str, np.ndarray] = _stat(
       "_required_buffer_size", default_factory=dict
   )
-  # Entries left out of the buffers, all local devices together.
+  # i32[L * S]: cells that the alignment of several minibatches takes on top of
+  # that; zeros when the batch needed one. Not recorded without minibatching.
+  minibatch_alignment_per_sc: dict[str, np.ndarray] = _stat(
+      "_minibatch_alignment", default_factory=dict
+  )
+  # Ids left out of the buffers, all local devices together: beyond a
+  # limit or the end of a buffer, or by a feature's policy.
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
   )
@@ -47,6 +53,10 @@ class SparseDenseMatmulInputStats:
         max_ids_per_partition=dict(stats.max_ids_per_partition),
         max_unique_ids_per_partition=dict(stats.max_unique_ids_per_partition),
         required_buffer_size_per_sc=dict(stats.required_buffer_sizes),
+        # A later member, which other converters do not have.
+        minibatch_alignment_per_sc=dict(
+            getattr(stats, "minibatch_alignment", {})
+        ),
         id_drop_counters=dict(stats.dropped_id_count),
     )
 
@@ -59,6 +69,8 @@ class SparseDenseMatmulInputStats:
   ) -> int | None:
     """Cells that a device needs for a stack, or None if it is not recorded.
 
+    The alignment of minibatches is included.
+
     Args:
       table_name: the stack's name.
       num_sc_per_device: the number of SparseCores to provide for; default: as
@@ -67,7 +79,8 @@ class SparseDenseMatmulInputStats:
     if table_name not in self.required_buffer_size_per_sc:
       return None
     per_sc = np.asarray(self.required_buffer_size_per_sc[table_name])
-    return int(np.max(per_sc) * (num_sc_per_device or per_sc.size))
+    aligned = per_sc + self.minibatch_alignment_per_sc.get(table_name, 0)
+    return int(np.max(aligned) * (num_sc_per_device or per_sc.size))
 
   def set_required_buffer_size_per_device(
       self,
@@ -96,6 +109,7 @@ class SparseDenseMatmulInputStats:
     self.required_buffer_size_per_sc[table_name] = np.full(
         num_sc_per_device, required_buffer_size_per_device / num_sc_per_device
     )
+    self.minibatch_alignment_per_sc.pop(table_name, None)
 
 
 def update_preprocessing_parameters(

@@ -64,6 +64,15 @@ class StatsTest(parameterized.TestCase):
         got.required_buffer_size_per_sc["t"], [20] * 4
     )
 
+  def test_required_buffer_size_includes_the_alignment_of_minibatches(self):
+    got = stats(
+        required_buffer_size_per_sc={"t": np.array([16, 40])},
+        minibatch_alignment_per_sc={"t": np.array([32, 16])},
+    )
+    self.assertEqual(got.get_required_buffer_size_per_device("t"), 56 * 2)
+    got.set_required_buffer_size_per_device("t", 80)
+    self.assertEqual(got.get_required_buffer_size_per_device("t"), 80)
+
   def test_set_needs_the_number_of_sparsecores(self):
     with self.assertRaisesRegex(
         ValueError, "num_sc_per_device must be provided.*'t'"
@@ -85,11 +94,17 @@ class StatsTest(parameterized.TestCase):
         required_buffer_sizes={"t": 3},
         dropped_id_count={"t": 4},
     )
+    expected = stats(
+        max_ids_per_partition={"t": 1},
+        max_unique_ids_per_partition={"t": 2},
+        required_buffer_size_per_sc={"t": 3},
+        id_drop_counters={"t": 4},
+    )
+    from_cc = _stats.SparseDenseMatmulInputStats.from_cc
+    self.assertEqual(from_cc(native), expected)
+    native.minibatch_alignment = {"t": 5}
     self.assertEqual(
-        _stats.SparseDenseMatmulInputStats.from_cc(native),
-        _stats.SparseDenseMatmulInputStats(
-            {"t": 1}, {"t": 2}, {"t": 3}, {"t": 4}
-        ),
+        from_cc(native), expected.replace(minibatch_alignment_per_sc={"t": 5})
     )
 
 

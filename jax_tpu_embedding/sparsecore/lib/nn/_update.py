@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
-from jax_tpu_embedding.sparsecore.lib.nn import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul_grad")
@@ -38,6 +39,7 @@ def tpu_sparse_dense_matmul_grad(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ) = None,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> dict[str, Any]:
   """Updates tables and slots with the gradients of one device's activations.
 
@@ -61,7 +63,9 @@ def tpu_sparse_dense_matmul_grad(
     enable_minibatching: whether the inputs were preprocessed with it.
     perform_stacking: False takes the gradients of whole stacks.
     embedding_var_limits: stack name -> (min, max) to clamp new table values
-      to, either of them None. Must have every stack.
+      to, either of them None. Must have every stack but those with a custom
+      optimizer.
+    feature_stacking_strategy: that of the preprocessing.
 
   Returns:
     Stack name -> updated (table, slots), in the tree of the input variables.
@@ -88,19 +92,23 @@ def tpu_sparse_dense_matmul_grad(
         feature_specs,
         topology.num_sc_per_device,
         topology.global_device_count,
+        feature_stacking_strategy=feature_stacking_strategy,
     )
   _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
 
   updated = {}
   for name, stack in stacks.items():
-    minimum, maximum = _limits(embedding_var_limits, name)
+    minimum, maximum = _limits(embedding_var_limits, stack)
     table, *slots = jax.tree.leaves(embedding_variables[name])
+    operands = stack.optimizer.order_operands(
+        coo=tuple(buffers[name]),
+        table=table,
+        slots=tuple(slots),
+        gradient=activation_gradients[name],
+        hyperparameters=stack.optimizer.get_hyperparameters(step),
+    )
     new = stack.optimizer.get_optimizer_primitive().bind(
-        *buffers[name],
-        table,
-        *slots,
-        activation_gradients[name],
-        *stack.optimizer.get_hyperparameters(step),
+        *operands,
         max_ids_per_partition=stack.max_ids_per_partition,
         max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
         computation_name=f"{stack.optimizer.short_name()}-{name}{label}",
@@ -108,6 +116,7 @@ def tpu_sparse_dense_matmul_grad(
         enable_minibatching=enable_minibatching,
         min_value=minimum,
         max_value=maximum,
+        **stack.optimizer.get_static_params(),
     )
     # The update of an optimizer without slots has one result, not a list.
     updated[name] = jax.tree.unflatten(
@@ -120,16 +129,19 @@ def _limits(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ),
-    stack_name: str,
+    stack: embedding_spec.StackedTableSpec,
 ) -> tuple[float | None, float | None]:
+  name = stack.stack_name
   if embedding_var_limits is None:
     return None, None
-  if stack_name not in embedding_var_limits:
-    raise KeyError(
-        f"embedding_var_limits has no entry for stack {stack_name!r}. Add one;"
-        " (None, None) leaves the stack without limits."
-    )
-  return embedding_var_limits[stack_name]
+  if name in embedding_var_limits:
+    return embedding_var_limits[name]
+  if isinstance(stack.optimizer, embedding_spec.CustomOptimizerSpec):
+    return None, None
+  raise KeyError(
+      f"embedding_var_limits has no entry for stack {name!r}. Add one; (None,"
+      " None) leaves the stack without limits."
+  )
 
 
 def stack_embedding_gradients(
@@ -137,6 +149,8 @@ def stack_embedding_gradients(
     feature_specs: Any,
     num_sc_per_device: int,
     global_device_count: int,
+    *,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> dict[str, jax.Array]:
   """Joins the gradients of features into those of stacks.
 
@@ -149,6 +163,8 @@ def stack_embedding_gradients(
     feature_specs: the prepared specs, any tree.
     num_sc_per_device: SparseCores per device.
     global_device_count: devices of the job.
+    feature_stacking_strategy: which samples each SparseCore has; the module
+      _feature_stacking.py has the picture.
 
   Returns:
     Stack name -> f32[device_batch, D].
@@ -162,6 +178,12 @@ def stack_embedding_gradients(
       activation_gradients,
       "feature_specs",
       "activation_gradients",
+  )
+  num_runs = _feature_stacking.runs_per_device(
+      _feature_stacking.feature_stacking_strategy_to_enum(
+          feature_stacking_strategy
+      ),
+      num_sc_per_device,
   )
   by_stack = collections.defaultdict(list)
   for feature, gradient in zip(
@@ -182,12 +204,12 @@ def stack_embedding_gradients(
     samples = gradient.reshape(-1, gradient.shape[-1])
     padding = setting.padded_embedding_dim - samples.shape[-1]
     samples = jnp.pad(samples, ((0, 0), (0, padding)))
-    span = _lookup.sample_span(feature, global_device_count, num_sc_per_device)
-    per_sc = samples.reshape(num_sc_per_device, -1, samples.shape[-1])
-    by_stack[setting.stack_name].append((span.start, per_sc))
+    span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+    runs = samples.reshape(num_runs, -1, samples.shape[-1])
+    by_stack[setting.stack_name].append((span.start, runs))
   return {
       stack_name: jnp.concatenate(
-          [per_sc for _, per_sc in sorted(parts, key=lambda part: part[0])],
+          [runs for _, runs in sorted(parts, key=lambda part: part[0])],
           axis=1,
       ).reshape(-1, parts[0][1].shape[-1])
       for stack_name, parts in by_stack.items()

@@ -19,12 +19,15 @@ from typing import TypeVar
 from typing import Union
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _convert
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn import _stacking_plan
 from jax_tpu_embedding.sparsecore.lib.nn import _stats
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import _update
@@ -44,6 +47,8 @@ auto_stack_tables = _plan.auto_stack_tables
 prepare_feature_specs_for_training = _plan.prepare_feature_specs_for_training
 get_table_specs = _plan.get_table_specs
 get_stacked_table_specs = _plan.get_stacked_table_specs
+StackingPlan = _stacking_plan.StackingPlan
+get_plan = _stacking_plan.get_plan
 
 EmbeddingVariables = _initialize.EmbeddingVariables
 EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
@@ -53,6 +58,9 @@ PreprocessedInput = _inputs.PreprocessedInput
 SparseDenseMatmulInput = _inputs.SparseDenseMatmulInput
 preprocess_sparse_dense_matmul_input = (
     _preprocess.preprocess_sparse_dense_matmul_input
+)
+preprocess_sparse_dense_matmul_input_from_sparse_tensor = (
+    _preprocess.preprocess_sparse_dense_matmul_input_from_sparse_tensor
 )
 eval_preprocess_sparse_dense_matmul_input_shape = (
     _preprocess.eval_preprocess_sparse_dense_matmul_input_shape
@@ -67,6 +75,12 @@ compute_coo_buffer_size_per_device = (
     _preprocess.compute_coo_buffer_size_per_device
 )
 sharding_strategy_to_enum = _preprocess.sharding_strategy_to_enum
+FeatureStackingStrategy = _feature_stacking.FeatureStackingStrategy
+feature_stacking_strategy_to_enum = (
+    _feature_stacking.feature_stacking_strategy_to_enum
+)
+OutputPool = _preprocess.OutputPool
+get_all_reduce_interface = minibatching_node.get_all_reduce_interface
 convert_ids = _convert.convert_ids
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
@@ -82,6 +96,8 @@ create_proto_from_feature_specs = (
 )
 optimizer_spec_to_proto = embedding_proto_utils.optimizer_spec_to_proto
 proto_to_optimizer_spec = embedding_proto_utils.proto_to_optimizer_spec
+feature_specs_from_proto = embedding_proto_utils.feature_specs_from_proto
+table_specs_from_proto = embedding_proto_utils.table_specs_from_proto
 get_optimizer_class = embedding_proto_utils.get_optimizer_class
 get_optimizer_type = embedding_proto_utils.get_optimizer_type
 
