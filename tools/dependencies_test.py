@@ -16,7 +16,12 @@ _WORKSPACE = pathlib.Path(__file__).parent.parent
 _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 _PACKAGE = _FILES / "jax_tpu_embedding/sparsecore"
 # Code that may also import what an extra declares.
-_EXTRAS = {"flax": "lib/flax/", "examples": "examples/"}
+_EXTRAS = {
+    "examples": "examples/",
+    "flax": "lib/flax/",
+    "multihost": "lib/core/all_reduce/",
+    "plots": "lib/nn/_stacking_plan",
+}
 
 
 def distribution_name(requirement: str) -> str:
