@@ -8,15 +8,22 @@ import pathlib
 import re
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-class DocumentationTest(absltest.TestCase):
+class DocumentationTest(parameterized.TestCase):
 
-  def test_pages_print_what_they_say(self):
-    page = ROOT / "docs/design/path_of_an_id.md"
-    failures, tests = doctest.testfile(str(page), module_relative=False)
+  @parameterized.parameters(
+      "design/path_of_an_id.md", "how_to/plan.md", "how_to/preprocess.md"
+  )
+  def test_pages_print_what_they_say(self, page):
+    failures, tests = doctest.testfile(
+        str(ROOT / "docs" / page),
+        module_relative=False,
+        optionflags=doctest.ELLIPSIS,
+    )
     self.assertGreater(tests, 0)
     self.assertEqual(failures, 0)
 
