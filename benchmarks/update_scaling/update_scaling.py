@@ -31,6 +31,8 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 import numpy as np
 
+from benchmarks import machine
+
 _ROWS = flags.DEFINE_list(
     "rows", [str(2**20 * n) for n in (1, 2, 4, 8, 16)], "Sizes of the table."
 )
@@ -161,7 +163,7 @@ def _measure_limit(
         ctypes.c_void_p(batch.samples.ctypes.data),
         ctypes.c_int64(batch.rows.size),
         ctypes.c_int64(batch.gradient.shape[1]),
-        ctypes.c_int64(os.cpu_count()),
+        ctypes.c_int64(machine.num_cpus()),
     )
 
   return _measure(step, repeats)
@@ -192,16 +194,9 @@ def _result_row(rule_name: str, num_rows: int, id_limit: int) -> str:
 
 
 def _machine() -> str:
-  """The machine's class, without its name."""
-  model = platform.machine()
-  for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-    if line.startswith("model name"):
-      model = line.partition(":")[2].strip()
-      break
-  gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
   return (
-      f"{model}, {os.cpu_count()} CPUs, {gib:.0f} GiB; Linux, Python"
-      f" {platform.python_version()}, jaxlib {jax.lib.__version__}"
+      f"{machine.describe()}; Linux, Python {platform.python_version()},"
+      f" jaxlib {jax.lib.__version__}"
   )
 
 

@@ -20,7 +20,7 @@ namespace jte {
 
 // What a user says about a stack. Python: StackedTableSpec.
 struct StackSpec {
-  std::string name;
+  std::string name = {};
   std::string combiner;
   int64_t max_ids_per_partition = 0;
   int64_t max_unique_ids_per_partition = 0;
