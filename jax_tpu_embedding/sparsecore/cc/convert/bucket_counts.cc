@@ -13,6 +13,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_writer.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/partition_size.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte {
@@ -74,22 +75,35 @@ RowList ListRows(std::span<const uint64_t> elements, const Gains& gains,
           .num_elements = rows.num_elements.first(size)};
 }
 
+JTE_VECTOR_CLONES
+void FindColumns(std::span<const uint32_t> keys, const SortKey& sort_key,
+                 uint32_t num_scs, uint32_t* columns) {
+  const SortKey key = sort_key;  // no other name for it: not reloaded
+  for (size_t i = 0; i < keys.size(); ++i) {
+    columns[i] = key.RowOf(keys[i]) * num_scs + key.PartitionOfKey(keys[i]);
+  }
+}
+
+JTE_VECTOR_CLONES
+void FindSlotsOfBuckets(std::span<const uint32_t> keys, const SortKey& sort_key,
+                        std::span<const uint8_t> buckets, uint32_t* slots) {
+  const SortKey key = sort_key;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    slots[i] =
+        key.PartitionOfKey(keys[i]) * static_cast<uint32_t>(kMaxMinibatches) +
+        buckets[i];
+  }
+}
+
 // Where in PartitionTable::counts the row of each key counts.
 std::span<const uint32_t> FindSlots(std::span<const uint32_t> keys,
                                     const SortKey& sort_key, uint32_t num_scs,
                                     RowScratch& scratch) {
   const std::span<uint32_t> slots = scratch.slots.Take(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) {  // first, the columns
-    slots[i] =
-        sort_key.RowOf(keys[i]) * num_scs + sort_key.PartitionOfKey(keys[i]);
-  }
+  FindColumns(keys, sort_key, num_scs, slots.data());
   const std::span<uint8_t> buckets = scratch.buckets.Take(keys.size());
   FindBuckets(slots, buckets);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    slots[i] = sort_key.PartitionOfKey(keys[i]) *
-                   static_cast<uint32_t>(kMaxMinibatches) +
-               buckets[i];
-  }
+  FindSlotsOfBuckets(keys, sort_key, buckets, slots.data());
   return slots;
 }
 

@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <expected>
@@ -15,6 +16,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/for_each_sparse_core.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/limit_errors.h"
@@ -84,6 +86,20 @@ Result<Conversion> ConvertInOnePass(std::span<const StackPlan> stacks,
   return conversion;
 }
 
+std::vector<std::span<std::byte>> MemoryOf(
+    std::span<const CsrBuffers> buffers) {
+  std::vector<std::span<std::byte>> memory;
+  for (const CsrBuffers& stack : buffers) {
+    for (const auto bytes : {std::as_writable_bytes(stack.row_pointers),
+                             std::as_writable_bytes(stack.embedding_ids),
+                             std::as_writable_bytes(stack.sample_ids),
+                             std::as_writable_bytes(stack.gains)}) {
+      memory.push_back(bytes);
+    }
+  }
+  return memory;
+}
+
 }  // namespace
 
 Result<std::vector<StackPlan>> PlanConversion(
@@ -130,6 +146,7 @@ Result<Conversion> Convert(std::span<const StackPlan> stacks,
                            std::span<const CsrBuffers> buffers,
                            Executor& executor, AllReduce* all_reduce) {
   if (stacks.empty()) return Conversion();
+  PopulatePages(MemoryOf(buffers), executor);
   if (!options.enable_minibatching) {
     return ConvertInOnePass(stacks, options, buffers, executor);
   }

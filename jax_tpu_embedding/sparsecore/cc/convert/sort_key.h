@@ -56,7 +56,7 @@ class SortKey {
   }
 
   constexpr uint32_t PartitionOfKey(uint32_t key) const {
-    return static_cast<uint32_t>(uint64_t{key} >> local_bits_);
+    return key >> local_bits_;  // rows have at most 31 bits
   }
 
   // The bits of a key that are its row.

@@ -29,6 +29,7 @@ TEST(SortKeyTest, UnpacksWhatItPacks) {
         const uint32_t key = sort_key.Key(partition, row);
         const uint64_t element = SortKey::Element(key, 0xfedcba98);
         EXPECT_EQ(sort_key.PartitionOf(element), partition);
+        EXPECT_EQ(sort_key.PartitionOfKey(key), partition);
         EXPECT_EQ(sort_key.RowOf(key), row);
         EXPECT_EQ(SortKey::KeyOf(element), key);
         EXPECT_EQ(SortKey::PayloadOf(element), 0xfedcba98);

@@ -17,7 +17,9 @@ _CASES = {case.name: case for case in golden_cases.golden_cases()}
 # A buffer that is too small is an error unless ids may be dropped. The package
 # that recorded these cases always dropped them.
 _BUFFER_TOO_SMALL = {
-    "42_buffer_overflow_1x2": r"SparseCore \d of local device 0 needs \d+ cells",
+    "42_buffer_overflow_1x2": (
+        r"SparseCore \d of local device 0 needs \d+ cells"
+    ),
     "43_buffer_overflow_weights_4x4": (
         r"SparseCore \d of local device \d needs \d+ cells"
     ),

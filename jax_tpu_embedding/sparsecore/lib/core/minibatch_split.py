@@ -4,8 +4,8 @@
 """How a step is split into minibatches; in readable and slow Python.
 
 A stage of the reference converter, input_preprocessing.py. A hash spreads the
-columns of a step over 64 buckets, and neighbouring buckets join into minibatches
-as long as every partition stays within its limits.
+columns of a step over 64 buckets, and neighbouring buckets join into
+minibatches as long as every partition stays within its limits.
 """
 
 from __future__ import annotations

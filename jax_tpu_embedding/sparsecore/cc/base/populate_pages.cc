@@ -1,0 +1,78 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+
+namespace jte {
+namespace {
+
+// A huge page is populated by one task.
+constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+
+struct Range {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// The pages of `memory`, each once, cut at huge pages.
+std::vector<Range> Pages(std::span<const std::span<std::byte>> memory) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  std::vector<Range> ranges;
+  for (const std::span<std::byte> bytes : memory) {
+    if (bytes.empty()) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+    ranges.push_back(
+        {begin / page * page, RoundUp(begin + bytes.size(), page)});
+  }
+  std::ranges::sort(ranges, {}, &Range::begin);
+  std::vector<Range> pages;
+  uintptr_t done = 0;  // where the last range ended
+  for (const Range& range : ranges) {
+    uintptr_t begin = std::max(range.begin, done);
+    while (begin < range.end) {
+      const uintptr_t end =
+          std::min(range.end, (begin / kHugePage + 1) * kHugePage);
+      const bool continues =
+          !pages.empty() && pages.back().end == begin && begin % kHugePage != 0;
+      if (continues) {
+        pages.back().end = end;
+      } else {
+        pages.push_back({begin, end});
+      }
+      begin = end;
+    }
+    done = std::max(done, range.end);
+  }
+  return pages;
+}
+
+}  // namespace
+
+void PopulatePages(std::vector<std::span<std::byte>> memory,
+                   Executor& executor) {
+#if defined(MADV_POPULATE_WRITE)
+  size_t num_bytes = 0;
+  for (const std::span<std::byte> bytes : memory) num_bytes += bytes.size();
+  if (num_bytes < kMinPopulatedBytes) return;
+  const std::vector<Range> pages = Pages(memory);
+  executor.ParallelFor(std::ssize(pages), [&pages](int64_t i) {
+    const auto [begin, end] = pages[i];
+    // A kernel that cannot provides them when they are written.
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+  });
+#endif
+}
+
+}  // namespace jte
