@@ -42,10 +42,11 @@ inline Result<int> MaxThreads(std::optional<int> requested) {
   return is_number && limit > 0 ? std::min(limit, num_cpus) : num_cpus;
 }
 
-// Ids plus cells that make one more thread worth its start: some 45 us of work.
-// Measured on 2 cores, one thread against two: 42 and 44 us for 17 k of them,
-// 86 and 76 us for 33 k, 173 and 126 us for 66 k.
-inline constexpr int64_t kMinWorkPerThread = 1 << 14;
+// Work, in units of about a nanosecond, that makes one more thread worth its
+// start. Measured on 2 cores with 32 SparseCores, one thread against two, wall
+// and CPU time in us: 16 k ids 113, 113 and 121, 189; 33 k ids 250, 251 and
+// 168, 288; 66 k ids 407, 407 and 297, 524.
+inline constexpr int64_t kMinWorkPerThread = 100'000;
 
 // Calls function(executor) with one that suits the work.
 template <typename Function>

@@ -63,7 +63,7 @@ Result<Conversion> Convert(std::span<const StackPlan> stacks,
                            std::span<const CsrBuffers> buffers,
                            Executor& executor, AllReduce* all_reduce);
 
-// Ids to read plus cells to write: what Convert has to do, for callers that
+// What Convert has to do, in units of about a nanosecond, for callers that
 // choose an executor.
 int64_t ConversionWork(std::span<const StackPlan> stacks);
 
