@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -97,28 +98,33 @@ class ThreadsTest(parameterized.TestCase):
   def test_the_number_of_threads_can_be_set(self):
     """Counted while the converter runs, by a thread that watches it."""
     request = _large_request()
-    before = _num_threads()
 
-    def counts_during_a_call(pool, **keywords):
+    def numbers_of_threads(pool, **keywords):
+      """While a call runs."""
       running = pool.submit(converter_requests.convert, *request, **keywords)
       while not running.done():
-        yield _num_threads() - before - 1  # besides the one of the pool
+        yield _num_threads()
 
-    def most_threads(pool, calls, **keywords):
-      most = 0
+    def most_helpers(pool, calls, **keywords):
       for _ in range(calls):
-        most = max([most, *counts_during_a_call(pool, **keywords)])
-        if most > 0:
-          break
-      return most
+        most = max(numbers_of_threads(pool, **keywords), default=alone)
+        if most > alone:
+          return most - alone
+      return 0
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-      self.assertEqual(most_threads(pool, calls=20, num_threads=1), 0)
+      # The least of many: threads of other tests may take a moment to go.
+      alone = min(
+          number
+          for _ in range(20)
+          for number in numbers_of_threads(pool, num_threads=1)
+      )
+      self.assertEqual(most_helpers(pool, calls=20, num_threads=1), 0)
       # A busy machine may not let the watching thread see them at once.
-      seen = most_threads(pool, calls=1000, num_threads=4)
+      seen = most_helpers(pool, calls=1000, num_threads=4)
       self.assertBetween(seen, 1, 3)
       with mock.patch.dict(os.environ, {_VARIABLE: "1"}):
-        self.assertEqual(most_threads(pool, calls=20), 0)
+        self.assertEqual(most_helpers(pool, calls=20), 0)
 
   def test_no_thread_outlives_a_call(self):
     request = _large_request()
@@ -127,7 +133,11 @@ class ThreadsTest(parameterized.TestCase):
       converter_requests.convert(
           *request, leaves=_leaves(request[1], form), num_threads=8
       )
-      self.assertEqual(_num_threads(), before)
+      # The system lists a thread for a moment after it was joined.
+      deadline = time.monotonic() + 10
+      while _num_threads() > before and time.monotonic() < deadline:
+        pass
+      self.assertLessEqual(_num_threads(), before)
 
   def test_sixteen_python_threads_at_once(self):
     request = _large_request()
