@@ -22,17 +22,18 @@ from typing import Any
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import feature_samples
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 import numpy as np
-
-COMBINERS = ("sum", "mean", "sqrtn")
 
 
 def gains(
     combiner: str, num_ids: int, weights: Sequence[Any] | None
 ) -> Sequence[np.float32]:
   """Gains of the ids of one sample; every step is rounded to float32."""
-  if combiner not in COMBINERS:
-    raise ValueError(f"combiner must be one of {COMBINERS}, got {combiner!r}.")
+  if combiner not in raw_ids.COMBINERS:
+    raise ValueError(
+        f"combiner must be one of {raw_ids.COMBINERS}, got {combiner!r}."
+    )
   if not num_ids:
     return []
   if weights is None:

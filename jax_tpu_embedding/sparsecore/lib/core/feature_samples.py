@@ -14,9 +14,8 @@ import dataclasses
 import math
 
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 import numpy as np
-
-STRATEGIES = ("SPLIT_THEN_STACK", "STACK_THEN_SPLIT")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +29,8 @@ class Feature:
   row_offset: int = 0  # first sample in the stacked global batch
   col_offset: int = 0  # first row in each shard of the stack, times N
   col_shift: int = 0  # rotation of the shards
-  out_of_range_ids: str = "error"  # or "drop", "clamp", "modulo"
-  non_finite_weights: str = "error"  # or "drop", "clamp", "keep"
+  out_of_range_ids: str = "error"  # one of raw_ids.ID_POLICIES
+  non_finite_weights: str = "error"  # one of raw_ids.WEIGHT_POLICIES
 
 
 def check_num_samples(
@@ -42,8 +41,9 @@ def check_num_samples(
   Raises:
     ValueError: if they cannot.
   """
-  if strategy not in STRATEGIES:
-    raise ValueError(f"strategy must be one of {STRATEGIES}, got {strategy!r}.")
+  strategies = raw_ids.FEATURE_STACKING_STRATEGIES
+  if strategy not in strategies:
+    raise ValueError(f"strategy must be one of {strategies}, got {strategy!r}.")
   num_parts = topology.local_device_count
   if strategy == "SPLIT_THEN_STACK":
     num_parts *= topology.num_sc_per_device

@@ -26,13 +26,14 @@ from jax_tpu_embedding.sparsecore.lib.core import coo_entries
 from jax_tpu_embedding.sparsecore.lib.core import feature_samples
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import minibatch_split
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 import numpy as np
 
 preprocess_sparse_dense_matmul_input = (
     _one_device_preprocessing.preprocess_sparse_dense_matmul_input
 )
 
-COMBINERS = coo_entries.COMBINERS
+COMBINERS = raw_ids.COMBINERS
 Feature = feature_samples.Feature
 
 

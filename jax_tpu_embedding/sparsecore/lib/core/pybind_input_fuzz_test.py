@@ -11,10 +11,10 @@ from absl.testing import absltest
 import hypothesis
 from hypothesis import strategies as st
 from jax_tpu_embedding.sparsecore.lib.core import converter_requests
-from jax_tpu_embedding.sparsecore.lib.core import feature_samples
 from jax_tpu_embedding.sparsecore.lib.core import input_forms
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 import ml_dtypes
 import numpy as np
 
@@ -75,7 +75,7 @@ def _requests(draw):
       global_device_count=local_device_count * draw(st.integers(1, 2)),
       num_sc_per_device=draw(st.integers(1, 4)),
   )
-  strategy = draw(st.sampled_from(feature_samples.STRATEGIES))
+  strategy = draw(st.sampled_from(raw_ids.FEATURE_STACKING_STRATEGIES))
   # Now and then they cannot be shared evenly.
   unit = topology.local_device_count * draw(
       st.sampled_from((topology.num_sc_per_device,) * 3 + (1,))

@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import feature_samples
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 import numpy as np
 
 _TOPOLOGY = layout.Topology(
@@ -257,7 +258,7 @@ class StrategyTest(parameterized.TestCase):
             *request[1:],
             strategy,
         )
-        for strategy in feature_samples.STRATEGIES
+        for strategy in raw_ids.FEATURE_STACKING_STRATEGIES
     }
     self.assertGreater(len(entries["SPLIT_THEN_STACK"]), 50)
     self.assertEqual(*entries.values())

@@ -19,6 +19,7 @@ from typing import TypeVar
 from typing import Union
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 from jax_tpu_embedding.sparsecore.lib.nn import _spec_checks
 
@@ -42,10 +43,6 @@ DEFAULT_INITIALIZER: CallableTableInitializer = (
         1.0, mode="fan_out", distribution="truncated_normal"
     )
 )
-
-COMBINERS = ("sum", "mean", "sqrtn")
-OUT_OF_RANGE_IDS = ("error", "drop", "clamp", "modulo")
-NON_FINITE_WEIGHTS = ("error", "drop", "clamp", "keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +307,7 @@ _TABLE_CHECKS: Mapping[str, _spec_checks.Check] = {
     "embedding_dim": _spec_checks.check_count,
     "initializer": _spec_checks.check_callable,
     "optimizer": _spec_checks.instance_of(_optimizer_spec.OptimizerSpec),
-    "combiner": _spec_checks.one_of(COMBINERS),
+    "combiner": _spec_checks.one_of(raw_ids.COMBINERS),
     "max_ids_per_partition": _spec_checks.check_count,
     "max_unique_ids_per_partition": _spec_checks.check_count,
     "suggested_coo_buffer_size_per_device": _spec_checks.optional(
@@ -325,6 +322,6 @@ _FEATURE_CHECKS: Mapping[str, _spec_checks.Check] = {
     "table_spec": _spec_checks.instance_of(TableSpec),
     "input_shape": _spec_checks.check_input_shape,
     "output_shape": _spec_checks.check_output_shape,
-    "out_of_range_ids": _spec_checks.one_of(OUT_OF_RANGE_IDS),
-    "non_finite_weights": _spec_checks.one_of(NON_FINITE_WEIGHTS),
+    "out_of_range_ids": _spec_checks.one_of(raw_ids.ID_POLICIES),
+    "non_finite_weights": _spec_checks.one_of(raw_ids.WEIGHT_POLICIES),
 }
