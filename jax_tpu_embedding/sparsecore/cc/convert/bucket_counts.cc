@@ -9,11 +9,11 @@
 #include <utility>
 #include <variant>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_writer.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/partition_size.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte {

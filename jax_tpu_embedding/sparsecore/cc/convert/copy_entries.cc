@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/vector_clones.h"
 
 namespace jte {
 

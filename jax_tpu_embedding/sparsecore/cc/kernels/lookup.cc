@@ -13,10 +13,10 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/sort_entries.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/vector_clones.h"
 
 namespace jte {
 namespace {

@@ -15,8 +15,8 @@
 //
 // AVX-512 over AVX2 alone: 0.9 to 1.4, most where a batch is small.
 
-#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_VECTOR_CLONES_H_
-#define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_VECTOR_CLONES_H_
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_
 
 // Not with TSan: the code that picks runs before TSan is ready, and crashes.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -26,4 +26,4 @@
 #define JTE_VECTOR_CLONES
 #endif
 
-#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_VECTOR_CLONES_H_
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_
