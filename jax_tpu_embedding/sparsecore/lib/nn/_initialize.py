@@ -53,8 +53,9 @@ def init_embedding_variables(
   the shape [vocabulary_size, embedding_dim] that the user declared. Its key is
   derived from `rng`, the name of the table and the variable (the table itself
   or one of its slots). So tables are independent of each other, and a table has
-  the same values however it is stacked and sharded. The call is traced and
-  sharded by rows: no device holds a whole table.
+  the same values however it is stacked and sharded, up to how XLA rounds in
+  different programs. The call is traced and sharded by rows: no device holds a
+  whole table.
 
   An initializer without arguments returns the whole table, at least
   [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the
