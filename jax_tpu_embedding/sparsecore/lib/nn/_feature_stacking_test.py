@@ -54,22 +54,41 @@ class NameTest(parameterized.TestCase):
 class StackAndUnstackTest(parameterized.TestCase):
 
   # The picture of the module's docstring.
-  @parameterized.parameters(
-      ("SPLIT_THEN_STACK", [0, 1, 10, 11, 12, 2, 3, 13, 14, 15]),
-      ("STACK_THEN_SPLIT", [0, 1, 2, 3, 10, 11, 12, 13, 14, 15]),
+  @parameterized.product(
+      (
+          dict(
+              strategy="SPLIT_THEN_STACK",
+              expected=[0, 1, 10, 11, 12, 2, 3, 13, 14, 15],
+          ),
+          dict(
+              strategy="STACK_THEN_SPLIT",
+              expected=[0, 1, 2, 3, 10, 11, 12, 13, 14, 15],
+          ),
+      ),
+      use_primitives=(False, True),
   )
-  def test_order_of_samples(self, strategy, expected):
+  def test_order_of_samples(self, strategy, expected, use_primitives):
     specs = features((4, 6), num_sc=2)
     gradients = [
         np.tile(np.arange(first, first + spec.output_shape[0]), (8, 1)).T
         for first, spec in zip((0.0, 10.0), specs)
     ]
     stacked = embedding.stack_embedding_gradients(
-        gradients, specs, 2, 1, feature_stacking_strategy=strategy
+        gradients,
+        specs,
+        2,
+        1,
+        use_gradient_stacking_primitive=use_primitives,
+        feature_stacking_strategy=strategy,
     )
     self.assertEqual(stacked["t0_t1"][:, 0].tolist(), expected)
     unstacked = embedding.unstack_embedding_activations(
-        stacked, specs, 1, 2, feature_stacking_strategy=strategy
+        stacked,
+        specs,
+        1,
+        2,
+        use_activation_unstack_primitive=use_primitives,
+        feature_stacking_strategy=strategy,
     )
     for got, want in zip(unstacked, gradients):
       np.testing.assert_array_equal(got, want)

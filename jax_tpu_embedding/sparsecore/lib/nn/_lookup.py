@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 from typing import Any
+from typing import NamedTuple
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
@@ -31,6 +35,7 @@ def tpu_sparse_dense_matmul(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
     perform_unstacking: bool = True,
+    use_activation_unstack_primitive: bool = False,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> Any:
   """Looks up one device's samples: `sum over ids of gain * table row`.
@@ -48,6 +53,7 @@ def tpu_sparse_dense_matmul(
     num_sc_per_device: SparseCores per device; default: that of the inputs.
     enable_minibatching: whether the inputs were preprocessed with it.
     perform_unstacking: False returns the activations of whole stacks.
+    use_activation_unstack_primitive: see unstack_embedding_activations.
     feature_stacking_strategy: that of the preprocessing.
 
   Returns:
@@ -95,6 +101,7 @@ def tpu_sparse_dense_matmul(
       feature_specs,
       topology.global_device_count,
       topology.num_sc_per_device,
+      use_activation_unstack_primitive,
       feature_stacking_strategy=feature_stacking_strategy,
   )
 
@@ -104,6 +111,7 @@ def unstack_embedding_activations(
     feature_specs: Any,
     global_device_count: int,
     num_sc_per_device: int,
+    use_activation_unstack_primitive: bool = False,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> Any:
@@ -114,6 +122,9 @@ def unstack_embedding_activations(
     feature_specs: the prepared specs, any tree.
     global_device_count: devices of the job.
     num_sc_per_device: SparseCores per device.
+    use_activation_unstack_primitive: whether one primitive cuts each stack,
+      which cannot be differentiated, instead of plain operations. The results
+      are the same.
     feature_stacking_strategy: which samples each SparseCore has; the module
       _feature_stacking.py has the picture.
 
@@ -132,27 +143,76 @@ def unstack_embedding_activations(
       num_sc_per_device,
   )
 
-  def unstack(feature: embedding_spec.FeatureSpec) -> jax.Array:
-    stacked = activations[feature.table_spec.setting_in_stack.stack_name]
-    width = feature.output_shape[-1]
-    if width > feature.table_spec.embedding_dim:
-      raise ValueError(
-          f"Feature {feature.name!r}: output_shape {feature.output_shape} is"
-          f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
-          f" table {feature.table_spec.name!r}."
-      )
+  cut = _cut_with_primitive if use_activation_unstack_primitive else _cut
+  features, tree = jax.tree.flatten(feature_specs)
+  by_stack = collections.defaultdict(list)
+  for position, feature in enumerate(features):
+    _check_width(feature)
     span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+    stack_name = feature.table_spec.setting_in_stack.stack_name
+    stacked = activations[stack_name]
     if stacked.shape[0] % num_sc_per_device:
       raise ValueError(
           f"Feature {feature.name!r}: the stack has {stacked.shape[0]} samples"
           f" on a device, which {num_sc_per_device} SparseCores cannot share"
           " evenly."
       )
-    runs = stacked.reshape(num_runs, -1, *stacked.shape[1:])
-    samples = runs[:, span]
-    if stacked.ndim == 2:  # one-dimensional tables have no columns to cut
-      samples = samples[:, :, :width]
-    batch = feature.output_shape[0] // global_device_count
-    return samples.reshape(batch, *feature.output_shape[1:])
+    width = feature.output_shape[-1]
+    by_stack[stack_name].append(_Part(span.start, span.stop, width, position))
 
-  return jax.tree.map(unstack, feature_specs)
+  results = [None] * len(features)
+  for stack_name, parts in by_stack.items():
+    parts.sort()
+    samples = cut(activations[stack_name], parts, num_runs)
+    for part, of_feature in zip(parts, samples, strict=True):
+      shape = features[part.position].output_shape
+      results[part.position] = of_feature.reshape(
+          shape[0] // global_device_count, *shape[1:]
+      )
+  return jax.tree.unflatten(tree, results)
+
+
+class _Part(NamedTuple):
+  """What a feature has of each run of a stack."""
+
+  begin: int  # of its samples
+  end: int
+  width: int
+  position: int  # of the feature in the flattened tree
+
+
+def _check_width(feature: embedding_spec.FeatureSpec) -> None:
+  width = feature.output_shape[-1]
+  if width > feature.table_spec.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {feature.output_shape} is"
+        f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
+        f" table {feature.table_spec.name!r}."
+    )
+
+
+def _cut(
+    stacked: jax.Array, parts: Sequence[_Part], num_runs: int
+) -> list[jax.Array]:
+  """The samples of each part, run after run."""
+  runs = stacked.reshape(num_runs, -1, *stacked.shape[1:])
+  if stacked.ndim == 1:  # one-dimensional tables have no columns to cut
+    return [runs[:, part.begin : part.end] for part in parts]
+  return [runs[:, part.begin : part.end, : part.width] for part in parts]
+
+
+def _cut_with_primitive(
+    stacked: jax.Array, parts: Sequence[_Part], num_runs: int
+) -> list[jax.Array]:
+  """The same for parts that are the whole stack."""
+  primitive = (
+      sparse_dense_matmul_activation_unstack.tpu_sparse_dense_matmul_activation_unstack_primitive
+  )
+  return primitive.bind(
+      stacked,
+      per_feature_batch_sizes=tuple(
+          num_runs * (part.end - part.begin) for part in parts
+      ),
+      per_feature_dims=tuple(part.width for part in parts),
+      num_sc_per_device=num_runs,
+  )

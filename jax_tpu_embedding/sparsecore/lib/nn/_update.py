@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
@@ -36,6 +38,7 @@ def tpu_sparse_dense_matmul_grad(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
     perform_stacking: bool = True,
+    use_gradient_stacking_primitive: bool = False,
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ) = None,
@@ -62,6 +65,7 @@ def tpu_sparse_dense_matmul_grad(
     num_sc_per_device: SparseCores per device; default: that of the inputs.
     enable_minibatching: whether the inputs were preprocessed with it.
     perform_stacking: False takes the gradients of whole stacks.
+    use_gradient_stacking_primitive: see stack_embedding_gradients.
     embedding_var_limits: stack name -> (min, max) to clamp new table values
       to, either of them None. Must have every stack but those with a custom
       optimizer.
@@ -92,6 +96,7 @@ def tpu_sparse_dense_matmul_grad(
         feature_specs,
         topology.num_sc_per_device,
         topology.global_device_count,
+        use_gradient_stacking_primitive,
         feature_stacking_strategy=feature_stacking_strategy,
     )
   _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
@@ -149,6 +154,7 @@ def stack_embedding_gradients(
     feature_specs: Any,
     num_sc_per_device: int,
     global_device_count: int,
+    use_gradient_stacking_primitive: bool = False,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> dict[str, jax.Array]:
@@ -163,6 +169,9 @@ def stack_embedding_gradients(
     feature_specs: the prepared specs, any tree.
     num_sc_per_device: SparseCores per device.
     global_device_count: devices of the job.
+    use_gradient_stacking_primitive: whether one primitive joins each stack,
+      which cannot be differentiated, instead of plain operations. The results
+      are the same.
     feature_stacking_strategy: which samples each SparseCore has; the module
       _feature_stacking.py has the picture.
 
@@ -205,12 +214,34 @@ def stack_embedding_gradients(
     padding = setting.padded_embedding_dim - samples.shape[-1]
     samples = jnp.pad(samples, ((0, 0), (0, padding)))
     span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
-    runs = samples.reshape(num_runs, -1, samples.shape[-1])
-    by_stack[setting.stack_name].append((span.start, runs))
+    by_stack[setting.stack_name].append((span.start, samples))
+  join = _join_with_primitive if use_gradient_stacking_primitive else _join
   return {
-      stack_name: jnp.concatenate(
-          [runs for _, runs in sorted(parts, key=lambda part: part[0])],
-          axis=1,
-      ).reshape(-1, parts[0][1].shape[-1])
+      stack_name: join(
+          [samples for _, samples in sorted(parts, key=lambda part: part[0])],
+          num_runs,
+      )
       for stack_name, parts in by_stack.items()
   }
+
+
+def _join(gradients: Sequence[jax.Array], num_runs: int) -> jax.Array:
+  """Runs of a stack, of the runs of each of its features."""
+  width = gradients[0].shape[1]
+  runs = [gradient.reshape(num_runs, -1, width) for gradient in gradients]
+  return jnp.concatenate(runs, axis=1).reshape(-1, width)
+
+
+def _join_with_primitive(
+    gradients: Sequence[jax.Array], num_runs: int
+) -> jax.Array:
+  """The same."""
+  primitive = (
+      sparse_dense_matmul_gradient_stack.tpu_sparse_dense_matmul_gradient_stack_primitive
+  )
+  return primitive.bind(
+      *gradients,
+      stacked_batch_size=sum(gradient.shape[0] for gradient in gradients),
+      stacked_feature_dim=gradients[0].shape[1],
+      num_sc_per_device=num_runs,
+  )

@@ -298,6 +298,32 @@ class UpdateTest(parameterized.TestCase):
         (update(3) - before) / 3, update(1) - before, rtol=1e-5, atol=1e-5
     )
 
+  def test_primitives_stack_on_request(self):
+    model = Model(2)
+    gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
+
+    def step(use_primitives):
+      return (
+          embedding.tpu_sparse_dense_matmul(
+              model.inputs,
+              model.variables,
+              model.specs,
+              use_activation_unstack_primitive=use_primitives,
+          ),
+          embedding.tpu_sparse_dense_matmul_grad(
+              gradients,
+              model.inputs,
+              model.variables,
+              model.specs,
+              use_gradient_stacking_primitive=use_primitives,
+          ),
+      )
+
+    for name in ("activation_unstack", "gradient_stack"):
+      self.assertIn(name, str(jax.make_jaxpr(lambda: step(True))()))
+      self.assertNotIn(name, str(jax.make_jaxpr(lambda: step(False))()))
+    jax.tree.map(np.testing.assert_array_equal, step(True), step(False))
+
   def test_gradients_of_another_shape_are_an_error(self):
     model = Model(1)
     gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
@@ -322,7 +348,8 @@ class UpdateTest(parameterized.TestCase):
           model.specs,
       )
 
-  def test_stacking_the_unstacked_is_the_identity(self):
+  @parameterized.parameters(False, True)
+  def test_stacking_the_unstacked_is_the_identity(self, use_primitives):
     model = Model(3)
     (name,) = model.variables
     stacked = jax.random.normal(jax.random.key(0), (3 * BATCH, 8))
@@ -331,12 +358,14 @@ class UpdateTest(parameterized.TestCase):
         feature_specs=model.specs,
         num_sc_per_device=3,
         global_device_count=1,
+        use_gradient_stacking_primitive=use_primitives,
     )
     unstack = functools.partial(
         embedding.unstack_embedding_activations,
         feature_specs=model.specs,
         num_sc_per_device=3,
         global_device_count=1,
+        use_activation_unstack_primitive=use_primitives,
     )
     features = unstack({name: stacked})
     again = unstack(stack(features))

@@ -22,7 +22,7 @@ for _name, _handler in ffi_cpu.registrations().items():
 FUSED_UPDATE_RULES = ("sgd", "adagrad", "adam")
 
 _CONVERT_IDS_TARGET = "jte_convert_ids_cpu"
-_LOOKUP_TARGET = "jte_lookup_cpu"
+LOOKUP_TARGET = "jte_lookup_cpu"
 _UPDATE_TARGET = "jte_update_cpu"
 
 
@@ -42,7 +42,7 @@ def lookup(
         enable_minibatching=enable_minibatching,
         **params,
     )
-  return jax.ffi.ffi_lowering(_LOOKUP_TARGET)(
+  return jax.ffi.ffi_lowering(LOOKUP_TARGET)(
       ctx,
       *operands,
       num_sc_per_device=_num_sc_per_device(ctx, enable_minibatching),

@@ -16,16 +16,32 @@ from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
+from jax_tpu_embedding.sparsecore.lib.core.lowering import one_dimensional
+from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 
 _ANY = None
+
+
+def _is_table_of_lookup(operand: int) -> bool:
+  return operand == len(update_rules.COO_OPERANDS)
+
 
 # (operation, platform) -> lowering rule.
 LOWERINGS = {
     ("convert_ids", _ANY): any_platform.convert_ids,
     ("convert_ids", "cpu"): cpu.convert_ids,
     ("custom_update", _ANY): any_platform.custom_update,
-    ("lookup", _ANY): any_platform.lookup,
-    ("lookup", "cpu"): cpu.lookup,
+    ("local_lookup", _ANY): local_lookup.any_platform,
+    ("local_lookup", "cpu"): local_lookup.cpu,
+    ("lookup", _ANY): one_dimensional.with_columns(
+        any_platform.lookup, _is_table_of_lookup
+    ),
+    ("lookup", "cpu"): one_dimensional.with_columns(
+        cpu.lookup, _is_table_of_lookup
+    ),
+    ("stack_gradients", _ANY): stacking.stack_gradients,
+    ("unstack_activations", _ANY): stacking.unstack_activations,
 }
 for _name, _rule in update_rules.UPDATE_RULES.items():
   LOWERINGS[f"update_{_name}", _ANY] = functools.partial(

@@ -10,10 +10,12 @@ import functools
 from typing import Any
 from typing import NoReturn
 
+import jax
 from jax._src import dispatch
 from jax.extend import core
 from jax.interpreters import ad
 from jax.interpreters import batching
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 
 
@@ -24,6 +26,7 @@ def primitive(
     operation: str,
     multiple_results: bool,
     differentiation_hint: str,
+    can_be_mapped: bool = False,
 ) -> core.Primitive:
   """A primitive with its abstract evaluation and a lowering per platform.
 
@@ -33,6 +36,8 @@ def primitive(
     operation: the key of its lowerings in `lowering.table`.
     multiple_results: whether it returns a tuple.
     differentiation_hint: what to do instead of differentiating it.
+    can_be_mapped: whether `jax.vmap` runs it once for each element. An update
+      cannot: elements that share a table would each make a copy of it.
   """
   result = core.Primitive(name)
   result.multiple_results = multiple_results
@@ -41,13 +46,45 @@ def primitive(
   ad.primitive_jvps[result] = functools.partial(
       _refuse, f"{name} cannot be differentiated: {differentiation_hint}"
   )
-  batching.primitive_batchers[result] = functools.partial(
-      _refuse,
-      f"{name} has no batching rule: it already works on a whole batch. Make"
-      " the mapped axis part of the batch instead of using vmap.",
+  batching.primitive_batchers[result] = (
+      functools.partial(_one_after_the_other, result)
+      if can_be_mapped
+      else functools.partial(
+          _refuse,
+          f"{name} has no batching rule: it already works on a whole batch."
+          " Make the mapped axis part of the batch instead of using vmap.",
+      )
   )
   table.install(result, operation)
   return result
+
+
+def _one_after_the_other(
+    primitive: core.Primitive,
+    operands: tuple[Any, ...],
+    axes: tuple[int | None, ...],
+    **params: Any,
+) -> tuple[Any, Any]:
+  """The batching rule of a primitive whose calls are independent."""
+  is_mapped = [axis is not None for axis in axes]
+
+  def call(mapped):
+    mapped = iter(mapped)
+    values = [
+        next(mapped) if is_here else x
+        for x, is_here in zip(operands, is_mapped, strict=True)
+    ]
+    return primitive.bind(*values, **params)
+
+  results = jax.lax.map(
+      call,
+      [
+          jnp.moveaxis(x, axis, 0)
+          for x, axis, is_here in zip(operands, axes, is_mapped, strict=True)
+          if is_here
+      ],
+  )
+  return results, jax.tree.map(lambda _: 0, results)
 
 
 def _refuse(message: str, *unused_args: Any, **unused_params: Any) -> NoReturn:

@@ -4,9 +4,9 @@
 """The lookup of one stack on one device, as a primitive.
 
 Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
-gains f32[B], num_minibatches i32[], table f32[rows, D].
+gains f32[B], num_minibatches i32[], table f32[rows, D] or f32[rows].
 Result: f32[device_batch_size, D], the sum of gain * row over the entries of
-each sample. `lowering/reference.py` defines it in jnp.
+each sample; f32[device_batch_size] if the table has no columns. `lowering/reference.py` defines it in jnp.
 
 Source: docs/reference/primitives.md, "Lookup".
 """
@@ -17,6 +17,12 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+
+DIFFERENTIATION_HINT = (
+    "its backward pass is the update, which steps the optimizer. Use the"
+    " SparseCoreEmbed layer, or pass the gradient of the activations to"
+    " tpu_sparse_dense_matmul_grad."
+)
 
 
 def _abstract_eval(
@@ -52,7 +58,9 @@ def _abstract_eval(
   utils.ensure_positive(device_batch_size, "device_batch_size")
   if quantization_config is not None:
     _check_quantization(*quantization_config)
-  return jax.core.ShapedArray((device_batch_size, table.shape[1]), jnp.float32)
+  return jax.core.ShapedArray(
+      (device_batch_size, *table.shape[1:]), jnp.float32
+  )
 
 
 def _check_quantization(
@@ -75,9 +83,6 @@ lookup_p = define.primitive(
     _abstract_eval,
     operation="lookup",
     multiple_results=False,
-    differentiation_hint=(
-        "its backward pass is the update, which steps the optimizer. Use the"
-        " SparseCoreEmbed layer, or pass the gradient of the activations to"
-        " tpu_sparse_dense_matmul_grad."
-    ),
+    differentiation_hint=DIFFERENTIATION_HINT,
+    can_be_mapped=True,
 )

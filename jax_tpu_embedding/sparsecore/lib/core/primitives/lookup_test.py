@@ -94,6 +94,27 @@ class LookupTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(actual[:, 0], [-1, 0, 1, 1], atol=1e-6)
 
+  @parameterized.parameters(None, 3)
+  def test_table_without_columns_is_one_of_one_column(self, num_minibatches):
+    coo = random_coo.random_coo(
+        num_sc_per_device=2,
+        rows_per_shard=40,
+        batch_size_per_sc=12,
+        ids_per_sample=3,
+        num_minibatches=num_minibatches,
+    )
+    table = np.random.default_rng(0).normal(size=80).astype(np.float32)
+    lookup = functools.partial(
+        _lookup_on_cpu,
+        coo,
+        batch_size=24,
+        num_sc_per_device=2,
+        enable_minibatching=num_minibatches is not None,
+    )
+    actual = lookup(table)
+    self.assertEqual(actual.shape, (24,))
+    np.testing.assert_array_equal(actual, lookup(table[:, None])[:, 0])
+
   def test_reference_shows_ids_out_of_range(self):
     coo = _one_id_per_sample([0, 4, -1, 3])
     table = np.ones((4, 1), np.float32)
@@ -204,8 +225,8 @@ class LookupChecksTest(parameterized.TestCase):
       ),
       (
           "table_rank",
-          {"table": np.ones(8, np.float32)},
-          "table must have dim 2, got 1",
+          {"table": np.ones((8, 16, 1), np.float32)},
+          "table must have dim 1 or 2, got 3",
       ),
       (
           "num_minibatches_rank",
@@ -311,12 +332,17 @@ class LookupChecksTest(parameterized.TestCase):
     ):
       jax.grad(loss)(jnp.ones((8, 16)))
 
-  def test_cannot_be_mapped(self):
-    def lookup(table):
-      return _bind(_valid_arguments() | {"table": table})
+  def test_mapped_it_runs_once_for_each(self):
+    tables = np.random.default_rng(0).normal(size=(8, 3, 16))
+    tables = tables.astype(np.float32)
 
-    with self.assertRaisesRegex(NotImplementedError, "no batching rule.*vmap"):
-      jax.vmap(lookup)(jnp.ones((3, 8, 16)))
+    def lookup(table, gains):
+      return _bind(_valid_arguments() | {"table": table, "gains": gains})
+
+    gains = np.arange(8, dtype=np.float32)
+    actual = jax.vmap(lookup, (1, None))(tables, gains)
+    for i in range(3):
+      np.testing.assert_array_equal(actual[i], lookup(tables[:, i], gains))
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ class UpdateChecksTest(parameterized.TestCase):
       (
           "gradient_rank",
           {"activation_gradient": np.ones(12, np.float32)},
-          "activation_gradient must have dim 2, got 1",
+          "activation_gradient must have as many columns as the table, 24",
       ),
       (
           "gradient_width",

@@ -77,8 +77,8 @@ def validate_abstract_eval_params(
     sample_ids: i32[B].
     gains: f32[B].
     num_minibatches: i32[].
-    table: f32[rows, D].
-    activation_gradient: f32[samples, D]; None for a lookup.
+    table: f32[rows, D], or f32[rows] for one column.
+    activation_gradient: f32[samples, D], or f32[samples]; None for a lookup.
     max_ids_per_partition: limit of the stack, positive.
     max_unique_ids_per_partition: limit of the stack, positive.
     computation_name: name of the optimizer's function; not empty.
@@ -100,19 +100,19 @@ def validate_abstract_eval_params(
     ensure_dtype(gradient, jnp.float32, "activation_gradient")
 
   ensure_dim(row_pointers, 1, "row_pointers")
-  ensure_dim(table, 2, "table")
+  ensure_dim(table, (1, 2), "table")
   ensure_dim(num_minibatches, 0, "num_minibatches")
   for gradient in gradients:
-    ensure_dim(gradient, 2, "activation_gradient")
+    ensure_dim(gradient, (1, 2), "activation_gradient")
 
   ensure_dim(sample_ids, 1, "sample_ids")
   ensure_shape(embedding_ids, sample_ids.shape, "embedding_ids")
   ensure_shape(gains, sample_ids.shape, "gains")
   for gradient in gradients:
-    if gradient.shape[1] != table.shape[1]:
+    if get_embedding_dim(gradient) != get_embedding_dim(table):
       raise ValueError(
           "activation_gradient must have as many columns as the table,"
-          f" {table.shape[1]}, got {gradient.shape[1]}."
+          f" {get_embedding_dim(table)}, got {get_embedding_dim(gradient)}."
       )
 
   if sharding_strategy != MOD_SHARDING:
@@ -128,6 +128,11 @@ def validate_abstract_eval_params(
     raise ValueError(
         f"min_value must not exceed max_value, got {min_value} > {max_value}."
     )
+
+
+def get_embedding_dim(table: Shaped) -> int:
+  """The columns of a table, or of anything with one row per sample."""
+  return table.shape[1] if len(table.shape) == 2 else 1
 
 
 def ensure_positive(value: int, name: str) -> None:

@@ -1,0 +1,10 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The primitive that cuts activations apart, under its public name."""
+
+from jax_tpu_embedding.sparsecore.lib.core.primitives import stacking
+
+tpu_sparse_dense_matmul_activation_unstack_primitive = (
+    stacking.unstack_activations_p
+)
