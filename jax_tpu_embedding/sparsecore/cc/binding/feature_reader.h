@@ -54,6 +54,10 @@ class FeatureReader {
     throw pybind11::type_error(Message(parts...));
   }
 
+  // Before that many objects are kept: without, memory grows.
+  void ExpectToKeep(int64_t num_objects) {
+    kept_.objects.reserve(kept_.objects.size() + num_objects);
+  }
   void Keep(pybind11::object object) {
     kept_.objects.push_back(std::move(object));
   }

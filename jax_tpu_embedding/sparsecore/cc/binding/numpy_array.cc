@@ -5,7 +5,9 @@
 
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "pybind11/numpy.h"
@@ -65,6 +67,29 @@ StridedArray Describe(py::handle array, ElementType type) {
     result.strides[1] = fields.strides[1];
   }
   return result;
+}
+
+py::object NewArray(int dtype, std::span<const int64_t> shape, void* data,
+                    py::handle owner) {
+  using Api = py::detail::npy_api;
+  static_assert(sizeof(Py_intptr_t) == sizeof(int64_t));
+  const auto& api = Api::get();
+  // Without data, flags ask for an order that is not C's.
+  const int flags = data == nullptr ? 0
+                                    : Api::NPY_ARRAY_C_CONTIGUOUS_ |
+                                          Api::NPY_ARRAY_ALIGNED_ |
+                                          Api::NPY_ARRAY_WRITEABLE_;
+  auto array = py::reinterpret_steal<py::object>(api.PyArray_NewFromDescr_(
+      api.PyArray_Type_, api.PyArray_DescrFromType_(dtype),
+      static_cast<int>(shape.size()),
+      reinterpret_cast<const Py_intptr_t*>(shape.data()), /*strides=*/nullptr,
+      data, flags, /*obj=*/nullptr));
+  if (!array) throw py::error_already_set();
+  if (owner &&
+      api.PyArray_SetBaseObject_(array.ptr(), owner.inc_ref().ptr()) != 0) {
+    throw py::error_already_set();
+  }
+  return array;
 }
 
 std::string ShapeOf(const py::array& array) {

@@ -6,8 +6,11 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_NUMPY_ARRAY_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_NUMPY_ARRAY_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
@@ -31,6 +34,30 @@ std::optional<ElementType> ElementTypeOf(const pybind11::dtype& dtype);
 // The array's elements, of type `type`, which may be another reading of their
 // bytes. The array has one or two dimensions.
 StridedArray Describe(pybind11::handle array, ElementType type);
+
+// As below, with the number of a dtype.
+pybind11::object NewArray(int dtype, std::span<const int64_t> shape, void* data,
+                          pybind11::handle owner);
+
+// An array over `data`, row by row, which `owner` keeps alive; without data,
+// over memory of its own. A call makes seven of them for each stack, and
+// pybind11's constructors, which allocate shapes and strides, are a part of a
+// small call's time that can be seen.
+template <typename T>
+pybind11::array_t<T> NewArray(std::initializer_list<int64_t> shape, T* data,
+                              pybind11::handle owner) {
+  return pybind11::reinterpret_steal<pybind11::array_t<T>>(
+      NewArray(pybind11::dtype::num_of<T>(), std::span(shape), data, owner)
+          .release());
+}
+
+// An array of its own memory with the numbers of a span.
+template <typename T>
+pybind11::array_t<T> CopyOf(std::span<const T> numbers) {
+  auto array = NewArray<T>({std::ssize(numbers)}, nullptr, {});
+  std::ranges::copy(numbers, reinterpret_cast<T*>(Fields(array).data));
+  return array;
+}
 
 std::string ShapeOf(const pybind11::array& array);
 std::string DtypeOf(const pybind11::array& array);

@@ -3,12 +3,14 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "pybind11/numpy.h"
@@ -25,8 +27,8 @@ constexpr int64_t kItemSize = 4;
 // Cuts arrays off a block.
 class BlockCutter {
  public:
-  explicit BlockCutter(py::array_t<char> block)
-      : block_(std::move(block)), next_(block_.mutable_data()) {}
+  explicit BlockCutter(OutputPool::Block block)
+      : block_(std::move(block)), next_(static_cast<char*>(block_.data)) {}
 
   // `size` items of each of num_devices devices: an array and a view of it.
   template <typename T>
@@ -36,11 +38,10 @@ class BlockCutter {
     auto* const data = reinterpret_cast<T*>(next_);
     const int64_t total = num_devices * size;
     next_ += SizeInBlock(total);
-    py::array_t<T> array =
-        has_leading_dimension
-            ? py::array_t<T>({num_devices, size}, data, block_)
-            : py::array_t<T>(total, data, block_);
-    return {std::move(array), std::span<T>(data, total)};
+    return {has_leading_dimension
+                ? NewArray<T>({num_devices, size}, data, block_.owner)
+                : NewArray<T>({total}, data, block_.owner),
+            std::span<T>(data, total)};
   }
 
   // Bytes that an array takes.
@@ -49,15 +50,16 @@ class BlockCutter {
   }
 
  private:
-  py::array_t<char> block_;
+  OutputPool::Block block_;
   char* next_;
 };
 
 }  // namespace
 
 OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
+                              std::span<const py::str> names,
                               bool enable_minibatching,
-                              bool has_leading_dimension, OutputPool* pool) {
+                              bool has_leading_dimension, OutputPool& pool) {
   int64_t num_bytes = 0;
   for (const StackPlan& plan : stacks) {
     const int64_t num_devices = plan.topology.local_device_count;
@@ -67,14 +69,13 @@ OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
             RowPointersPerDevice(plan.topology, enable_minibatching)) +
         3 * BlockCutter::SizeInBlock(num_devices * plan.coo_cells_per_device);
   }
-  OutputPool new_memory(/*max_bytes=*/0);
-  BlockCutter block((pool != nullptr ? *pool : new_memory)
-                        .Take(py::dtype::of<char>(), {num_bytes}));
+  BlockCutter block(pool.Take(num_bytes));
 
   OutputArrays result;
   result.buffers.reserve(stacks.size());
-  for (const StackPlan& plan : stacks) {
-    const py::str name(plan.spec.name);
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    const StackPlan& plan = stacks[i];
+    const py::str& name = names[i];
     const auto add = [&plan, &block, &name, has_leading_dimension]<typename T>(
                          py::dict& arrays, int64_t size, T) {
       auto [array, view] = block.Cut<T>(plan.topology.local_device_count, size,

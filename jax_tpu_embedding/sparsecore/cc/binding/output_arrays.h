@@ -25,13 +25,14 @@ struct OutputArrays {
   std::vector<CsrBuffers> buffers;  // views of them, stack by stack
 };
 
-// Arrays of unspecified contents. All lie in one block of memory, which `pool`
-// gets back, or the system if it is null, when the last of them goes. Buffers
+// Arrays of unspecified contents, by the names of the stacks. All lie in one
+// block of memory, which `pool` gets back when the last of them goes. Buffers
 // of a batch are used and dropped together, and one large block is faster than
 // many small ones: the kernel can give it huge pages.
 OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
+                              std::span<const pybind11::str> names,
                               bool enable_minibatching,
-                              bool has_leading_dimension, OutputPool* pool);
+                              bool has_leading_dimension, OutputPool& pool);
 
 }  // namespace jte
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <new>
@@ -72,6 +73,16 @@ int64_t NumBytes(int64_t item_size, const std::vector<int64_t>& shape) {
   return num_bytes;
 }
 
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+int64_t MaxIdleBytes(std::optional<int64_t> max_bytes) {
+  if (max_bytes && *max_bytes < 0) {
+    throw py::value_error(StrCat("OutputPool: max_bytes must not be negative, ",
+                                 "got ", *max_bytes, "."));
+  }
+  return max_bytes.value_or(kNoLimit);
+}
+
 }  // namespace
 
 class OutputPool::Blocks {
@@ -86,7 +97,7 @@ class OutputPool::Blocks {
       ++num_allocated;
       return memory;
     }
-    Memory memory = std::move(found->second.back());
+    Memory memory = std::move(found->second.back().memory);
     found->second.pop_back();
     idle_bytes -= size;
     ++num_reused;
@@ -95,10 +106,11 @@ class OutputPool::Blocks {
 
   // Runs in destructors: memory that cannot be kept is freed.
   void Return(Memory memory, int64_t size) noexcept {
-    if (idle_bytes + size <= max_idle_bytes_) {
+    if (size <= max_idle_bytes_) {
       try {
-        idle_[size].push_back(std::move(memory));
+        idle_[size].push_back({std::move(memory), ++num_returned_});
         idle_bytes += size;
+        FreeExcess();
         return;
       } catch (const std::bad_alloc&) {
       }
@@ -111,46 +123,89 @@ class OutputPool::Blocks {
     allocated_bytes -= std::exchange(idle_bytes, 0);
   }
 
+  int64_t max_idle_bytes() const { return max_idle_bytes_; }
+  void SetMaxIdleBytes(int64_t max_idle_bytes) {
+    max_idle_bytes_ = max_idle_bytes;
+    FreeExcess();
+  }
+
   int64_t allocated_bytes = 0;
   int64_t idle_bytes = 0;
   int64_t num_allocated = 0;
   int64_t num_reused = 0;
 
  private:
+  struct Idle {
+    Memory memory;
+    int64_t returned;  // the how manieth to return
+  };
+
+  // What returned first goes first: its size may be that of batches that come
+  // no more, and would keep those of today out.
+  void FreeExcess() noexcept {
+    while (idle_bytes > max_idle_bytes_) {
+      auto oldest = idle_.end();
+      for (auto blocks = idle_.begin(); blocks != idle_.end(); ++blocks) {
+        if (blocks->second.empty()) continue;
+        if (oldest == idle_.end() ||
+            blocks->second.front().returned < oldest->second.front().returned) {
+          oldest = blocks;
+        }
+      }
+      oldest->second.pop_front();
+      idle_bytes -= oldest->first;
+      allocated_bytes -= oldest->first;
+    }
+    if (idle_bytes == 0) idle_.clear();
+  }
+
   int64_t max_idle_bytes_;
-  // By size. The last one returned goes out first: it may still be in a cache.
-  std::unordered_map<int64_t, std::vector<Memory>> idle_;
+  int64_t num_returned_ = 0;
+  // By size, and in the order in which they returned. The last one goes out
+  // first: it may still be in a cache.
+  std::unordered_map<int64_t, std::deque<Idle>> idle_;
 };
 
-OutputPool::OutputPool(std::optional<int64_t> max_bytes) {
-  if (max_bytes && *max_bytes < 0) {
-    throw py::value_error(StrCat("OutputPool: max_bytes must not be negative, ",
-                                 "got ", *max_bytes, "."));
-  }
-  blocks_ = std::make_shared<Blocks>(
-      max_bytes.value_or(std::numeric_limits<int64_t>::max()));
+OutputPool::OutputPool(std::optional<int64_t> max_bytes)
+    : blocks_(std::make_shared<Blocks>(MaxIdleBytes(max_bytes))) {}
+
+OutputPool& OutputPool::OfProcess() {
+  // Never destroyed: arrays may go while the process exits.
+  static OutputPool& pool = *new OutputPool(kMaxIdleBytesOfProcess);
+  return pool;
 }
 
-py::array OutputPool::Take(const py::dtype& dtype,
-                           const std::vector<int64_t>& shape) {
-  // What the base object of an array owns.
-  struct Block {
-    ~Block() { owner->Return(std::move(memory), size); }
+OutputPool::Block OutputPool::Take(int64_t num_bytes) {
+  // What the owner of a block owns.
+  struct Owned {
+    ~Owned() { owner->Return(std::move(memory), size); }
     std::shared_ptr<Blocks> owner;
     int64_t size;
     Memory memory;
   };
-  const int64_t size =
-      std::max(BlockSize(NumBytes(dtype.itemsize(), shape)), kAlignment);
-  auto block = std::make_unique<Block>(blocks_, size, blocks_->Take(size));
-  void* const data = block->memory.get();
-  const py::capsule base(
-      block.get(), [](void* block) { delete static_cast<Block*>(block); });
-  block.release();  // the capsule's now
-  return py::array(dtype, shape, data, base);
+  const int64_t size = std::max(BlockSize(num_bytes), kAlignment);
+  auto owned = std::make_unique<Owned>(blocks_, size, blocks_->Take(size));
+  void* const data = owned->memory.get();
+  py::capsule owner(owned.get(),
+                    [](void* owned) { delete static_cast<Owned*>(owned); });
+  owned.release();  // the capsule's now
+  return {.owner = std::move(owner), .data = data};
+}
+
+py::array OutputPool::Take(const py::dtype& dtype,
+                           const std::vector<int64_t>& shape) {
+  const Block block = Take(NumBytes(dtype.itemsize(), shape));
+  return py::array(dtype, shape, block.data, block.owner);
 }
 
 void OutputPool::Clear() { blocks_->Clear(); }
+void OutputPool::SetMaxBytes(std::optional<int64_t> max_bytes) {
+  blocks_->SetMaxIdleBytes(MaxIdleBytes(max_bytes));
+}
+std::optional<int64_t> OutputPool::max_bytes() const {
+  const int64_t max_bytes = blocks_->max_idle_bytes();
+  return max_bytes == kNoLimit ? std::nullopt : std::optional(max_bytes);
+}
 int64_t OutputPool::allocated_bytes() const { return blocks_->allocated_bytes; }
 int64_t OutputPool::idle_bytes() const { return blocks_->idle_bytes; }
 int64_t OutputPool::num_allocated() const { return blocks_->num_allocated; }
@@ -160,13 +215,19 @@ void RegisterOutputPool(py::module_& module) {
   py::class_<OutputPool>(
       module, "OutputPool",
       "Memory of arrays that are gone, for the next ones.\n\n"
-      "Pass one pool to every preprocessing call of a loop. Memory returns to "
-      "it when the last array, view or zero-copy JAX array over it goes, so "
-      "nothing that is still referred to is overwritten. Threads may share a "
-      "pool; arrays may outlive it; a forked process has its own copy.\n\n"
+      "Memory returns to a pool when the last array, view or zero-copy JAX "
+      "array over it goes, so nothing that is still referred to is "
+      "overwritten. Threads may share a pool; arrays may outlive it; a forked "
+      "process has its own copy.\n\n"
+      "Preprocessing calls that are not passed a pool share of_process(), "
+      "which keeps at most 128 MiB.\n\n"
       "Args:\n"
-      "  max_bytes: idle memory beyond this is freed; default: all is kept "
-      "until clear().")
+      "  max_bytes: idle memory beyond this is freed, the oldest first; "
+      "default: all is kept until clear().")
+      .def_static("of_process", &OutputPool::OfProcess,
+                  py::return_value_policy::reference,
+                  "The pool of all calls without one. With max_bytes = 0 it "
+                  "keeps nothing.")
       .def(py::init<std::optional<int64_t>>(), py::kw_only(),
            py::arg("max_bytes") = py::none())
       .def(
@@ -178,6 +239,10 @@ void RegisterOutputPool(py::module_& module) {
           py::arg("shape"), py::arg("dtype"),
           "An array of unspecified contents.")
       .def("clear", &OutputPool::Clear, "Frees what no array uses.")
+      .def_property("max_bytes", &OutputPool::max_bytes,
+                    &OutputPool::SetMaxBytes,
+                    "How many idle bytes are kept; None: all. Less frees the "
+                    "rest at once.")
       .def_property_readonly("allocated_bytes", &OutputPool::allocated_bytes,
                              "Bytes of all memory, used or idle.")
       .def_property_readonly("idle_bytes", &OutputPool::idle_bytes,

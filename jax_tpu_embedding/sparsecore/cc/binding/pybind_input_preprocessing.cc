@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/all_reduce_binding.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_features.h"
@@ -49,16 +51,12 @@ struct PythonStats {
   py::dict minibatch_alignment;
 };
 
-py::array_t<int32_t> ToArray(const std::vector<int32_t>& numbers) {
-  return py::array_t<int32_t>(numbers.size(), numbers.data());
-}
-
 struct CallOptions {
   ConvertOptions convert;
   py::object all_reduce_interface;  // or None
   bool has_leading_dimension;
   int max_threads;
-  OutputPool* output_pool;  // null: none
+  OutputPool& output_pool;
 };
 
 // Makes the batches that were only described. What they refer to lives as long
@@ -81,22 +79,31 @@ std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
   return batches;
 }
 
-PythonStats ToPython(const std::vector<StackPlan>& stacks,
-                     const std::vector<StackStats>& stats,
+// Python's keys for what belongs to a stack.
+std::vector<py::str> NamesOf(const std::vector<StackPlan>& stacks) {
+  std::vector<py::str> names;
+  names.reserve(stacks.size());
+  for (const StackPlan& plan : stacks) names.emplace_back(plan.spec.name);
+  return names;
+}
+
+PythonStats ToPython(const std::vector<StackStats>& stats,
+                     const std::vector<py::str>& names,
                      bool enable_minibatching) {
   PythonStats result;
-  for (size_t i = 0; i < stacks.size(); ++i) {
-    const py::str name(stacks[i].spec.name);
+  const auto copy = [](const std::vector<int32_t>& numbers) {
+    return CopyOf(std::span(numbers));
+  };
+  for (size_t i = 0; i < stats.size(); ++i) {
     const StackStats& from = stats[i];
-    result.max_ids_per_partition[name] = ToArray(from.max_ids_per_partition);
+    const py::str& name = names[i];
+    result.max_ids_per_partition[name] = copy(from.max_ids_per_partition);
     result.max_unique_ids_per_partition[name] =
-        ToArray(from.max_unique_ids_per_partition);
-    result.required_buffer_sizes[name] =
-        ToArray(from.required_buffer_size_per_sc);
+        copy(from.max_unique_ids_per_partition);
+    result.required_buffer_sizes[name] = copy(from.required_buffer_size_per_sc);
     result.dropped_id_count[name] = from.dropped_id_count;
     if (enable_minibatching) {
-      result.minibatch_alignment[name] =
-          ToArray(from.minibatch_alignment_per_sc);
+      result.minibatch_alignment[name] = copy(from.minibatch_alignment_per_sc);
     }
   }
   return result;
@@ -108,8 +115,9 @@ py::tuple ConvertFeatures(PythonFeatures inputs, const CallOptions& options) {
       PrepareBatches(inputs, options.max_threads);
   const std::vector<StackPlan> stacks =
       ValueOrThrow(PlanConversion(std::move(inputs.features), options.convert));
+  const std::vector<py::str> names = NamesOf(stacks);
   const OutputArrays outputs =
-      MakeOutputArrays(stacks, options.convert.enable_minibatching,
+      MakeOutputArrays(stacks, names, options.convert.enable_minibatching,
                        options.has_leading_dimension, options.output_pool);
   auto converted = [&stacks, &options, &outputs, &all_reduce] {
     AllReduce* const reduce = all_reduce.get();
@@ -125,7 +133,7 @@ py::tuple ConvertFeatures(PythonFeatures inputs, const CallOptions& options) {
   return py::make_tuple(
       outputs.row_pointers, outputs.embedding_ids, outputs.sample_ids,
       outputs.gains, conversion.num_minibatches,
-      ToPython(stacks, conversion.stats, options.convert.enable_minibatching));
+      ToPython(conversion.stats, names, options.convert.enable_minibatching));
 }
 
 // The keywords that all forms of a call share, in Python's order.
@@ -141,7 +149,7 @@ struct Keywords {
   py::object all_reduce_interface;
   FeatureStackingStrategy feature_stacking_strategy;
   std::optional<int> num_threads;
-  OutputPool* output_pool;
+  OutputPool* output_pool;  // null: that of the process
 
   CallOptions Checked() const {
     const ConvertOptions convert = {
@@ -157,7 +165,8 @@ struct Keywords {
             .all_reduce_interface = all_reduce_interface,
             .has_leading_dimension = has_leading_dimension,
             .max_threads = ValueOrThrow(MaxThreads(num_threads)),
-            .output_pool = output_pool};
+            .output_pool = output_pool != nullptr ? *output_pool
+                                                  : OutputPool::OfProcess()};
   }
 
   int64_t max_num_samples() const {

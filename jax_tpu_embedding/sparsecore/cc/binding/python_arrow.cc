@@ -11,11 +11,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/arrow_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/listed_numbers.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
 #include "pybind11/pybind11.h"
 
@@ -79,25 +78,11 @@ class ListColumn {
     ReadChunk(*array);
   }
 
-  int64_t num_lists() const { return std::ssize(*splits_) - 1; }
-
-  StridedArray Splits() const {
-    return {.data = reinterpret_cast<const std::byte*>(splits_->data()),
-            .type = {.dtype = DType::kInt64},
-            .shape = {std::ssize(*splits_), 1},
-            .strides = {sizeof(int64_t), 0}};
+  // What was read; the memory of its splits is kept alive.
+  ListedNumbers& Lists() {
+    reader_.Keep(lists_.memory());
+    return lists_;
   }
-
-  RawNumbers Numbers() const {
-    if (runs_.size() != 1) return runs_;
-    return StridedArray{.data = runs_[0].data,
-                        .type = runs_[0].type,
-                        .shape = {runs_[0].size, 1},
-                        .strides = {runs_[0].stride, 0}};
-  }
-
-  // Keeps what Splits and Numbers refer to.
-  void Keep() { reader_.Keep(splits_); }
 
  private:
   void ReadStream(py::handle object) {
@@ -156,11 +141,11 @@ class ListColumn {
 
   void ReadChunk(const ArrowArray& array) {
     CheckNoNulls(array, 0, array.length);
-    splits_->reserve(splits_->size() + array.length);
+    lists_.Expect(array.length, 1);
     if (offset_size_ == 4) return ReadLists<int32_t>(array);
     if (offset_size_ == 8) return ReadLists<int64_t>(array);
     for (int64_t i = 0; i < array.length; ++i) {
-      splits_->push_back(splits_->back() + list_size_);
+      lists_.AddList(list_size_);
     }
     const int64_t size = array.length * list_size_;
     if (is_flat_) {
@@ -176,9 +161,8 @@ class ListColumn {
         static_cast<const Offset*>(array.buffers[1]) + array.offset;
     if (array.length == 0) return;
     const ArrowArray& numbers = *array.children[0];
-    const int64_t base = splits_->back() - offsets[0];
-    for (int64_t i = 1; i <= array.length; ++i) {
-      splits_->push_back(base + offsets[i]);
+    for (int64_t i = 0; i < array.length; ++i) {
+      lists_.AddList(int64_t{offsets[i + 1]} - offsets[i]);
     }
     const int64_t first = offsets[0];
     const int64_t last = offsets[array.length];
@@ -192,12 +176,12 @@ class ListColumn {
 
   void AddNumbers(const ArrowArray& numbers, int64_t first, int64_t size) {
     CheckNoNulls(numbers, first, first + size);
-    const auto stride = static_cast<int32_t>(SizeOf(type_));
-    runs_.push_back({.data = static_cast<const std::byte*>(numbers.buffers[1]) +
-                             (numbers.offset + first) * stride,
-                     .size = size,
-                     .stride = stride,
-                     .type = {.dtype = type_}});
+    const int64_t stride = SizeOf(type_);
+    lists_.AddRun({.data = static_cast<const std::byte*>(numbers.buffers[1]) +
+                           (numbers.offset + first) * stride,
+                   .size = size,
+                   .stride = stride,
+                   .type = {.dtype = type_}});
   }
 
   void CheckNoNulls(const ArrowArray& array, int64_t begin, int64_t end) const {
@@ -213,9 +197,7 @@ class ListColumn {
   int64_t list_size_ = 0;
   bool is_flat_ = false;
   DType type_ = DType::kInt32;
-  std::vector<StridedRun> runs_;
-  std::shared_ptr<std::vector<int64_t>> splits_ =
-      std::make_shared<std::vector<int64_t>>(1, 0);
+  ListedNumbers lists_;
 };
 
 }  // namespace
@@ -230,11 +212,11 @@ bool IsArrow(py::handle object) {
 
 RawBatch ReadArrow(FeatureReader& reader, py::handle object,
                    py::handle weights_object) {
-  ListColumn ids(reader, NumberKind::kIds);
-  ids.Read(object);
-  ids.Keep();
+  ListColumn id_column(reader, NumberKind::kIds);
+  id_column.Read(object);
+  ListedNumbers& ids = id_column.Lists();
   RawBatch batch = {.feature_name = reader.name(),
-                    .ids = ids.Numbers(),
+                    .ids = ids.TakeNumbers(),
                     .weights = std::nullopt,
                     .samples = RowSplits{ids.Splits()}};
   if (weights_object.is_none()) return batch;
@@ -244,9 +226,9 @@ RawBatch ReadArrow(FeatureReader& reader, py::handle object,
         py::type::of(weights_object).attr("__name__").cast<std::string>(),
         ". Pass an Arrow array of the same lists.");
   }
-  ListColumn weights(reader, NumberKind::kWeights);
-  weights.Read(weights_object);
-  weights.Keep();
+  ListColumn weight_column(reader, NumberKind::kWeights);
+  weight_column.Read(weights_object);
+  ListedNumbers& weights = weight_column.Lists();
   if (weights.num_lists() != ids.num_lists()) {
     reader.ThrowValueError("ids have ", ids.num_lists(), " lists and weights ",
                            weights.num_lists(), ".");
@@ -257,7 +239,7 @@ RawBatch ReadArrow(FeatureReader& reader, py::handle object,
                            " of its weights is not as long as that "
                            "of its ids. Pass one weight per id.");
   }
-  batch.weights = weights.Numbers();
+  batch.weights = weights.TakeNumbers();
   return batch;
 }
 

@@ -140,29 +140,35 @@ class SpecReader {
 
   std::string Text(py::handle object, PyObject* name) const {
     const py::object value = Attribute(object, name);
+    return std::string(ToText(value, name));
+  }
+
+  // A view of the value.
+  std::string_view ToText(const py::object& value, PyObject* name) const {
     Py_ssize_t size = 0;
     const char* const text = PyUnicode_Check(value.ptr())
                                  ? PyUnicode_AsUTF8AndSize(value.ptr(), &size)
                                  : nullptr;
     if (text == nullptr) ThrowCannotBe(value, name);
-    return std::string(text, size);
+    return {text, static_cast<size_t>(size)};
   }
 
   // Objects that stand in for feature specs may lack policies.
   template <typename T>
   T Policy(py::handle spec, PyObject* name,
            Result<T> (*parse)(std::string_view)) const {
-    if (!HasAttribute(spec, name)) return T::kError;
-    const auto policy = parse(Text(spec, name));
+    const auto value =
+        py::reinterpret_steal<py::object>(PyObject_GetAttr(spec.ptr(), name));
+    if (!value) {
+      PyErr_Clear();
+      return T::kError;
+    }
+    const auto policy = parse(ToText(value, name));
     if (!policy) {
       ThrowPythonError(InvalidArgument("Feature '", feature_name_,
                                        "': ", policy.error().message));
     }
     return *policy;
-  }
-
-  static bool HasAttribute(py::handle object, PyObject* name) {
-    return PyObject_HasAttr(object.ptr(), name) != 0;
   }
 
   [[noreturn]] void ThrowCannotBe(const py::object& value,

@@ -3,17 +3,20 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/bucket_counts.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <variant>
 
-#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/count_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_writer.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/partition_size.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/row_list.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte {
@@ -34,101 +37,71 @@ uint32_t CountKept(std::span<const uint64_t> elements, const Gains& gains,
   return num_kept_ids;
 }
 
-// The distinct rows, in the order of their elements.
-struct RowList {
-  std::span<uint32_t> keys;
-  std::span<uint32_t> num_ids;
-  std::span<uint32_t> num_elements;
+// The rows of one partition, and where its elements begin.
+struct PartitionRows {
+  std::span<const uint32_t> ends;
+  std::span<const uint8_t> buckets;
+  uint32_t begin;
 };
 
-// The loop has no branch on the data: an element begins a row, or overwrites
-// what the element before it wrote.
+// How many of the elements are the same entry as the one before.
 template <typename Gains>
-RowList ListRows(std::span<const uint64_t> elements, const Gains& gains,
-                 RowScratch& scratch) {
-  const RowList rows = {
-      .keys = scratch.keys.Take(elements.size()),
-      .num_ids = scratch.num_ids.Take(elements.size()),
-      .num_elements = scratch.num_elements.Take(elements.size())};
-  int64_t row = -1;
-  uint32_t last_key = elements.empty() ? 0 : ~SortKey::KeyOf(elements.front());
-  int32_t last_sample = 0;
-  uint32_t num_ids = 0;
-  uint32_t num_elements = 0;
-  for (const uint64_t element : elements) {
-    const uint32_t key = SortKey::KeyOf(element);
+uint32_t CountMerges(std::span<const uint64_t> elements_of_row,
+                     const Gains& gains) {
+  uint32_t num_merges = 0;
+  int32_t last = gains[SortKey::PayloadOf(elements_of_row.front())].sample;
+  for (const uint64_t element : elements_of_row.subspan(1)) {
     const int32_t sample = gains[SortKey::PayloadOf(element)].sample;
-    const bool new_row = key != last_key;
-    const bool new_entry = new_row | (sample != last_sample);
-    row += new_row;
-    num_ids = new_row ? 1 : num_ids + new_entry;
-    num_elements = new_row ? 1 : num_elements + 1;
-    rows.keys[row] = key;
-    rows.num_ids[row] = num_ids;
-    rows.num_elements[row] = num_elements;
-    last_key = key;
-    last_sample = sample;
+    num_merges += sample == last;
+    last = sample;
   }
-  const size_t size = row + 1;
-  return {.keys = rows.keys.first(size),
-          .num_ids = rows.num_ids.first(size),
-          .num_elements = rows.num_elements.first(size)};
+  return num_merges;
 }
 
-JTE_VECTOR_CLONES
-void FindColumns(std::span<const uint32_t> keys, const SortKey& sort_key,
-                 uint32_t num_scs, uint32_t* columns) {
-  const SortKey key = sort_key;  // no other name for it: not reloaded
-  for (size_t i = 0; i < keys.size(); ++i) {
-    columns[i] = key.RowOf(keys[i]) * num_scs + key.PartitionOfKey(keys[i]);
+// Sorts a partition by bucket, from `elements` to `sorted`, and counts. Rows
+// have one element mostly, so there are only branches for further ones.
+template <typename Gains>
+void SortPartition(std::span<const uint64_t> elements, const Gains& gains,
+                   const PartitionRows& rows, std::span<uint64_t> sorted,
+                   std::span<BucketCounts> counts) {
+  // Of each bucket: rows in the high half, elements in the low one.
+  std::array<uint64_t, kMaxMinibatches> sizes = {};
+  constexpr uint64_t kOneRow = uint64_t{1} << 32;
+  uint32_t begin = rows.begin;
+  for (size_t row = 0; row < rows.ends.size(); ++row) {
+    sizes[rows.buckets[row]] += kOneRow + (rows.ends[row] - begin);
+    begin = rows.ends[row];
   }
-}
-
-JTE_VECTOR_CLONES
-void FindSlotsOfBuckets(std::span<const uint32_t> keys, const SortKey& sort_key,
-                        std::span<const uint8_t> buckets, uint32_t* slots) {
-  const SortKey key = sort_key;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    slots[i] =
-        key.PartitionOfKey(keys[i]) * static_cast<uint32_t>(kMaxMinibatches) +
-        buckets[i];
+  std::array<uint32_t, kMaxMinibatches> positions;
+  uint32_t position = rows.begin;
+  for (int64_t b = 0; b < kMaxMinibatches; ++b) {
+    const auto num_elements = static_cast<uint32_t>(sizes[b]);
+    positions[b] = position;
+    position += num_elements;
+    counts[b] = {.end = position,
+                 .num_ids = num_elements,
+                 .num_unique_ids = static_cast<uint32_t>(sizes[b] >> 32),
+                 .num_kept_ids = 0};
   }
-}
-
-// Where in PartitionTable::counts the row of each key counts.
-std::span<const uint32_t> FindSlots(std::span<const uint32_t> keys,
-                                    const SortKey& sort_key, uint32_t num_scs,
-                                    RowScratch& scratch) {
-  const std::span<uint32_t> slots = scratch.slots.Take(keys.size());
-  FindColumns(keys, sort_key, num_scs, slots.data());
-  const std::span<uint8_t> buckets = scratch.buckets.Take(keys.size());
-  FindBuckets(slots, buckets);
-  FindSlotsOfBuckets(keys, sort_key, buckets, slots.data());
-  return slots;
-}
-
-// Sets the end of each bucket.
-void MoveElements(SortedIds& ids, std::span<const uint32_t> slots,
-                  const RowList& rows, std::span<BucketCounts> counts) {
-  uint32_t begin = 0;
-  for (BucketCounts& bucket : counts) {
-    begin += std::exchange(bucket.end, begin);
-  }
-  size_t i = 0;
-  for (size_t row = 0; row < slots.size(); ++row) {
-    uint32_t& end = counts[slots[row]].end;
-    for (uint32_t n = rows.num_elements[row]; n > 0; --n) {
-      ids.spare[end++] = ids.elements[i++];
+  begin = rows.begin;
+  for (size_t row = 0; row < rows.ends.size(); ++row) {
+    uint32_t& to = positions[rows.buckets[row]];
+    const uint32_t end = rows.ends[row];
+    sorted[to++] = elements[begin];
+    if (end - begin > 1) [[unlikely]] {
+      const auto ids = elements.subspan(begin, end - begin);
+      std::ranges::copy(ids.subspan(1), sorted.begin() + to);
+      to += ids.size() - 1;
+      counts[rows.buckets[row]].num_ids -= CountMerges(ids, gains);
     }
+    begin = end;
   }
-  std::swap(ids.elements, ids.spare);
 }
 
 template <typename Gains>
-void CountKeptIds(std::span<const uint64_t> elements, const Gains& gains,
-                  const PartitionLimits& limits,
+void CountKeptIds(std::span<uint64_t> elements, const Gains& gains,
+                  const PartitionLimits& limits, uint32_t begin,
                   std::span<BucketCounts> counts) {
-  uint32_t begin = 0;
   for (BucketCounts& bucket : counts) {
     bucket.num_kept_ids =
         bucket.Within(limits)
@@ -150,41 +123,54 @@ PartitionTable CountPartitions(const SortedIds& ids, const SortKey& sort_key,
         std::span<const uint64_t> rest = ids.elements;
         for (uint32_t t = 0; t < table.counts.size(); ++t) {
           const int64_t size = PartitionSize(rest, sort_key, t);
-          const EntryCounts counts = CountEntries(rest.first(size), gains);
+          const DistinctCounts counts = CountDistinct(rest.first(size), gains);
           rest = rest.subspan(size);
-          const auto num_ids = static_cast<uint32_t>(counts.ids);
           table.counts[t] = {
               .end = static_cast<uint32_t>(ids.elements.size() - rest.size()),
-              .num_ids = num_ids,
-              .num_unique_ids = static_cast<uint32_t>(counts.unique_ids),
-              .num_kept_ids = num_ids};
+              .num_ids = counts.ids,
+              .num_unique_ids = counts.unique_ids,
+              .num_kept_ids = counts.ids};
         }
       },
       ids.gains);
   return table;
 }
 
-PartitionTable SortIntoBuckets(SortedIds& ids, const SortKey& sort_key,
+PartitionTable SortIntoBuckets(SortedIds& ids, const PartitionTable& partitions,
+                               const SortKey& sort_key,
                                const PartitionLimits& limits,
                                RowScratch& scratch) {
+  const size_t num_elements = ids.elements.size();
+  const RowList rows = ListRows(ids.elements, sort_key, limits.num_scs,
+                                {.columns = scratch.columns.Take(num_elements),
+                                 .ends = scratch.ends.Take(num_elements)});
+  const std::span<uint8_t> buckets = scratch.buckets.Take(rows.columns.size());
+  FindBuckets(rows.columns, buckets);
   PartitionTable table = {
       .num_buckets = kMaxMinibatches,
       .counts = std::vector<BucketCounts>(limits.num_scs * kMaxMinibatches)};
   std::visit(
-      [&ids, &sort_key, &limits, &scratch, &table](const auto& gains) {
-        const RowList rows = ListRows(ids.elements, gains, scratch);
-        const std::span<const uint32_t> slots =
-            FindSlots(rows.keys, sort_key, limits.num_scs, scratch);
-        for (size_t row = 0; row < slots.size(); ++row) {
-          BucketCounts& bucket = table.counts[slots[row]];
-          bucket.end += rows.num_elements[row];
-          bucket.num_ids += rows.num_ids[row];
-          ++bucket.num_unique_ids;
+      [&ids, &partitions, &limits, &rows, buckets, &table](const auto& gains) {
+        size_t row = 0;
+        uint32_t begin = 0;
+        for (uint32_t t = 0; t < limits.num_scs; ++t) {
+          const BucketCounts& partition = partitions.counts[t];
+          const auto counts =
+              std::span(table.counts)
+                  .subspan(t * kMaxMinibatches, kMaxMinibatches);
+          SortPartition(
+              ids.elements, gains,
+              {.ends = rows.ends.subspan(row, partition.num_unique_ids),
+               .buckets = buckets.subspan(row, partition.num_unique_ids),
+               .begin = begin},
+              ids.spare, counts);
+          CountKeptIds(ids.spare, gains, limits, begin, counts);
+          row += partition.num_unique_ids;
+          begin = partition.end;
         }
-        MoveElements(ids, slots, rows, table.counts);
-        CountKeptIds(ids.elements, gains, limits, table.counts);
       },
       ids.gains);
+  std::swap(ids.elements, ids.spare);
   return table;
 }
 

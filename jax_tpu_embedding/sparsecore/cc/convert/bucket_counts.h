@@ -47,6 +47,12 @@ struct PartitionTable {
   std::span<const BucketCounts> Buckets(int64_t partition) const {
     return std::span(counts).subspan(partition * num_buckets, num_buckets);
   }
+
+  // Where the elements of a bucket begin.
+  uint32_t Begin(int64_t partition, int64_t bucket) const {
+    const int64_t index = partition * num_buckets + bucket;
+    return index == 0 ? 0 : counts[index - 1].end;
+  }
 };
 
 // One bucket for each partition, of which everything is kept.
@@ -55,21 +61,20 @@ PartitionTable CountPartitions(const SortedIds& ids, const SortKey& sort_key,
 
 // The distinct rows of a SparseCore, for the time of a SortIntoBuckets.
 struct RowScratch {
-  ScratchArray<uint32_t> keys;
-  ScratchArray<uint32_t> num_ids;
-  ScratchArray<uint32_t> num_elements;
-  ScratchArray<uint32_t> slots;
+  ScratchArray<uint32_t> columns;
+  ScratchArray<uint32_t> ends;
   ScratchArray<uint8_t> buckets;
 
   size_t capacity_bytes() const {
-    return keys.capacity_bytes() + num_ids.capacity_bytes() +
-           num_elements.capacity_bytes() + slots.capacity_bytes() +
+    return columns.capacity_bytes() + ends.capacity_bytes() +
            buckets.capacity_bytes();
   }
 };
 
-// All kMaxMinibatches buckets. Moves the elements to the spare memory.
-PartitionTable SortIntoBuckets(SortedIds& ids, const SortKey& sort_key,
+// All kMaxMinibatches buckets. `partitions`: what CountPartitions returned.
+// Moves the elements to the spare memory.
+PartitionTable SortIntoBuckets(SortedIds& ids, const PartitionTable& partitions,
+                               const SortKey& sort_key,
                                const PartitionLimits& limits,
                                RowScratch& scratch);
 

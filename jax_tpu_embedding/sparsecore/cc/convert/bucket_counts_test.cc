@@ -44,6 +44,13 @@ struct Sorted {
   SortedIds ids;
 };
 
+// With the counts that it needs.
+PartitionTable CountAndSort(SortedIds& ids, const PartitionLimits& limits,
+                            RowScratch& scratch) {
+  const PartitionTable partitions = CountPartitions(ids, kSortKey, kNumScs);
+  return SortIntoBuckets(ids, partitions, kSortKey, limits, scratch);
+}
+
 // (partition, bucket, element): what SortIntoBuckets sorts by.
 auto BucketOrder(uint64_t element) {
   const uint32_t partition = kSortKey.PartitionOf(element);
@@ -76,8 +83,7 @@ TEST(BucketCountsTest, TakesSamplesFromTheWeightedIds) {
   EXPECT_EQ(CountPartitions(sorted.ids, kSortKey, kNumScs).counts[0].num_ids,
             2);
   RowScratch scratch;
-  const PartitionTable table =
-      SortIntoBuckets(sorted.ids, kSortKey, kNoLimits, scratch);
+  const PartitionTable table = CountAndSort(sorted.ids, kNoLimits, scratch);
   EXPECT_EQ(table.Buckets(0)[BucketOf(0)].num_ids, 2);
 }
 
@@ -86,8 +92,7 @@ TEST(BucketCountsTest, SortsElementsByPartitionAndBucket) {
   Sorted sorted({Element(0, 1), Element(0, 2), Element(3, 1), Element(6, 1),
                  Element(1, 1)});
   RowScratch scratch;
-  const PartitionTable table =
-      SortIntoBuckets(sorted.ids, kSortKey, kNoLimits, scratch);
+  const PartitionTable table = CountAndSort(sorted.ids, kNoLimits, scratch);
   EXPECT_THAT(sorted.ids.elements,
               ElementsAre(Element(0, 1), Element(0, 2), Element(6, 1),
                           Element(3, 1), Element(1, 1)));
@@ -108,11 +113,11 @@ TEST(BucketCountsTest, KeepsThePrefixOfABucketThatIsWithinItsLimits) {
     Sorted sorted(elements);
     RowScratch scratch;
     const PartitionTable table =
-        SortIntoBuckets(sorted.ids, kSortKey,
-                        {.num_scs = kNumScs,
-                         .max_ids = max_ids,
-                         .max_unique_ids = max_unique_ids},
-                        scratch);
+        CountAndSort(sorted.ids,
+                     {.num_scs = kNumScs,
+                      .max_ids = max_ids,
+                      .max_unique_ids = max_unique_ids},
+                     scratch);
     EXPECT_EQ(table.Buckets(0)[7].num_ids, 3);
     EXPECT_EQ(table.Buckets(0)[7].num_kept_ids, kept) << max_ids;
   }
@@ -128,8 +133,7 @@ TEST(BucketCountsTest, CountsEqualThoseOfAComparisonSort) {
                         std::uniform_int_distribution(0, 9)(random));
     }
     Sorted sorted(elements);
-    const PartitionTable table =
-        SortIntoBuckets(sorted.ids, kSortKey, kNoLimits, scratch);
+    const PartitionTable table = CountAndSort(sorted.ids, kNoLimits, scratch);
 
     std::ranges::sort(elements, {}, BucketOrder);
     EXPECT_TRUE(std::ranges::equal(sorted.ids.elements, elements));

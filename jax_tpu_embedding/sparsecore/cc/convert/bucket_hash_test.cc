@@ -3,6 +3,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash_vectors.h"
 
 namespace jte {
 namespace {
@@ -46,7 +48,7 @@ TEST(BucketHashTest, FindsTheBucketsOfManyColumns) {
 TEST(BucketHashTest, ManyColumnsHaveTheBucketsOfEach) {
   std::mt19937 random(1);
   std::uniform_int_distribution<uint32_t> any_column(0, 0x7fffffff);
-  for (int size : {0, 1, 3, 4, 5, 7, 8, 9, 1000}) {
+  for (int size : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 1003}) {
     std::vector<uint32_t> columns(size);
     for (uint32_t& column : columns) column = any_column(random);
     std::vector<uint8_t> buckets(size + 1, 255);
@@ -57,6 +59,29 @@ TEST(BucketHashTest, ManyColumnsHaveTheBucketsOfEach) {
     EXPECT_EQ(buckets[size], 255) << "wrote beyond the end";
   }
 }
+
+#if defined(__x86_64__)
+
+// FindBuckets takes only one of the two on any machine.
+TEST(BucketHashTest, AllInstructionSetsFindTheSameBuckets) {
+  std::mt19937 random(2);
+  std::vector<uint32_t> columns(64);
+  for (uint32_t& column : columns) column = random();
+  std::vector<uint8_t> expected(columns.size());
+  std::ranges::transform(columns, expected.begin(), BucketOf);
+  std::vector<uint8_t> buckets(columns.size());
+  if (__builtin_cpu_supports("avx2")) {
+    FindBucketsWithAvx2(columns, buckets);
+    EXPECT_EQ(buckets, expected);
+  }
+  std::ranges::fill(buckets, 255);
+  if (__builtin_cpu_supports("avx512bw")) {
+    FindBucketsWithAvx512(columns, buckets);
+    EXPECT_EQ(buckets, expected);
+  }
+}
+
+#endif  // defined(__x86_64__)
 
 }  // namespace
 }  // namespace jte

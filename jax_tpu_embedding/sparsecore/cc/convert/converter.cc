@@ -3,13 +3,12 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <expected>
 #include <span>
-#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -73,6 +72,7 @@ Result<Conversion> ConvertInOnePass(std::span<const StackPlan> stacks,
 
   LimitErrors errors;
   Conversion conversion;
+  conversion.stats.reserve(stacks.size());
   for (size_t i = 0; i < stacks.size(); ++i) {
     if (!options.allow_id_dropping) {
       errors.Add(stacks[i],
@@ -111,30 +111,35 @@ Result<std::vector<StackPlan>> PlanConversion(
     return InvalidArgument(
         "input_batches cannot be empty: pass at least one feature.");
   }
-  std::unordered_map<std::string, size_t> stack_of_name;
-  std::vector<std::vector<StackedFeature>> stacks;
+  struct Stack {
+    const StackSpec* spec;  // of the feature with the smallest row offset
+    int64_t row_offset;
+    std::vector<FeatureInput> inputs;
+  };
+  // Keys are views of specs, which stay where they are.
+  std::unordered_map<std::string_view, size_t> stack_of_name;
+  std::vector<Stack> stacks;
   for (StackedFeature& feature : features) {
     const auto [found, is_new] =
         stack_of_name.try_emplace(feature.stack.name, stacks.size());
-    if (is_new) stacks.emplace_back();
-    stacks[found->second].push_back(std::move(feature));
+    const int64_t row_offset = feature.feature.transform.row_offset;
+    if (is_new) stacks.push_back({&feature.stack, row_offset, {}});
+    Stack& stack = stacks[found->second];
+    if (row_offset < stack.row_offset) {
+      stack.spec = &feature.stack;
+      stack.row_offset = row_offset;
+    }
+    stack.inputs.push_back(std::move(feature.feature));
   }
 
   std::vector<StackPlan> plans;
-  for (std::vector<StackedFeature>& stack : stacks) {
-    const StackSpec spec =
-        std::ranges::min_element(stack, {}, [](const StackedFeature& stacked) {
-          return stacked.feature.transform.row_offset;
-        })->stack;
-    const auto cells =
-        CooCellsPerDevice(spec, options.topology, options.enable_minibatching);
+  plans.reserve(stacks.size());
+  for (Stack& stack : stacks) {
+    const auto cells = CooCellsPerDevice(*stack.spec, options.topology,
+                                         options.enable_minibatching);
     if (!cells) return std::unexpected(cells.error());
-    std::vector<FeatureInput> inputs;
-    for (StackedFeature& stacked : stack) {
-      inputs.push_back(std::move(stacked.feature));
-    }
-    auto plan = PlanStack(spec, *cells, std::move(inputs), options.topology,
-                          options.feature_stacking_strategy);
+    auto plan = PlanStack(*stack.spec, *cells, std::move(stack.inputs),
+                          options.topology, options.feature_stacking_strategy);
     if (!plan) return std::unexpected(plan.error());
     plans.push_back(*std::move(plan));
   }

@@ -1,35 +1,35 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Elements to cells, as long as no two of them are one entry.
-//
-// Most are not: an element merges only with the same row in the same sample.
-// Without merges there is nothing to add up and nothing to skip, so blocks of
-// elements are copied by vector instructions.
+// Entries of one partition to cells.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_COPY_ENTRIES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_COPY_ENTRIES_H_
 
 #include <cstdint>
-#include <span>
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/entry_reader.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 
 namespace jte {
 
-inline constexpr int64_t kEntriesPerBlock = 8;
-
 struct CopiedEntries {
-  int64_t size = 0;      // a multiple of kEntriesPerBlock
+  int64_t size = 0;      // entries
   int64_t num_rows = 0;  // that begin among them
 };
 
-// Copies the leading blocks of elements[1..] that have no element equal to the
-// one before it. The payloads are samples; `row_mask` takes the row out of a
-// key. There is room for all elements.
-//
-// CPU time: 0.3 ns per element with AVX-512, 0.6 with AVX2, 0.8 without, where
-// the loop that merges takes 1.8.
-CopiedEntries CopyEntries(std::span<const uint64_t> elements, uint32_t row_mask,
-                          int32_t* embedding_ids, int32_t* sample_ids);
+// Copies the entries of `block` from `from` on that belong to `partition`, to
+// the cells from `begin` on; those that have no cell are counted only. May
+// write any cells after them.
+CopiedEntries CopyEntries(const EntryBlock& block, int64_t from,
+                          const SortKey& sort_key, uint32_t partition,
+                          const CsrBuffers& cells, int64_t begin);
+
+// The same for any machine.
+CopiedEntries CopyEntriesPortably(const EntryBlock& block, int64_t from,
+                                  const SortKey& sort_key, uint32_t partition,
+                                  const CsrBuffers& cells, int64_t begin);
 
 }  // namespace jte
 

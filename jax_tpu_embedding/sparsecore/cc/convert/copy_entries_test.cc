@@ -3,11 +3,16 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/copy_entries.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/entry_reader.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 
 namespace jte {
@@ -17,55 +22,83 @@ using ::testing::Each;
 
 constexpr SortKey kSortKey(2, 999);
 
-// One that was written, and `size` that follow: rows 1, 1, 2, 2, 3, ... in
-// samples 0, 1, 0, 1, ...
-std::vector<uint64_t> PairsOfRows(int size) {
-  std::vector<uint64_t> elements = {SortKey::Element(kSortKey.Key(1, 0), 0)};
-  for (int i = 0; i < size; ++i) {
-    elements.push_back(SortKey::Element(kSortKey.Key(1, 1 + i / 2), i % 2));
+// `size` entries of partition 0 and 3 of partition 1: rows 0, 0, 1, 1, 2, ...
+// in samples 0, 1, 0, 1, ... of each.
+EntryBlock PairsOfRows(int size) {
+  std::vector<uint64_t> elements;
+  for (int i = 0; i < size + 3; ++i) {
+    const uint32_t partition = i >= size;
+    const uint32_t n = partition ? i - size : i;
+    elements.push_back(SortKey::Element(kSortKey.Key(partition, n / 2), n % 2));
   }
-  return elements;
+  EntryBlock block;
+  EntryReader(std::span<const uint64_t>(elements), UnitGains{}).Next(block);
+  return block;
 }
 
 struct Cells {
-  std::vector<int32_t> rows = std::vector<int32_t>(40, -7);
-  std::vector<int32_t> samples = std::vector<int32_t>(40, -7);
+  std::vector<int32_t> rows = std::vector<int32_t>(80, -7);
+  std::vector<int32_t> samples = std::vector<int32_t>(80, -7);
+  std::vector<float> gains = std::vector<float>(80, -7.0f);
 
-  CopiedEntries Copy(const std::vector<uint64_t>& elements) {
-    return CopyEntries(elements, kSortKey.row_mask(), rows.data(),
-                       samples.data());
+  // Of the cells, the first n may be written.
+  CsrBuffers First(int64_t n) {
+    return CsrBuffers{{}, rows, samples, gains}.FirstCells(n);
   }
 };
 
-TEST(CopyEntriesTest, CopiesRowsAndSamplesOfWholeBlocks) {
-  for (int size : {8, 15, 16, 20, 24}) {
-    Cells cells;
-    const CopiedEntries copied = cells.Copy(PairsOfRows(size));
-    EXPECT_EQ(copied.size, size / 8 * 8);
-    EXPECT_EQ(copied.num_rows, copied.size / 2);
-    for (int i = 0; i < copied.size; ++i) {
-      EXPECT_EQ(cells.rows[i], 1 + i / 2);
-      EXPECT_EQ(cells.samples[i], i % 2);
+TEST(CopyEntriesTest, CopiesTheEntriesOfThePartition) {
+  for (const auto copy : {CopyEntries, CopyEntriesPortably}) {
+    for (int size : {0, 1, 2, 15, 16, 17, 31, 32, 33, 50}) {
+      const EntryBlock block = PairsOfRows(size);
+      Cells cells;
+      const CopiedEntries copied =
+          copy(block, 0, kSortKey, 0, cells.First(80), 4);
+      EXPECT_EQ(copied.size, size);
+      EXPECT_EQ(copied.num_rows, (size + 1) / 2);
+      for (int i = 0; i < size; ++i) {
+        EXPECT_EQ(cells.rows[4 + i], i / 2);
+        EXPECT_EQ(cells.samples[4 + i], i % 2);
+        EXPECT_EQ(cells.gains[4 + i], 1.0f);
+      }
+      EXPECT_EQ(cells.rows[3], -7);
+      const CopiedEntries next =
+          copy(block, size, kSortKey, 1, cells.First(80), 0);
+      EXPECT_EQ(next.size, 3);
+      EXPECT_EQ(next.num_rows, 2);
+      EXPECT_EQ(cells.rows[2], 1);
     }
-    EXPECT_EQ(cells.rows[copied.size], -7) << "wrote beyond the last block";
-    EXPECT_EQ(cells.samples[copied.size], -7);
   }
 }
 
-TEST(CopyEntriesTest, StopsBeforeTheBlockOfAMerge) {
-  for (int merge = 0; merge < 24; ++merge) {
-    std::vector<uint64_t> elements = PairsOfRows(24);
-    elements[1 + merge] = elements[merge];
+// The last row of a block may go on in the next one.
+TEST(CopyEntriesTest, ARowBeginsOnceOnly) {
+  for (const auto copy : {CopyEntries, CopyEntriesPortably}) {
     Cells cells;
-    EXPECT_EQ(cells.Copy(elements).size, merge / 8 * 8) << merge;
+    EXPECT_EQ(
+        copy(PairsOfRows(20), 1, kSortKey, 0, cells.First(80), 0).num_rows, 9);
   }
 }
 
-TEST(CopyEntriesTest, CopiesNothingOfLessThanABlock) {
-  Cells cells;
-  EXPECT_EQ(cells.Copy(PairsOfRows(7)).size, 0);
-  EXPECT_EQ(cells.Copy(PairsOfRows(0)).size, 0);
-  EXPECT_THAT(cells.rows, Each(-7));
+TEST(CopyEntriesTest, CountsWhatHasNoCell) {
+  for (const auto copy : {CopyEntries, CopyEntriesPortably}) {
+    const EntryBlock block = PairsOfRows(50);
+    for (int64_t num_cells : {0, 1, 8, 15, 16, 17, 49}) {
+      for (int64_t begin : {0, 8, 60}) {
+        Cells cells;
+        EXPECT_EQ(
+            copy(block, 0, kSortKey, 0, cells.First(num_cells), begin).size,
+            50);
+        for (int64_t i = begin; i < num_cells; ++i) {
+          EXPECT_EQ(cells.rows[i], (i - begin) / 2);
+          EXPECT_EQ(cells.gains[i], 1.0f);
+        }
+        EXPECT_THAT(std::span(cells.rows).subspan(num_cells), Each(-7));
+        EXPECT_THAT(std::span(cells.samples).subspan(num_cells), Each(-7));
+        EXPECT_THAT(std::span(cells.gains).subspan(num_cells), Each(-7.0f));
+      }
+    }
+  }
 }
 
 }  // namespace

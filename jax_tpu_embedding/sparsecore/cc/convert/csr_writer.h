@@ -13,13 +13,13 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CSR_WRITER_H_
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/copy_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/entry_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/partition_limits.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
@@ -60,24 +60,6 @@ class EntryScan {
   int32_t last_sample_ = 0;
 };
 
-// The entries of sorted elements.
-template <typename Gains>
-EntryCounts CountEntries(std::span<const uint64_t> elements,
-                         const Gains& gains) {
-  if (elements.empty()) return {};
-  const auto sample = [elements, &gains](size_t i) {
-    return gains[SortKey::PayloadOf(elements[i])].sample;
-  };
-  EntryCounts counts = {.ids = 1, .unique_ids = 1};
-  for (size_t i = 1; i < elements.size(); ++i) {
-    const bool new_row =
-        SortKey::KeyOf(elements[i]) != SortKey::KeyOf(elements[i - 1]);
-    counts.unique_ids += new_row;
-    counts.ids += new_row | (sample(i) != sample(i - 1));
-  }
-  return counts;
-}
-
 // Writes to consecutive cells.
 template <typename Gains>
 class CsrWriter {
@@ -94,48 +76,37 @@ class CsrWriter {
     return num_entries <= end() - position_;
   }
 
-  // Any elements of one partition. Keeps the longest prefix of entries within
-  // the limits, and of that what there is room for. Returns what there was.
-  //
-  // That nothing has to be dropped is the usual case, and known only when the
-  // entries are written: a row in many samples is one distinct row.
-  EntryCounts WritePartition(std::span<const uint64_t> elements,
-                             const PartitionLimits& limits) {
-    if (HasRoomFor(std::ssize(elements)) ||
-        HasRoomFor(CountEntries(elements, gains_).ids)) {
-      const int64_t begin = position_;
-      const EntryCounts counts = Write(elements);
-      if (counts.Within(limits)) return counts;
-      position_ = begin;
-    }
-    return WriteWithinLimits(elements, limits);
+  // The entries of `block` from `from` on that belong to `partition`. Returns
+  // what there was; those that have no room are not written.
+  CopiedEntries Append(const EntryBlock& block, int64_t from,
+                       uint32_t partition) {
+    const CopiedEntries copied =
+        CopyEntries(block, from, sort_key_, partition, cells_, position_);
+    position_ += copied.size;
+    return copied;
   }
 
   // Elements of one partition, whose entries are within the limits and have
   // room.
   EntryCounts Write(std::span<const uint64_t> elements) {
     if (elements.empty()) return {};
-    const int64_t begin = position_;
-    int64_t unique_ids = 1;
-    WriteFirst(elements.front());
-    for (size_t done = 1; done < elements.size();) {
-      size_t block = elements.size() - done;
-      if constexpr (Gains::kPayloadIsSample) {
-        const CopiedEntries copied = Copy(elements.subspan(done - 1));
-        unique_ids += copied.num_rows;
-        done += copied.size;
-        // Where one block has merges, the next ones often have, too.
-        const int64_t num_blocks = copied.size > 0 ? 1 : 4;
-        block = std::min<size_t>(elements.size() - done,
-                                 num_blocks * kEntriesPerBlock);
-      }
-      unique_ids += WriteMerging(elements.subspan(done - 1, block + 1));
-      done += block;
+    const uint32_t partition = sort_key_.PartitionOf(elements.front());
+    EntryCounts counts;
+    EntryReader reader(elements, gains_);
+    EntryBlock block;
+    while (reader.Next(block)) {
+      const CopiedEntries copied = Append(block, 0, partition);
+      counts.ids += copied.size;
+      counts.unique_ids += copied.num_rows;
     }
-    return {.ids = position_ - begin, .unique_ids = unique_ids};
+    return counts;
   }
 
-  // WritePartition, for those that exceed something.
+  // Takes back what was written to the cells from `position` on.
+  void ReturnTo(int64_t position) { position_ = position; }
+
+  // Any elements of one partition. Keeps the longest prefix of entries within
+  // the limits, and of that what there is room for. Returns what there was.
   EntryCounts WriteWithinLimits(std::span<const uint64_t> elements,
                                 const PartitionLimits& limits) {
     EntryScan scan;
@@ -184,70 +155,6 @@ class CsrWriter {
   int64_t end() const { return std::ssize(cells_.gains); }
 
  private:
-  void WriteFirst(uint64_t element) {
-    const WeightedId id = gains_[SortKey::PayloadOf(element)];
-    cells_.embedding_ids[position_] =
-        static_cast<int32_t>(sort_key_.RowOf(SortKey::KeyOf(element)));
-    cells_.sample_ids[position_] = id.sample;
-    cells_.gains[position_] = id.gain;
-    ++position_;
-  }
-
-  // Both of these write elements[1..], where elements[0] is written; Copy stops
-  // before a block of elements that merge.
-  CopiedEntries Copy(std::span<const uint64_t> elements) {
-    if (std::ssize(elements) <= kEntriesPerBlock) return {};
-    int32_t* const samples = cells_.sample_ids.data() + position_;
-    const CopiedEntries copied =
-        CopyEntries(elements, sort_key_.row_mask(),
-                    cells_.embedding_ids.data() + position_, samples);
-    for (int64_t i = 0; i < copied.size; ++i) {
-      cells_.gains[position_ + i] = gains_[samples[i]].gain;
-    }
-    position_ += copied.size;
-    return copied;
-  }
-
-  // Returns the number of rows that begin. The loop has no branch on the data
-  // but its end.
-  int64_t WriteMerging(std::span<const uint64_t> elements) {
-    int64_t cell = position_ - 1;
-    int64_t num_rows = 0;
-    uint32_t last_key = SortKey::KeyOf(elements.front());
-    int32_t last_sample = cells_.sample_ids[cell];
-    float gain = cells_.gains[cell];
-    for (const uint64_t element : elements.subspan(1)) {
-      const uint32_t key = SortKey::KeyOf(element);
-      const WeightedId id = gains_[SortKey::PayloadOf(element)];
-      const bool new_row = key != last_key;
-      const bool new_entry = new_row | (id.sample != last_sample);
-      cell += new_entry;
-      num_rows += new_row;
-      gain = NextGain(gain, id.gain, new_entry);
-      cells_.embedding_ids[cell] = static_cast<int32_t>(sort_key_.RowOf(key));
-      cells_.sample_ids[cell] = id.sample;
-      cells_.gains[cell] = gain;
-      last_key = key;
-      last_sample = id.sample;
-    }
-    position_ = cell + 1;
-    return num_rows;
-  }
-
-  // The gain of an entry with one more id.
-  static float NextGain(float gain, float id_gain, bool new_entry) {
-    if constexpr (Gains::kPayloadIsSample) {
-      // A compiler makes a branch of the line below. Here, behind CopyEntries,
-      // it would be hard to predict: 7.4 -> 6.7 ns per id in all for Zipf 1.2.
-      const uint32_t all_bits_if_old = uint32_t{new_entry} - 1;
-      constexpr uint32_t kMinusZero = 0x80000000;  // adds nothing to any float
-      return id_gain + std::bit_cast<float>(
-                           (std::bit_cast<uint32_t>(gain) & all_bits_if_old) |
-                           (kMinusZero & ~all_bits_if_old));
-    }
-    return new_entry ? id_gain : gain + id_gain;
-  }
-
   const SortKey sort_key_;
   const Gains gains_;
   const CsrBuffers cells_;

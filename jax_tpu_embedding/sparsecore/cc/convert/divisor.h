@@ -8,9 +8,10 @@
 //   by_three.Quotient(100);  // 33
 //
 // With l = ceil(log2(d)) and m = ceil(2^(31 + l) / d), floor(n / d) is
-// floor(n * m / 2^(31 + l)) for every n < 2^31; m <= 2^32, so the product fits
-// 64 bits. Source: Granlund and Montgomery, "Division by Invariant Integers
-// using Multiplication", PLDI 1994, theorem 4.2 with N = 31.
+// floor(n * m / 2^(31 + l)) for every n < 2^31. m < 2^32, because
+// 2^(l - 1) < d < 2^31, so vector instructions can multiply n and m. Source:
+// Granlund and Montgomery, "Division by Invariant Integers using
+// Multiplication", PLDI 1994, theorem 4.2 with N = 31.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_DIVISOR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_DIVISOR_H_
@@ -27,16 +28,17 @@ class Divisor {
   // 1 <= d < 2^31.
   explicit constexpr Divisor(uint32_t d)
       : shift_(31 + std::bit_width(d - 1)),
-        multiplier_(CeilDiv<uint64_t>(uint64_t{1} << shift_, d)) {}
+        multiplier_(static_cast<uint32_t>(
+            CeilDiv<uint64_t>(uint64_t{1} << shift_, d))) {}
 
   // floor(n / d), for n < 2^31.
   constexpr uint32_t Quotient(uint32_t n) const {
-    return static_cast<uint32_t>((n * multiplier_) >> shift_);
+    return static_cast<uint32_t>((n * uint64_t{multiplier_}) >> shift_);
   }
 
  private:
   int shift_;
-  uint64_t multiplier_;
+  uint32_t multiplier_;
 };
 
 }  // namespace jte

@@ -230,6 +230,44 @@ TEST(ExtractIdsTest, AFeatureWithoutWeightsHasWeightsOfOne) {
                   Id{1, 0, 1, third}, Id{0, 1, 1, third}, Id{1, 1, 1, third}));
 }
 
+// With one valency in all features, samples follow from positions; but not if
+// sample ids have gaps, as between features that are not neighbours.
+TEST(ExtractIdsTest, WeightsOfSeveralFeaturesStayWithTheirIds) {
+  const std::vector<int32_t> ids = {0, 1, 2, 3};
+  const std::vector<float> weights = {1, 2, 3, 4};
+  const std::vector<float> others = {5, 6, 7, 8};
+  FeatureInput a = {.name = "a", .vocabulary_size = 10};
+  a.batch = {.ids = std::span<const int32_t>(ids),
+             .weights = std::span<const float>(weights),
+             .num_samples = 4,
+             .valency = 1};
+  FeatureInput b = a;
+  b.name = "b";
+  b.batch.weights = others;
+  for (int32_t gap : {0, 3}) {
+    b.transform.row_offset = 4 + 2 * gap;
+    EXPECT_THAT(Extract(Plan("sum", {a, b}), 1),
+                ElementsAre(Id{0, 1, 0, 3.0f}, Id{1, 1, 1, 4.0f},
+                            Id{0, 1, 2 + gap, 7.0f}, Id{1, 1, 3 + gap, 8.0f}))
+        << gap;
+  }
+}
+
+TEST(ExtractIdsTest, WeightsFollowTheIdsThatAreNotDropped) {
+  const std::vector<int32_t> ids = {1, 2, -1, 3, 4, 5};
+  const std::vector<float> weights = {1, 2, 3, 4, 5, 6};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.out_of_range_ids = IdPolicy::kDrop;
+  feature.batch = {.ids = std::span<const int32_t>(ids),
+                   .weights = std::span<const float>(weights),
+                   .num_samples = 3,
+                   .valency = 2};
+  EXPECT_THAT(
+      Extract(Plan("sum", {feature}, {.num_sc_per_device = 1}), 0),
+      ElementsAre(Id{0, 1, 0, 1.0f}, Id{0, 2, 0, 2.0f}, Id{0, 3, 1, 4.0f},
+                  Id{0, 4, 2, 5.0f}, Id{0, 5, 2, 6.0f}));
+}
+
 // SparseCore 0 gets both samples of "a" and the first of "b".
 TEST(ExtractIdsTest, TakesPartsOfSeveralFeaturesIfTheyAreStackedFirst) {
   const std::vector<int32_t> ids = {0, 2, 4, 6};

@@ -9,26 +9,82 @@
 #include <variant>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/copy_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_writer.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/entry_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/partition_size.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte {
 namespace {
 
+// Sorted elements partition by partition.
+template <typename Gains>
+class PartitionFiller {
+ public:
+  PartitionFiller(std::span<const uint64_t> elements, const SortKey& sort_key,
+                  const Gains& gains, const PartitionLimits& limits,
+                  const CsrBuffers& region)
+      : elements_(elements),
+        limits_(limits),
+        reader_(elements, gains),
+        writer_(sort_key, gains, region) {
+    reader_.Next(block_);
+  }
+
+  // Writes the next partition, which is `partition`. Returns what there was.
+  //
+  // That nothing has to be dropped is the usual case, and known only when the
+  // entries are written.
+  EntryCounts Fill(uint32_t partition) {
+    const int64_t begin = writer_.position();
+    const int64_t first_element = NextElement();
+    EntryCounts counts;
+    do {
+      const CopiedEntries copied = writer_.Append(block_, entry_, partition);
+      entry_ += copied.size;
+      counts.ids += copied.size;
+      counts.unique_ids += copied.num_rows;
+    } while (entry_ == block_.size && ReadBlock());
+    if (writer_.position() <= writer_.end() && counts.Within(limits_)) {
+      return counts;
+    }
+    writer_.ReturnTo(begin);
+    return writer_.WriteWithinLimits(
+        elements_.subspan(first_element, NextElement() - first_element),
+        limits_);
+  }
+
+  CsrWriter<Gains>& writer() { return writer_; }
+
+ private:
+  bool ReadBlock() {
+    entry_ = 0;
+    return reader_.Next(block_);
+  }
+
+  int64_t NextElement() const {
+    return block_.first_element + block_.begins[entry_];
+  }
+
+  const std::span<const uint64_t> elements_;
+  const PartitionLimits limits_;
+  EntryReader<Gains> reader_;
+  CsrWriter<Gains> writer_;
+  EntryBlock block_;
+  int64_t entry_ = 0;  // the next one, in block_
+};
+
 template <typename Gains>
 FillReport Fill(std::span<const uint64_t> elements, const SortKey& sort_key,
                 const Gains& gains, const PartitionLimits& limits,
                 const CsrBuffers& region, const PartitionCounts& counts) {
   FillReport report;
-  CsrWriter writer(sort_key, gains, region);
+  PartitionFiller filler(elements, sort_key, gains, limits, region);
+  CsrWriter<Gains>& writer = filler.writer();
   for (uint32_t partition = 0; partition < limits.num_scs; ++partition) {
-    const auto ids =
-        elements.first(PartitionSize(elements, sort_key, partition));
-    elements = elements.subspan(ids.size());
-    const EntryCounts entries = writer.WritePartition(ids, limits);
+    const EntryCounts entries = filler.Fill(partition);
     region.row_pointers[partition] = static_cast<int32_t>(writer.position());
     writer.Align();
     counts.ids[partition] = static_cast<int32_t>(entries.ids);

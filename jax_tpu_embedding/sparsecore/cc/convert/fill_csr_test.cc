@@ -201,6 +201,39 @@ TEST(FillCsrTest, ARegionThatEndsWithTheLastEntryDropsNothing) {
   EXPECT_THAT(region.row_pointers, Each(8));
 }
 
+// Rows in two samples each, so that blocks of entries end inside of rows.
+TEST(FillCsrTest, PartitionsMayHaveMoreThanABlockOfEntries) {
+  constexpr uint32_t kNumRows = 701;
+  constexpr SortKey kWideKey(kNumScs, kNumRows);
+  std::vector<uint64_t> elements;
+  for (uint32_t partition : {0, 1}) {
+    for (uint32_t row = 0; row < kNumRows; ++row) {
+      for (uint32_t sample : {0, 1, 1}) {
+        elements.push_back(
+            SortKey::Element(kWideKey.Key(partition, row), sample));
+      }
+    }
+  }
+  for (const int64_t max_ids : {2 * kNumRows, 2 * kNumRows - 1}) {
+    Region region(4096);
+    const FillReport report =
+        FillCsr(elements, kWideKey, UnitGains{},
+                {.num_scs = kNumScs, .max_ids = max_ids, .max_unique_ids = 999},
+                {region.row_pointers, region.embedding_ids, region.sample_ids,
+                 region.gains},
+                {region.ids_seen, region.unique_ids_seen});
+    EXPECT_THAT(region.ids_seen, Each(2 * kNumRows));
+    EXPECT_THAT(region.unique_ids_seen, Each(kNumRows));
+    EXPECT_EQ(region.row_pointers[0], max_ids);
+    EXPECT_EQ(region.row_pointers[1], 1408 + max_ids);
+    EXPECT_EQ(region.Cells(1408 + 1200, 1408 + 1202),
+              (std::vector<Cell>{{600, 0, 1.0f}, {600, 1, 2.0f}}));
+    // The last entry of each partition has two ids.
+    EXPECT_EQ(report.dropped_id_count, max_ids < 2 * kNumRows ? 4 : 0);
+    region.ExpectPadding(1408 + max_ids, 4096);
+  }
+}
+
 TEST(FillCsrTest, FindsPartitionsOfAnySize) {
   for (uint32_t size = 0; size < 40; ++size) {
     std::vector<uint64_t> elements;

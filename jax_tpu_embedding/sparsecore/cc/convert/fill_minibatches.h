@@ -25,16 +25,19 @@
 
 namespace jte {
 
-// The cells of one SparseCore, with every partition rounded up to 8.
-// `count_of` is one of the members num_ids and num_kept_ids.
-int64_t CountCells(const PartitionTable& table, const MinibatchSplit& split,
+// The cells of one SparseCore, with every partition of every minibatch rounded
+// up to 8. `minibatches` has a bucket for each minibatch; `count_of` is one of
+// the members num_ids and num_kept_ids.
+int64_t CountCells(const PartitionTable& minibatches,
                    uint32_t BucketCounts::* count_of);
 
-// `cells` are those of the device up to the end of what this SparseCore may
-// write; its first is `begin`. `row_pointers` are split.size() blocks of
-// equal size. Returns how many ids were dropped.
+// `minibatches`: JoinBuckets of `table` and `split`. `cells` are those of the
+// device up to the end of what this SparseCore may write; its first is `begin`.
+// `row_pointers` are split.size() blocks of equal size. Returns how many ids
+// were dropped.
 int64_t FillMinibatches(const SortedIds& ids, const SortKey& sort_key,
                         const PartitionTable& table,
+                        const PartitionTable& minibatches,
                         const MinibatchSplit& split,
                         const PartitionLimits& limits,
                         std::span<int32_t> row_pointers,

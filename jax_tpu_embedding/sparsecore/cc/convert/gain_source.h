@@ -13,6 +13,8 @@
 #include <span>
 #include <variant>
 
+#include "jax_tpu_embedding/sparsecore/cc/convert/divisor.h"
+
 namespace jte {
 
 struct WeightedId {
@@ -40,7 +42,20 @@ struct SampleGains {
   }
 };
 
-// Weights: sample and gain of each id.
+// Weights, and v ids in every sample: only the gain of each id is stored.
+struct MatrixGains {
+  static constexpr bool kPayloadIsSample = false;
+
+  std::span<const float> gains;
+  Divisor valency;
+
+  WeightedId operator[](uint32_t payload) const {
+    return {.sample = static_cast<int32_t>(valency.Quotient(payload)),
+            .gain = gains[payload]};
+  }
+};
+
+// Weights, and samples of any size: sample and gain of each id.
 struct IdGains {
   static constexpr bool kPayloadIsSample = false;
 
@@ -49,7 +64,7 @@ struct IdGains {
   WeightedId operator[](uint32_t payload) const { return ids[payload]; }
 };
 
-using GainSource = std::variant<UnitGains, SampleGains, IdGains>;
+using GainSource = std::variant<UnitGains, SampleGains, MatrixGains, IdGains>;
 
 }  // namespace jte
 

@@ -66,4 +66,23 @@ MinibatchSplit::MinibatchSplit(uint64_t split_bits) {
   ends_.push_back(kMaxMinibatches);
 }
 
+PartitionTable JoinBuckets(const PartitionTable& table,
+                           const MinibatchSplit& split) {
+  PartitionTable joined = {.num_buckets = split.size(), .counts = {}};
+  joined.counts.reserve(table.num_partitions() * split.size());
+  for (int64_t t = 0; t < table.num_partitions(); ++t) {
+    const std::span<const BucketCounts> buckets = table.Buckets(t);
+    for (int64_t m = 0; m < split.size(); ++m) {
+      BucketCounts sum = {.end = buckets[split.end(m) - 1].end};
+      for (int64_t b = split.begin(m); b < split.end(m); ++b) {
+        sum.num_ids += buckets[b].num_ids;
+        sum.num_unique_ids += buckets[b].num_unique_ids;
+        sum.num_kept_ids += buckets[b].num_kept_ids;
+      }
+      joined.counts.push_back(sum);
+    }
+  }
+  return joined;
+}
+
 }  // namespace jte

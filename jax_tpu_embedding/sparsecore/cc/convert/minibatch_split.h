@@ -52,6 +52,10 @@ class MinibatchSplit {
   std::vector<int64_t> ends_;
 };
 
+// The buckets of each minibatch as one, which has the sums of their counts.
+PartitionTable JoinBuckets(const PartitionTable& table,
+                           const MinibatchSplit& split);
+
 }  // namespace jte
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_MINIBATCH_SPLIT_H_

@@ -102,5 +102,33 @@ TEST(MinibatchSplitTest, OneBucketIsOneMinibatch) {
   EXPECT_THAT(Ranges(MinibatchSplit()), ElementsAre(Pair(0, 1)));
 }
 
+TEST(MinibatchSplitTest, JoinedBucketsHaveTheSumsAndTheLastEnd) {
+  PartitionTable table = {
+      .num_buckets = kMaxMinibatches,
+      .counts = std::vector<BucketCounts>(2 * kMaxMinibatches)};
+  for (uint32_t i = 0; i < table.counts.size(); ++i) {
+    table.counts[i] = {.end = 10 * (i + 1),
+                       .num_ids = 3,
+                       .num_unique_ids = 2,
+                       .num_kept_ids = i < kMaxMinibatches ? 3u : 1u};
+  }
+  // Boundaries before the buckets 16 and 32.
+  const MinibatchSplit split((uint64_t{1} << 60) | (uint64_t{1} << 62));
+  const PartitionTable joined = JoinBuckets(table, split);
+  ASSERT_EQ(joined.num_buckets, 3);
+  ASSERT_EQ(joined.num_partitions(), 2);
+  const std::vector<uint32_t> sizes = {16, 16, 32};
+  for (int t = 0; t < 2; ++t) {
+    for (int m = 0; m < 3; ++m) {
+      const BucketCounts& counts = joined.Buckets(t)[m];
+      EXPECT_EQ(counts.end, 10 * (64 * t + split.end(m)));
+      EXPECT_EQ(joined.Begin(t, m), 10 * (64 * t + split.begin(m)));
+      EXPECT_EQ(counts.num_ids, 3 * sizes[m]);
+      EXPECT_EQ(counts.num_unique_ids, 2 * sizes[m]);
+      EXPECT_EQ(counts.num_kept_ids, (t == 0 ? 3 : 1) * sizes[m]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace jte

@@ -42,7 +42,7 @@ class MinibatchStep {
   // Whether a partition exceeds a limit.
   bool exceeds_limits() const { return exceeds_limits_; }
 
-  // Only if some host exceeds its limits.
+  // Only if some host exceeds its limits. Count did it where it knew that.
   Result<void> SortIntoBuckets();
 
   // The boundaries between minibatches that this host needs.
@@ -57,15 +57,20 @@ class MinibatchStep {
   Result<std::vector<StackStats>> TakeStats(bool allow_id_dropping);
 
  private:
+  using SpareElements = ScratchArray<uint64_t>;
+
   struct SparseCore {
     std::unique_ptr<Scratch> scratch;  // of Count, until the end
     SortedIds ids;
     PartitionTable table;
+    PartitionTable minibatches;  // of Fill
     int64_t kept_cells = 0;
     FillReport report;
   };
 
   Result<void> CountSparseCore(const SparseCoreTask& task);
+  void SortSparseCore(const SparseCoreTask& task);
+  void ReturnSpare(SparseCore& sc, std::unique_ptr<SpareElements> spare);
   void PlanCells(const SparseCoreTask& task, const MinibatchSplit& split);
   void FillSparseCore(const SparseCoreTask& task, const MinibatchSplit& split,
                       const CsrBuffers& device);
@@ -75,6 +80,8 @@ class MinibatchStep {
   std::vector<SparseCore> sparse_cores_;  // by SparseCoreTask::index
   std::deque<SharedStats> stats_;         // by stack
   ScratchPool<Scratch> scratch_pool_;
+  ScratchPool<SpareElements> spare_pool_;
+  ScratchPool<RowScratch> row_scratch_pool_;
   std::atomic<bool> exceeds_limits_ = false;
   std::atomic<uint64_t> split_bits_ = 0;
 };

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 
 namespace jte {
 namespace {
@@ -38,14 +39,14 @@ struct Passes {
 };
 
 Passes ChoosePasses(size_t num_elements, int num_key_bits) {
-  // In some 1.5 ns: a pass reads, counts and writes every element, and clears
+  // In some 1.3 ns: a pass reads, counts and writes every element, and clears
   // and adds up its counters; a repair compares every element.
   constexpr double kCounterCost = 0.5;
-  constexpr double kRepairCost = 0.3;
+  constexpr double kRepairCost = 0.2;
   const auto n = static_cast<double>(num_elements);
-  // With 16 times as many values as elements, the bits below order hardly any
+  // With 20 times as many values as elements, the bits below order hardly any
   // two elements, unless these have many times the same leading bits.
-  const int leading_bits = std::bit_width(num_elements) + 4;
+  const int leading_bits = std::bit_width(20 * num_elements);
   Passes best;
   double best_cost = -1;
   for (int num_digits = 1; num_digits <= kMaxDigits; ++num_digits) {
@@ -73,60 +74,106 @@ struct Digit {
   }
 };
 
-// Where the elements of each bucket begin, for all digits in one pass.
-// Neighbours count in different counters: a popular id would otherwise wait for
-// its own last count each time.
-template <int kNumDigits>
-void FindBuckets(std::span<const uint64_t> elements,
-                 const std::array<Digit, kMaxDigits>& digits,
-                 std::array<Counters, kMaxDigits>& begins) {
-  std::array<Counters, kNumDigits> odd;
-  for (int d = 0; d < kNumDigits; ++d) {
-    std::fill_n(begins[d].begin(), digits[d].mask + 1, 0);
-    std::fill_n(odd[d].begin(), digits[d].mask + 1, 0);
+// The buckets of a digit, by what is taken from the front of the elements and
+// what is taken from their back. Two counters for each, because an element that
+// follows one of its own bucket would wait for that to have counted.
+struct Buckets {
+  Counters begins;  // counts, and from AddUp on where the next element goes
+  Counters ends;    // counts, then the end of where the next element goes
+
+  void Clear(size_t size) {
+    std::fill_n(begins.begin(), size, 0);
+    std::fill_n(ends.begin(), size, 0);
   }
-  size_t i = 0;
-  for (; i + 1 < elements.size(); i += 2) {
-    for (int d = 0; d < kNumDigits; ++d) {
-      ++begins[d][digits[d](elements[i])];
-      ++odd[d][digits[d](elements[i + 1])];
-    }
-  }
-  for (int d = 0; d < kNumDigits; ++d) {
-    if (i < elements.size()) ++begins[d][digits[d](elements[i])];
+
+  void AddUp(size_t size) {
     uint32_t position = 0;
-    for (uint32_t b = 0; b <= digits[d].mask; ++b) {
-      position += std::exchange(begins[d][b], position) + odd[d][b];
+    for (size_t b = 0; b < size; ++b) {
+      position += std::exchange(begins[b], position) + ends[b];
     }
+    std::copy_n(begins.begin() + 1, size - 1, ends.begin());
+    ends[size - 1] = position;
+  }
+};
+
+// Calls front with the elements from the first on, and back with those from the
+// last on, in turns, until they meet.
+void ForEachFromBothEnds(std::span<const uint64_t> elements, auto front,
+                         auto back) {
+  size_t begin = 0;
+  size_t end = elements.size();
+  for (; begin + 1 < end; ++begin) {
+    front(elements[begin]);
+    back(elements[--end]);
+  }
+  if (begin < end) front(elements[begin]);
+}
+
+void Count(std::span<const uint64_t> elements, Digit digit, Buckets& buckets) {
+  ForEachFromBothEnds(
+      elements, [digit, &buckets](uint64_t e) { ++buckets.begins[digit(e)]; },
+      [digit, &buckets](uint64_t e) { ++buckets.ends[digit(e)]; });
+}
+
+// Moves the elements to their buckets, and calls `also` with each.
+void Move(std::span<const uint64_t> elements, Digit digit, Buckets& buckets,
+          uint64_t* to, auto also) {
+  for (const uint64_t element : elements) {
+    to[buckets.begins[digit(element)]++] = element;
+    also(element);
   }
 }
 
+// The same for elements that are sorted by another digit. Those of a popular
+// row are neighbours then, each of which waits for the one before; from both
+// ends, two at a time do: 1.3 -> 1.0 ns per element for Zipf 1.05.
+void MoveSorted(std::span<const uint64_t> elements, Digit digit,
+                Buckets& buckets, uint64_t* to, auto also) {
+  ForEachFromBothEnds(
+      elements,
+      [digit, &buckets, to, also](uint64_t element) {
+        to[buckets.begins[digit(element)]++] = element;
+        also(element);
+      },
+      [digit, &buckets, to, also](uint64_t element) {
+        to[--buckets.ends[digit(element)]] = element;
+        also(element);
+      });
+}
+
 // Least significant digit first. Returns the span that holds the result.
+//
+// All but the first digit are counted while elements move by the one before,
+// which takes 0.25 ns per element, and 0.45 in a loop of its own.
 std::span<uint64_t> SortByDigits(std::span<uint64_t> elements,
                                  std::span<uint64_t> buffer,
                                  const Passes& passes) {
-  std::array<Digit, kMaxDigits> digits;
-  for (int d = 0; d < kMaxDigits; ++d) {
-    digits[d] = {.shift = passes.shift + d * passes.digit_bits,
-                 .mask = (uint32_t{1} << passes.digit_bits) - 1};
-  }
-  std::array<Counters, kMaxDigits> begins;
-  switch (passes.num_digits) {
-    case 1:
-      FindBuckets<1>(elements, digits, begins);
-      break;
-    case 2:
-      FindBuckets<2>(elements, digits, begins);
-      break;
-    default:
-      FindBuckets<3>(elements, digits, begins);
-  }
+  const size_t num_buckets = size_t{1} << passes.digit_bits;
+  const auto digit = [&passes, num_buckets](int d) {
+    return Digit{.shift = passes.shift + d * passes.digit_bits,
+                 .mask = static_cast<uint32_t>(num_buckets - 1)};
+  };
+  std::array<Buckets, 2> buckets;  // of this digit, and of the next
+  buckets[0].Clear(num_buckets);
+  Count(elements, digit(0), buckets[0]);
   for (int d = 0; d < passes.num_digits; ++d) {
-    const Digit digit = digits[d];
-    Counters& positions = begins[d];
-    uint64_t* const to = buffer.data();
-    for (const uint64_t element : elements) {
-      to[positions[digit(element)]++] = element;
+    Buckets& to = buckets[d % 2];
+    Buckets& next = buckets[(d + 1) % 2];
+    to.AddUp(num_buckets);
+    const auto move = [elements, buffer, d, &digit, &to](auto also) {
+      if (d == 0) {
+        Move(elements, digit(d), to, buffer.data(), also);
+      } else {
+        MoveSorted(elements, digit(d), to, buffer.data(), also);
+      }
+    };
+    if (d + 1 == passes.num_digits) {
+      move([](uint64_t) {});
+    } else {
+      next.Clear(num_buckets);
+      move([next_digit = digit(d + 1), &next](uint64_t element) {
+        ++next.begins[next_digit(element)];
+      });
     }
     std::swap(elements, buffer);
   }
@@ -152,26 +199,52 @@ void InsertionSort(std::span<uint64_t> elements) {
   }
 }
 
+constexpr size_t kBlock = 16;
+
+// Returns the first i of begin, begin + kBlock, ... such that the kBlock
+// elements from i on are not all in order behind the ones before them, or are
+// not there.
+JTE_VECTOR_CLONES
+size_t SkipOrderedBlocks(std::span<const uint64_t> elements, size_t begin) {
+  size_t i = begin;
+  for (; i + kBlock <= elements.size(); i += kBlock) {
+    const uint64_t* const block = elements.data() + i;
+    uint64_t descents = 0;
+    // Not unrolled, or GCC 12 does not vectorize it.
+#pragma GCC unroll 1
+    for (size_t j = 0; j < kBlock; ++j) {
+      descents |= (block - 1)[j] > block[j];
+    }
+    if (descents != 0) break;
+  }
+  return i;
+}
+
 // Sorts what is sorted by the bits from `shift` on. Few elements are out of
 // place, by little; where they are not, a run of equal bits is sorted by the
 // rest of its keys.
 void RepairOrder(std::span<uint64_t> elements, std::span<uint64_t> buffer,
                  int shift) {
-  for (size_t i = 1; i < elements.size(); ++i) {
-    if (elements[i - 1] <= elements[i]) [[likely]] {
-      continue;
+  for (size_t i = 1; i < elements.size();) {
+    i = SkipOrderedBlocks(elements, i);
+    const size_t block_end = std::min(elements.size(), i + kBlock);
+    for (; i < block_end; ++i) {
+      if (elements[i - 1] <= elements[i]) [[likely]] {
+        continue;
+      }
+      if (MoveBack(elements, i, kMaxDistance)) continue;
+      const uint64_t bits = elements[i] >> shift;
+      size_t begin = i;
+      size_t end = i;
+      while (begin > 0 && elements[begin - 1] >> shift == bits) --begin;
+      while (end < elements.size() && elements[end] >> shift == bits) ++end;
+      const auto run = elements.subspan(begin, end - begin);
+      // The digits below order it; nothing that was moved had an equal key.
+      const auto sorted =
+          SortElements(run, buffer.first(run.size()), shift - 32);
+      if (sorted.data() != run.data()) std::ranges::copy(sorted, run.begin());
+      i = end - 1;
     }
-    if (MoveBack(elements, i, kMaxDistance)) continue;
-    const uint64_t bits = elements[i] >> shift;
-    size_t begin = i;
-    size_t end = i;
-    while (begin > 0 && elements[begin - 1] >> shift == bits) --begin;
-    while (end < elements.size() && elements[end] >> shift == bits) ++end;
-    const auto run = elements.subspan(begin, end - begin);
-    // The digits below order it; nothing that was moved had an equal key.
-    const auto sorted = SortElements(run, buffer.first(run.size()), shift - 32);
-    if (sorted.data() != run.data()) std::ranges::copy(sorted, run.begin());
-    i = end - 1;
   }
 }
 

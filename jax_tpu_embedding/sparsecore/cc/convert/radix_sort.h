@@ -13,10 +13,10 @@
 // of L1 and 2 MiB of L2 cache, ns per element, Zipf 1.05 over 40 M rows:
 //
 //   elements, bits of the key     all bits    leading bits and repair
-//   512, 26                       5.3         3.3
-//   1536, 26                      5.1         2.9
-//   16384, 26                     4.9         3.7
-//   51200, 26                     5.0         3.9
+//   512, 26                       4.6         3.1
+//   1536, 26                      4.0         2.9
+//   16384, 26                     4.1         3.1
+//   51200, 26                     4.2         3.2
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RADIX_SORT_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RADIX_SORT_H_

@@ -37,13 +37,15 @@ bool IsInteger(DType dtype);
 struct ElementType {
   DType dtype = DType::kInt32;
   bool byte_swapped = false;
+
+  bool operator==(const ElementType&) const = default;
 };
 
 // Elements that lie `stride` bytes apart, aligned or not.
 struct StridedRun {
   const std::byte* data = nullptr;
   int64_t size = 0;
-  int32_t stride = 0;
+  int64_t stride = 0;
   ElementType type;
 };
 

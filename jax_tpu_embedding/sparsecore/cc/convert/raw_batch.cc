@@ -212,17 +212,6 @@ class Preparer {
     prepared.batch.valency = shape[1];
   }
 
-  void PlanSamples(const RawBatch& raw, const RunsAreSamples&,
-                   PreparedBatch& prepared) {
-    const Runs& runs = std::get<Runs>(raw.ids);
-    const auto splits = Allocate<int64_t>(prepared, std::ssize(runs) + 1);
-    splits[0] = 0;
-    for (size_t r = 0; r < runs.size(); ++r) {
-      splits[r + 1] = splits[r] + runs[r].size;
-    }
-    SetRowSplits(prepared, splits);
-  }
-
   void PlanSamples(const RawBatch&, const RowSplits& samples,
                    PreparedBatch& prepared) {
     SetRowSplits(prepared,

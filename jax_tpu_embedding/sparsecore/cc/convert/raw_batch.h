@@ -36,8 +36,6 @@ using RawNumbers = std::variant<StridedArray, std::vector<StridedRun>>;
 //
 // Each row of a StridedArray is a sample.
 struct RowsOfArray {};
-// Each StridedRun is a sample.
-struct RunsAreSamples {};
 // Sample r has the ids [splits[r], splits[r + 1]).
 struct RowSplits {
   StridedArray splits;  // integers
@@ -55,7 +53,7 @@ struct RawBatch {
   RawNumbers ids;
   // One per id, in as many pieces of as many; none: every weight is 1.
   std::optional<RawNumbers> weights = std::nullopt;
-  std::variant<RowsOfArray, RunsAreSamples, RowSplits, SampleIndices> samples;
+  std::variant<RowsOfArray, RowSplits, SampleIndices> samples;
 };
 
 // Memory that does not write what it hands out.

@@ -84,21 +84,23 @@ TEST(PrepareTest, RowsOfAMatrixAreSamples) {
   EXPECT_EQ(prepared.batch.valency, 3);
 }
 
-TEST(PrepareTest, CopiesRowsThatLieApart) {
+TEST(PrepareTest, CopiesNumbersInSeveralRuns) {
   const std::vector<int32_t> ids = {7, 8, 9};
   const std::vector<double> weights = {0.5, 1.5, 2.5};
-  const auto runs = [](const auto& numbers, DType dtype, int32_t stride) {
+  const std::vector<int64_t> splits = {0, 2, 2, 3};
+  const auto runs = [](const auto& numbers, DType dtype, int64_t stride) {
     const auto* data = reinterpret_cast<const std::byte*>(numbers.data());
-    return std::vector<StridedRun>{
-        {data + stride, 2, stride, {dtype}}, {}, {data, 1, stride, {dtype}}};
+    return std::vector<StridedRun>{{data + stride, 2, stride, {dtype}},
+                                   {data, 1, stride, {dtype}}};
   };
-  const PreparedBatch prepared =
-      PrepareOne({.ids = runs(ids, DType::kInt32, 4),
-                  .weights = runs(weights, DType::kFloat64, 8),
-                  .samples = RunsAreSamples{}});
+  const RawBatch raw = {.ids = runs(ids, DType::kInt32, 4),
+                        .weights = runs(weights, DType::kFloat64, 8),
+                        .samples = RowSplits{Flat(splits)}};
+  EXPECT_EQ(PreparationWork(std::span(&raw, 1)), 2 * (2 + 3));
+  const PreparedBatch prepared = PrepareOne(raw);
   EXPECT_THAT(Ids<int32_t>(prepared), ElementsAre(8, 9, 7));
   EXPECT_THAT(*prepared.batch.weights, ElementsAre(1.5f, 2.5f, 0.5f));
-  EXPECT_THAT(prepared.batch.row_splits, ElementsAre(0, 2, 2, 3));
+  EXPECT_EQ(prepared.batch.row_splits.data(), splits.data());
 }
 
 TEST(PrepareTest, ConvertsRowSplitsOfAnyType) {
@@ -168,8 +170,9 @@ TEST(PrepareTest, ABatchMayBeEmpty) {
       PrepareOne({.ids = Flat(none), .samples = SampleIndices{Flat(none), 0}})
           .batch.num_samples,
       0);
-  EXPECT_EQ(PrepareOne(
-                {.ids = std::vector<StridedRun>(), .samples = RunsAreSamples{}})
+  const std::vector<int64_t> zero = {0};
+  EXPECT_EQ(PrepareOne({.ids = std::vector<StridedRun>(),
+                        .samples = RowSplits{Flat(zero)}})
                 .batch.num_samples,
             0);
 }
@@ -198,17 +201,19 @@ TEST(PrepareTest, IsTheSameForAnyNumberOfThreads) {
     expected_weights.push_back(static_cast<float>(weights[i]));
   }
   std::vector<StridedRun> runs;
+  std::vector<int64_t> splits = {0};
   for (int64_t i = 0; i < kSize; i += 10) {
     runs.push_back({.data = reinterpret_cast<const std::byte*>(&ids[i]),
                     .size = 10,
                     .stride = 2,
                     .type = {DType::kInt16}});
+    splits.push_back(i + 10);
   }
   const std::vector<RawBatch> raw = {
       {.ids = Flat(ids, DType::kInt16),
        .weights = Flat(weights, DType::kFloat64),
        .samples = SampleIndices{Flat(samples), kNumSamples}},
-      {.ids = runs, .samples = RunsAreSamples{}}};
+      {.ids = runs, .samples = RowSplits{Flat(splits)}}};
   for (int num_threads : {1, 2, 3, 8}) {
     ThreadExecutor executor(num_threads);
     const auto prepared = Prepare(raw, executor);

@@ -49,15 +49,17 @@ class ScratchArray {
 struct Scratch {
   ScratchArray<uint64_t> elements;
   ScratchArray<uint64_t> sorted_elements;
-  ScratchArray<float> sample_gains;
+  ScratchArray<float> sample_factors;  // as in sample_factors.h
+  ScratchArray<float> id_gains;
   ScratchArray<WeightedId> weighted_ids;
   ScratchArray<int32_t> num_ids;         // of each partition
   ScratchArray<int32_t> num_unique_ids;  // of each partition
 
   size_t capacity_bytes() const {
     return elements.capacity_bytes() + sorted_elements.capacity_bytes() +
-           sample_gains.capacity_bytes() + weighted_ids.capacity_bytes() +
-           num_ids.capacity_bytes() + num_unique_ids.capacity_bytes();
+           sample_factors.capacity_bytes() + id_gains.capacity_bytes() +
+           weighted_ids.capacity_bytes() + num_ids.capacity_bytes() +
+           num_unique_ids.capacity_bytes();
   }
 };
 

@@ -20,10 +20,10 @@ namespace jte {
 struct Slice {
   SampleRange samples;
   IdSpan ids;  // of these samples only, like the weights
-  std::optional<std::span<const float>> weights;
-  int64_t valency = 0;                  // dense
-  std::span<const int64_t> row_splits;  // ragged: samples.size + 1, from any
-                                        // number on; else empty
+  std::optional<std::span<const float>> weights = std::nullopt;
+  int64_t valency = 0;  // dense
+  // Ragged: samples.size + 1, from any number on; else empty.
+  std::span<const int64_t> row_splits = {};
 
   // Position in `ids` of the first id of the r-th sample; r <= samples.size.
   int64_t FirstId(int64_t r) const {

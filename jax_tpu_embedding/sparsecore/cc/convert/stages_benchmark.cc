@@ -48,44 +48,76 @@ constexpr int64_t kBatchSize = 16384;
 
 struct FeatureShape {
   int64_t vocabulary_size;
-  int64_t valency;
+  int64_t valency;  // if ragged, 0 to twice as many ids
 };
 
-// The workloads of benchmarks/preprocessing that it measures.
-const std::vector<FeatureShape>& OneTable() {
-  static const auto& shapes = *new std::vector<FeatureShape>{
-      {.vocabulary_size = 1000000, .valency = 1}};
-  return shapes;
+struct Workload {
+  std::vector<FeatureShape> shapes;
+  double zipf = 1.05;
+  bool is_ragged = false;
+  const char* combiner = "sum";
+  bool is_stacked = false;  // all features in one stack
+};
+
+// The workloads of benchmarks/preprocessing that differ in what stages do.
+Workload OneTable() {
+  return {.shapes = {{.vocabulary_size = 1000000, .valency = 1}}};
 }
 
-const std::vector<FeatureShape>& Criteo() {
-  static const auto& shapes = *new std::vector<FeatureShape>{
-      {40000000, 3},   {39060, 2},     {17295, 1},   {7424, 2},  {20265, 6},
-      {3, 1},          {7122, 1},      {1543, 1},    {63, 1},    {40000000, 7},
-      {3067956, 3},    {405282, 8},    {10, 1},      {2209, 6},  {11938, 9},
-      {155, 5},        {4, 1},         {976, 1},     {14, 1},    {40000000, 12},
-      {40000000, 100}, {40000000, 27}, {590152, 10}, {12973, 3}, {108, 1},
-      {36, 1}};
-  return shapes;
+Workload Criteo() {
+  return {
+      .shapes = {{40000000, 3},   {39060, 2},     {17295, 1},   {7424, 2},
+                 {20265, 6},      {3, 1},         {7122, 1},    {1543, 1},
+                 {63, 1},         {40000000, 7},  {3067956, 3}, {405282, 8},
+                 {10, 1},         {2209, 6},      {11938, 9},   {155, 5},
+                 {4, 1},          {976, 1},       {14, 1},      {40000000, 12},
+                 {40000000, 100}, {40000000, 27}, {590152, 10}, {12973, 3},
+                 {108, 1},        {36, 1}}};
 }
 
-// Zipf's law with s = 1.05 on [0, vocabulary_size), popular ids scattered.
-std::vector<int32_t> ZipfIds(int64_t vocabulary_size, int64_t n,
+Workload Stacked() {
+  return {.shapes = std::vector<FeatureShape>(
+              100, {.vocabulary_size = 100000, .valency = 1}),
+          .is_stacked = true};
+}
+
+Workload Ragged(int64_t mean) {
+  return {.shapes = {{.vocabulary_size = 1000000, .valency = mean}},
+          .is_ragged = true,
+          .combiner = "mean"};
+}
+
+Workload Duplicates() {
+  return {.shapes = {{.vocabulary_size = 1000000, .valency = 50}}, .zipf = 1.2};
+}
+
+// Ids in [0, vocabulary_size) by Zipf's law, popular ones scattered.
+std::vector<int32_t> ZipfIds(double zipf, int64_t vocabulary_size, int64_t n,
                              uint32_t seed) {
-  constexpr double kExponent = 1.0 - 1.05;
+  const double exponent = 1.0 - zipf;
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform;
   const double largest =
-      std::pow(static_cast<double>(vocabulary_size + 1), kExponent);
+      std::pow(static_cast<double>(vocabulary_size + 1), exponent);
   std::vector<int32_t> ids(n);
   for (int32_t& id : ids) {
     const double rank =
-        std::pow(1.0 + uniform(random) * (largest - 1.0), 1.0 / kExponent);
+        std::pow(1.0 + uniform(random) * (largest - 1.0), 1.0 / exponent);
     const auto row =
         std::min(static_cast<int64_t>(rank) - 1, vocabulary_size - 1);
     id = static_cast<int32_t>(row * 2654435761 % vocabulary_size);
   }
   return ids;
+}
+
+std::vector<int64_t> RowSplits(int64_t mean, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int64_t> num_ids(0, 2 * mean);
+  std::vector<int64_t> splits = {0};
+  for (int64_t i = 0; i < kBatchSize; ++i) {
+    splits.push_back(splits.back() + num_ids(random));
+  }
+  return splits;
 }
 
 // The four arrays of a stack, not written.
@@ -176,26 +208,23 @@ FillReport ConvertSparseCore(const StackPlan& plan, int64_t local_sc,
   return report;
 }
 
-// A stack of its own for each feature, with buffers as large as the batch
-// needs, and a tenth.
+// Stacks with buffers as large as the batch needs, and a tenth.
 class Step {
  public:
-  Step(const std::vector<FeatureShape>& shapes, Topology topology,
-       bool has_weights) {
-    for (const FeatureShape& shape : shapes) {
-      const int64_t n = kBatchSize * shape.valency;
-      num_ids_ += n;
-      ids_.push_back(ZipfIds(shape.vocabulary_size, n, ids_.size()));
-      weights_.emplace_back(n, 0.5f);
-      FeatureInput input = {
-          .name = "feature",
-          .vocabulary_size = shape.vocabulary_size,
-          .batch = {.ids = std::span<const int32_t>(ids_.back()),
-                    .num_samples = kBatchSize,
-                    .valency = shape.valency}};
-      if (has_weights) input.batch.weights = weights_.back();
-      plans_.push_back(Fit(input, topology));
+  Step(const Workload& workload, Topology topology, bool has_weights) {
+    std::vector<FeatureInput> inputs;
+    for (const FeatureShape& shape : workload.shapes) {
+      inputs.push_back(MakeFeature(workload, shape, has_weights));
+      // Where it begins in the stacked batch of all hosts.
+      inputs.back().transform.row_offset =
+          (std::ssize(inputs) - 1) * kBatchSize * topology.global_device_count /
+          topology.local_device_count;
+      num_ids_ += inputs.back().batch.num_ids();
+      if (workload.is_stacked) continue;
+      plans_.push_back(Fit(workload, inputs, topology));
+      inputs.clear();
     }
+    if (workload.is_stacked) plans_.push_back(Fit(workload, inputs, topology));
   }
 
   int64_t num_ids() const { return num_ids_; }
@@ -215,29 +244,57 @@ class Step {
   }
 
  private:
-  static StackPlan Plan(const FeatureInput& input, const Topology& topology,
-                        int64_t limit, int64_t cells_per_sc) {
+  FeatureInput MakeFeature(const Workload& workload, const FeatureShape& shape,
+                           bool has_weights) {
+    const auto seed = static_cast<uint32_t>(ids_.size());
+    FeatureInput input = {.name = "feature",
+                          .vocabulary_size = shape.vocabulary_size};
+    input.batch.num_samples = kBatchSize;
+    int64_t n = kBatchSize * shape.valency;
+    if (workload.is_ragged) {
+      row_splits_.push_back(RowSplits(shape.valency, seed));
+      input.batch.row_splits = row_splits_.back();
+      n = row_splits_.back().back();
+    } else {
+      input.batch.valency = shape.valency;
+    }
+    ids_.push_back(ZipfIds(workload.zipf, shape.vocabulary_size, n, seed));
+    input.batch.ids = std::span<const int32_t>(ids_.back());
+    weights_.emplace_back(n, 0.5f);
+    if (has_weights) input.batch.weights = weights_.back();
+    return input;
+  }
+
+  static StackPlan Plan(const Workload& workload,
+                        const std::vector<FeatureInput>& inputs,
+                        const Topology& topology, int64_t limit,
+                        int64_t cells_per_sc) {
     auto plan =
         PlanStack({.name = "stack",
-                   .combiner = "sum",
+                   .combiner = workload.combiner,
                    .max_ids_per_partition = limit,
                    .max_unique_ids_per_partition = limit},
-                  cells_per_sc * topology.num_sc_per_device, {input}, topology);
+                  cells_per_sc * topology.num_sc_per_device, inputs, topology);
     if (!plan) std::abort();
     return *std::move(plan);
   }
 
-  StackPlan Fit(const FeatureInput& input, const Topology& topology) {
+  StackPlan Fit(const Workload& workload,
+                const std::vector<FeatureInput>& inputs,
+                const Topology& topology) {
+    int64_t num_ids = 0;
+    for (const FeatureInput& input : inputs) num_ids += input.batch.num_ids();
+    // SparseCores of ragged batches differ.
     const int64_t ids_per_sc =
-        input.batch.num_ids() /
+        2 * num_ids /
         (topology.local_device_count * topology.num_sc_per_device);
     const StackPlan generous =
-        Plan(input, topology, ids_per_sc,
+        Plan(workload, inputs, topology, ids_per_sc,
              RoundUp(ids_per_sc + 8 * topology.num_scs(), int64_t{8}));
     Buffers buffers(generous);
     StageTimes unused;
     const int64_t cells = Convert(generous, buffers, unused);
-    return Plan(input, topology, ids_per_sc,
+    return Plan(workload, inputs, topology, ids_per_sc,
                 RoundUp(cells + cells / 10, int64_t{8}));
   }
 
@@ -257,14 +314,15 @@ class Step {
 
   int64_t num_ids_ = 0;
   std::vector<std::vector<int32_t>> ids_;
+  std::vector<std::vector<int64_t>> row_splits_;
   std::vector<std::vector<float>> weights_;
   std::vector<StackPlan> plans_;
   Scratch scratch_;
 };
 
-void BM_Stages(benchmark::State& state, const std::vector<FeatureShape>& shapes,
+void BM_Stages(benchmark::State& state, const Workload& workload,
                Topology topology, bool has_weights) {
-  Step step(shapes, topology, has_weights);
+  Step step(workload, topology, has_weights);
   StageTimes times;
   for (auto _ : state) step.Run(times);
   const double num_ids =
@@ -279,13 +337,13 @@ void BM_Stages(benchmark::State& state, const std::vector<FeatureShape>& shapes,
 constexpr Topology kOneHost = {8, 8, 4};
 constexpr Topology kEightHosts = {8, 64, 4};
 
-void Register(const std::string& name, const std::vector<FeatureShape>& shapes,
+void Register(const std::string& name, const Workload& workload,
               Topology topology) {
   for (const bool has_weights : {false, true}) {
     benchmark::RegisterBenchmark(
         (name + (has_weights ? "/weights" : "/no weights")).c_str(),
-        [&shapes, topology, has_weights](benchmark::State& state) {
-          BM_Stages(state, shapes, topology, has_weights);
+        [workload, topology, has_weights](benchmark::State& state) {
+          BM_Stages(state, workload, topology, has_weights);
         })
         ->Unit(benchmark::kMillisecond);
   }
@@ -302,6 +360,9 @@ int main(int argc, char** argv) {
   jte::Register("one table, 8 of 64 x 4", jte::OneTable(), jte::kEightHosts);
   jte::Register("Criteo, 8 x 4", jte::Criteo(), jte::kOneHost);
   jte::Register("Criteo, 8 of 64 x 4", jte::Criteo(), jte::kEightHosts);
+  jte::Register("100 stacked features", jte::Stacked(), jte::kOneHost);
+  jte::Register("ragged, mean of 20", jte::Ragged(20), jte::kOneHost);
+  jte::Register("duplicates, Zipf 1.2", jte::Duplicates(), jte::kOneHost);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

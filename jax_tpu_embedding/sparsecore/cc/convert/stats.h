@@ -74,6 +74,7 @@ class SharedStats {
   }
 
   void RecordDropped(int64_t dropped_id_count) {
+    if (dropped_id_count == 0) return;
     const std::lock_guard lock(mutex_);
     stats_.dropped_id_count += dropped_id_count;
   }

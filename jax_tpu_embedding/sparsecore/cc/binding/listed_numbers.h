@@ -1,0 +1,76 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Numbers that come list by list, as flat numbers and row splits.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_LISTED_NUMBERS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_LISTED_NUMBERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+
+namespace jte {
+
+class ListedNumbers {
+ public:
+  // Before that many more are added: without, memory grows, which takes longer
+  // than all else.
+  void Expect(int64_t num_lists, int64_t num_runs) {
+    splits_->reserve(splits_->size() + num_lists);
+    runs_.reserve(runs_.size() + num_runs);
+  }
+
+  // The next list: its numbers are the next ones that AddRun did or will add.
+  void AddList(int64_t size) { splits_->push_back(splits_->back() + size); }
+
+  // The next numbers. A run that continues the one before becomes part of it,
+  // so lists cut from one array, which is how many come about, are viewed where
+  // they are instead of being copied.
+  void AddRun(const StridedRun& run) {
+    if (!runs_.empty()) {
+      StridedRun& last = runs_.back();
+      if (last.data + last.size * last.stride == run.data &&
+          last.stride == run.stride && last.type == run.type) {
+        last.size += run.size;
+        return;
+      }
+    }
+    runs_.push_back(run);
+  }
+
+  int64_t num_lists() const { return std::ssize(*splits_) - 1; }
+
+  // A view of memory().
+  StridedArray Splits() const {
+    return {.data = reinterpret_cast<const std::byte*>(splits_->data()),
+            .type = {.dtype = DType::kInt64},
+            .shape = {std::ssize(*splits_), 1},
+            .strides = {sizeof(int64_t), 0}};
+  }
+  std::shared_ptr<const void> memory() const { return splits_; }
+
+  // Ends the use of this, but for the view.
+  RawNumbers TakeNumbers() {
+    if (runs_.size() != 1) return std::move(runs_);
+    const StridedRun& run = runs_[0];
+    return StridedArray{.data = run.data,
+                        .type = run.type,
+                        .shape = {run.size, 1},
+                        .strides = {run.stride, 0}};
+  }
+
+ private:
+  std::vector<StridedRun> runs_;
+  std::shared_ptr<std::vector<int64_t>> splits_ =
+      std::make_shared<std::vector<int64_t>>(1, 0);
+};
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_LISTED_NUMBERS_H_
