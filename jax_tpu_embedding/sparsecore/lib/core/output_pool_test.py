@@ -24,6 +24,23 @@ def address(array):
   return array.__array_interface__["data"][0]
 
 
+def convert(seed, **keywords):
+  """Converts one small batch; other seeds are batches of the same sizes."""
+  ids = np.random.default_rng(seed).integers(0, 64, (16, 4), np.int32)
+  return converter_requests.convert(
+      input_preprocessing.Stack(
+          combiner="sum",
+          max_ids_per_partition=64,
+          max_unique_ids_per_partition=64,
+      ),
+      [input_preprocessing.Feature(name="f", ids=ids, vocabulary_size=64)],
+      layout.Topology(
+          local_device_count=1, global_device_count=1, num_sc_per_device=2
+      ),
+      **keywords,
+  )
+
+
 class OutputPoolTest(parameterized.TestCase):
 
   @parameterized.parameters(
@@ -54,41 +71,58 @@ class OutputPoolTest(parameterized.TestCase):
     self.assertEqual(pool.num_allocated, len(shapes))
     self.assertEqual(pool.num_reused, 5 * len(shapes))
 
-  @parameterized.parameters(False, True)
-  def test_preprocessing_in_a_loop_allocates_nothing(self, enable_minibatching):
-    pool = converter.OutputPool()
-
-    def convert(seed, **keywords):
-      ids = np.random.default_rng(seed).integers(0, 64, (16, 4), np.int32)
-      return converter_requests.convert(
-          input_preprocessing.Stack(
-              combiner="sum",
-              max_ids_per_partition=64,
-              max_unique_ids_per_partition=64,
-          ),
-          [input_preprocessing.Feature(name="f", ids=ids, vocabulary_size=64)],
-          layout.Topology(
-              local_device_count=1, global_device_count=1, num_sc_per_device=2
-          ),
-          enable_minibatching=enable_minibatching,
-          **keywords,
-      )
+  @parameterized.product(
+      enable_minibatching=(False, True), pass_the_pool=(False, True)
+  )
+  def test_preprocessing_in_a_loop_allocates_nothing(
+      self, enable_minibatching, pass_the_pool
+  ):
+    keywords = dict(enable_minibatching=enable_minibatching)
+    if pass_the_pool:
+      pool = keywords["output_pool"] = converter.OutputPool()
+    else:
+      pool = converter.OutputPool.of_process()
+      pool.clear()
+    allocated_before, reused_before = pool.num_allocated, pool.num_reused
+    new_memory = converter.OutputPool(max_bytes=0)
 
     def addresses(converted):
       return {address(getattr(converted, name)) for name in _BUFFERS}
 
-    previous = convert(0, output_pool=pool)
+    previous = convert(0, **keywords)
     two_batches = addresses(previous)
     for seed in range(1, 6):
-      converted = convert(seed, output_pool=pool)
+      converted = convert(seed, **keywords)
       if seed == 1:
         two_batches |= addresses(converted)
       # The previous batch, which is still used, is as it was.
-      converter_requests.assert_same(previous, convert(seed - 1))
+      converter_requests.assert_same(
+          previous,
+          convert(
+              seed - 1,
+              enable_minibatching=enable_minibatching,
+              output_pool=new_memory,
+          ),
+      )
       previous = converted
       self.assertLessEqual(addresses(converted), two_batches)
     # One block of memory for the buffers of a batch.
-    self.assertEqual(pool.num_allocated, 2)
+    self.assertEqual(pool.num_allocated - allocated_before, 2)
+    self.assertEqual(pool.num_reused - reused_before, 4)
+    self.assertEqual((new_memory.num_reused, new_memory.idle_bytes), (0, 0))
+
+  def test_the_pool_of_the_process_can_be_switched_off(self):
+    pool = converter.OutputPool.of_process()
+    self.assertEqual(pool.max_bytes, 128 << 20)
+    self.addCleanup(setattr, pool, "max_bytes", pool.max_bytes)
+    convert(0)
+    self.assertGreater(pool.idle_bytes, 0)
+    pool.max_bytes = 0
+    self.assertEqual(pool.idle_bytes, 0)
+    reused = pool.num_reused
+    for seed in range(3):
+      convert(seed)
+    self.assertEqual((pool.idle_bytes, pool.num_reused), (0, reused))
 
   def test_memory_of_one_size_serves_any_shape_and_dtype(self):
     pool = converter.OutputPool()
@@ -194,6 +228,33 @@ class OutputPoolTest(parameterized.TestCase):
     pool.clear()
     self.assertEqual((pool.allocated_bytes, pool.idle_bytes), (0, 0))
 
+  def test_what_is_idle_for_longest_is_freed_first(self):
+    pool = converter.OutputPool(max_bytes=256)
+    arrays = [pool.empty((size,), np.uint8) for size in (64, 128, 64, 192)]
+    addresses = [address(array) for array in arrays]
+    while arrays:
+      del arrays[0]
+    # 64 + 128 + 64 fit. The last 192 took the place of the first two.
+    self.assertEqual((pool.idle_bytes, pool.allocated_bytes), (256, 256))
+    reused = pool.empty((64,), np.uint8)
+    self.assertEqual((address(reused), pool.num_reused), (addresses[2], 1))
+    reused = pool.empty((128,), np.uint8)
+    self.assertEqual(pool.num_reused, 1)
+    del reused
+
+  def test_less_max_bytes_frees_the_rest(self):
+    pool = converter.OutputPool()
+    self.assertIsNone(pool.max_bytes)
+    for size in (64, 128, 192):
+      pool.empty((size,), np.uint8)
+    self.assertEqual(pool.idle_bytes, 384)
+    pool.max_bytes = 200
+    self.assertEqual((pool.max_bytes, pool.idle_bytes), (200, 192))
+    self.assertEqual(pool.allocated_bytes, 192)
+    pool.max_bytes = None
+    pool.empty((128,), np.uint8)
+    self.assertEqual(pool.idle_bytes, 320)
+
   def test_large_arrays_are_made_of_huge_pages(self):
     pool = converter.OutputPool()
     large = pool.empty((2 * _HUGE_PAGE + 1,), np.uint8)
@@ -202,6 +263,11 @@ class OutputPoolTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (lambda: converter.OutputPool(max_bytes=-1), ValueError, "got -1"),
+      (
+          lambda: setattr(converter.OutputPool(), "max_bytes", -1),
+          ValueError,
+          "got -1",
+      ),
       (lambda: converter.OutputPool().empty((2, -3), "i4"), ValueError, "-3"),
       (lambda: converter.OutputPool().empty((1 << 60,), "i4"), MemoryError, ""),
       (

@@ -211,6 +211,27 @@ class MemoryTest(parameterized.TestCase):
     leaves = form(list(_IDS.astype(dtype)), list(_WEIGHTS))
     self.assertEqual(self._num_prepared(*leaves), 0)
 
+  # What is copied costs 1 for each id and 1 for each run of them.
+  @parameterized.named_parameters(
+      ("cut_from_one_array", list(_IDS), 0),
+      ("every_other_id", list(np.repeat(_IDS, 2, axis=1)[:, ::2]), 8),
+      ("copies", [row.copy() for row in _IDS], 8 + 4),
+      ("with_gaps", list(np.hstack([_IDS, _IDS])[:, :2]), 8 + 4),
+      ("backwards", [row[::-1] for row in _IDS[:, ::-1].copy()], 8 + 4),
+      ("of_two_arrays", [*_IDS[:3], _IDS[3].copy()], 8 + 2),
+      (
+          "read_as_two_types",
+          [*_IDS[:2], *_IDS.view(np.uint32)[2:]],
+          8 + 2,
+      ),
+  )
+  def test_rows_that_follow_each_other_are_one_run(self, rows, expected):
+    ids = converter_requests.ragged(rows)
+    self.assertEqual(self._num_prepared(ids), expected)
+    weights = converter_requests.ragged(list(_WEIGHTS))
+    self.assertEqual(self._num_prepared(ids, weights), expected)
+    _assert_same_as_baseline(ids, weights)
+
   @parameterized.named_parameters(
       ("dtype_of_ids", _IDS.astype(np.int16), None, 8),
       ("byte_order", _IDS.astype(">i4"), None, 8),

@@ -23,6 +23,7 @@ from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 
 FeatureStackingStrategy = converter.FeatureStackingStrategy
+_STRATEGIES = dict(FeatureStackingStrategy.__members__)
 
 
 def feature_stacking_strategy_to_enum(
@@ -35,13 +36,12 @@ def feature_stacking_strategy_to_enum(
   """
   if isinstance(name, FeatureStackingStrategy):
     return name
-  strategies = FeatureStackingStrategy.__members__
-  if name.upper() not in strategies:
+  if name.upper() not in _STRATEGIES:
     raise ValueError(
         f"Unsupported feature stacking strategy {name!r}. The choices are:"
-        f" {', '.join(map(repr, strategies))}."
+        f" {', '.join(map(repr, _STRATEGIES))}."
     )
-  return strategies[name.upper()]
+  return _STRATEGIES[name.upper()]
 
 
 def runs_per_device(

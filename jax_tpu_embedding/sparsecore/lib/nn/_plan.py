@@ -225,20 +225,19 @@ def get_stacked_table_specs(
   return stacks
 
 
-def prepared_features(
-    feature_specs: Any, num_shards: int
-) -> list[_specs.FeatureSpec]:
-  """The features in flattened order, once it is certain that ids can be used.
+def check_prepared(
+    features: Sequence[_specs.FeatureSpec], num_shards: int
+) -> None:
+  """Checks that the ids of features can be used.
 
   Args:
-    feature_specs: a tree of FeatureSpecs.
+    features: the leaves of a tree of FeatureSpecs.
     num_shards: SparseCores of the job.
 
   Raises:
     ValueError: if two features have one name, or a table is not stacked, or was
       planned for another number of shards.
   """
-  features = jax.tree.leaves(feature_specs)
   # One loop over plain attributes: it runs for every batch.
   tables = {}
   for feature in features:
@@ -249,7 +248,6 @@ def prepared_features(
   if len({feature.name for feature in features}) < len(features):
     get_table_specs(features)  # raises
   _check_planned_for(tables.values(), num_shards)
-  return features
 
 
 def check_planned_for(table_specs: Any, num_shards: int) -> None:

@@ -48,16 +48,14 @@ class SparseDenseMatmulInputStats:
 
   @classmethod
   def from_cc(cls, stats: Any) -> SparseDenseMatmulInputStats:
-    """Copies the statistics of the native converter."""
+    """Takes over the statistics of the native converter, dicts included."""
     return cls(
-        max_ids_per_partition=dict(stats.max_ids_per_partition),
-        max_unique_ids_per_partition=dict(stats.max_unique_ids_per_partition),
-        required_buffer_size_per_sc=dict(stats.required_buffer_sizes),
+        stats.max_ids_per_partition,
+        stats.max_unique_ids_per_partition,
+        stats.required_buffer_sizes,
         # A later member, which other converters do not have.
-        minibatch_alignment_per_sc=dict(
-            getattr(stats, "minibatch_alignment", {})
-        ),
-        id_drop_counters=dict(stats.dropped_id_count),
+        getattr(stats, "minibatch_alignment", {}),
+        stats.dropped_id_count,
     )
 
   def replace(self, **changes: Any) -> SparseDenseMatmulInputStats:

@@ -23,9 +23,17 @@ def flatten_like(tree: Any, like: Any, name: str, like_name: str) -> list[Any]:
     ValueError: if `tree` has leaves at other places, naming those that only one
       of the two has.
   """
-  leaves, structure = jax.tree.flatten(tree)
-  if structure == jax.tree.structure(like):
+  return flatten_as(tree, jax.tree.structure(like), name, like_name)
+
+
+def flatten_as(
+    tree: Any, structure: jax.tree_util.PyTreeDef, name: str, like_name: str
+) -> list[Any]:
+  """flatten_like for a tree that was flattened before: its structure."""
+  leaves, found = jax.tree.flatten(tree)
+  if found == structure:
     return leaves
+  like = jax.tree.unflatten(structure, range(structure.num_leaves))
   like_paths = _leaf_paths(like)
   paths, leaves = [], []
   for path, leaf in _leaves_with_paths(tree, "", frozenset(like_paths)):
