@@ -4,10 +4,12 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte {
@@ -21,21 +23,60 @@ Result<void> CheckDivisible(int64_t rows, int64_t num_sc_per_device,
                          num_sc_per_device, " SparseCores of the device.");
 }
 
+struct Shape {
+  int64_t num_rows;
+  int64_t dim;
+};
+
+Result<Shape> RowsOf(const xla::ffi::AnyBuffer& buffer, std::string_view name) {
+  const auto dimensions = buffer.dimensions();
+  if (dimensions.size() != 1 && dimensions.size() != 2) {
+    return InvalidArgument(name, " has rank ", dimensions.size(),
+                           ", expected 2, or 1 for rows of one number.");
+  }
+  return Shape{.num_rows = dimensions[0],
+               .dim = dimensions.size() == 2 ? dimensions[1] : 1};
+}
+
+template <typename T>
+std::span<T> ValuesOf(const xla::ffi::AnyBuffer& buffer) {
+  return {static_cast<T*>(buffer.untyped_data()), buffer.element_count()};
+}
+
 }  // namespace
 
 Result<Matrix> ToMatrix(const xla::ffi::AnyBuffer& buffer,
                         std::string_view name) {
-  const auto dimensions = buffer.dimensions();
-  if (buffer.element_type() != xla::ffi::F32 || dimensions.size() != 2) {
+  if (buffer.element_type() != xla::ffi::F32) {
     return InvalidArgument(name, " has element type ", buffer.element_type(),
-                           " and rank ", dimensions.size(),
-                           ", expected float32 and rank 2.");
+                           ", expected float32.");
   }
-  return Matrix{
-      .values = {buffer.typed_data<float>(), buffer.element_count()},
-      .num_rows = dimensions[0],
-      .dim = dimensions[1],
-  };
+  const auto shape = RowsOf(buffer, name);
+  if (!shape) return std::unexpected(shape.error());
+  return Matrix{.values = ValuesOf<float>(buffer),
+                .num_rows = shape->num_rows,
+                .dim = shape->dim};
+}
+
+Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
+  const auto shape = RowsOf(buffer, "The table");
+  if (!shape) return std::unexpected(shape.error());
+  Table table{.values = {}, .num_rows = shape->num_rows, .dim = shape->dim};
+  switch (buffer.element_type()) {
+    case xla::ffi::F32:
+      table.values = ValuesOf<float>(buffer);
+      return table;
+    case xla::ffi::BF16:
+      table.values = ValuesOf<Bfloat16>(buffer);
+      return table;
+    case xla::ffi::F16:
+      table.values = ValuesOf<Float16>(buffer);
+      return table;
+    default:
+      return InvalidArgument("The table has element type ",
+                             buffer.element_type(),
+                             ", expected float32, bfloat16 or float16.");
+  }
 }
 
 Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,

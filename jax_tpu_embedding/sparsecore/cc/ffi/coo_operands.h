@@ -13,6 +13,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte {
@@ -20,23 +21,34 @@ namespace jte {
 using IntVector = xla::ffi::BufferR1<xla::ffi::S32>;
 using IntScalar = xla::ffi::BufferR0<xla::ffi::S32>;
 using FloatVector = xla::ffi::BufferR1<xla::ffi::F32>;
-using FloatMatrix = xla::ffi::BufferR2<xla::ffi::F32>;
 
 template <typename T, xla::ffi::DataType dtype, size_t rank>
 std::span<T> ToSpan(const xla::ffi::Buffer<dtype, rank>& buffer) {
   return {buffer.typed_data(), buffer.element_count()};
 }
 
-// A float32 matrix among operands of varying number.
+// Rows of `dim` numbers.
 struct Matrix {
   std::span<float> values;
   int64_t num_rows;
   int64_t dim;
 };
 
-// InvalidArgument, naming `name`, unless `buffer` is float32 of rank 2.
+// InvalidArgument, naming `name`, unless `buffer` is float32 of rank 2, or 1:
+// rows of one number.
 Result<Matrix> ToMatrix(const xla::ffi::AnyBuffer& buffer,
                         std::string_view name);
+
+// Rows of `dim` values.
+struct Table {
+  TableValues values;
+  int64_t num_rows;
+  int64_t dim;
+};
+
+// InvalidArgument unless `buffer` is float32, bfloat16 or float16, of rank 2 or
+// 1.
+Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer);
 
 // The buffers, once their three cell arrays are known to have one size.
 Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,

@@ -2,16 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Target "jte_lookup_cpu": the lookup of one stack on one device. The math is
-// kernels/lookup.h.
+// kernels/lookup.h. Over several devices of one process there is one more
+// operand, their records, and rows are read from the tables that these name.
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte {
@@ -19,54 +26,119 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-Result<void> CheckedLookup(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const FloatMatrix& table, const FloatMatrix& activations,
-    int64_t num_sc_per_device, bool enable_minibatching) {
+// None, or minimum, maximum and number of buckets.
+Result<std::optional<Quantization>> ReadQuantization(
+    std::span<const double> numbers) {
+  if (numbers.empty()) return std::nullopt;
+  if (numbers.size() != 3 || !(numbers[0] < numbers[1]) || numbers[2] < 2) {
+    return InvalidArgument(
+        "quantization has ", numbers.size(),
+        " numbers, expected none, or a minimum, a maximum above it, and two or "
+        "more buckets.");
+  }
+  return Quantization{.min_value = numbers[0],
+                      .max_value = numbers[1],
+                      .num_buckets = static_cast<int64_t>(numbers[2])};
+}
+
+// The tables of all devices; `own` is one of them.
+Result<std::vector<ConstTableValues>> ReadTables(ffi::RemainingArgs args,
+                                                 int64_t num_devices,
+                                                 const Table& own) {
+  const auto words = args.get<WordsByDevice>(0);
+  if (words.has_error()) {
+    return InvalidArgument("Records must be uint32 of rank 2.");
+  }
+  const auto records = ReadRecords(*words, num_devices);
+  if (!records) return std::unexpected(records.error());
+  std::vector<ConstTableValues> tables;
+  for (const DeviceRecord& record : *records) {
+    tables.push_back(std::visit(
+        [&record]<typename T>(std::span<T> values) -> ConstTableValues {
+          return std::span(static_cast<const T*>(record.rows), values.size());
+        },
+        own.values));
+  }
+  return tables;
+}
+
+Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
+                           const IntVector& embedding_ids,
+                           const IntVector& sample_ids,
+                           const FloatVector& gains,
+                           const IntScalar& num_minibatches,
+                           const ffi::AnyBuffer& table_buffer,
+                           ffi::RemainingArgs args,
+                           const ffi::AnyBuffer& result, int64_t num_devices,
+                           int64_t num_sc_per_device, bool enable_minibatching,
+                           std::span<const double> quantization_numbers) {
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (!buffers) return std::unexpected(buffers.error());
-  const auto geometry = MakeGeometry(
-      num_sc_per_device, enable_minibatching, *num_minibatches.typed_data(),
-      table.dimensions()[0], activations.dimensions()[0]);
+  const auto table = ToTable(table_buffer);
+  if (!table) return std::unexpected(table.error());
+  const auto activations = ToMatrix(result, "The activations");
+  if (!activations) return std::unexpected(activations.error());
+  auto geometry = MakeGeometry(num_sc_per_device, enable_minibatching,
+                               *num_minibatches.typed_data(), table->num_rows,
+                               activations->num_rows);
   if (!geometry) return std::unexpected(geometry.error());
-  const int64_t dim = table.dimensions()[1];
-  if (activations.dimensions()[1] != dim) {
-    return InvalidArgument("The activations have ", activations.dimensions()[1],
-                           " columns, expected the table's ", dim, ".");
+  if (activations->dim != table->dim) {
+    return InvalidArgument("The activations have ", activations->dim,
+                           " columns, expected the table's ", table->dim, ".");
   }
-  return Lookup(*buffers, *geometry, ToSpan<const float>(table), dim,
-                ToSpan<float>(activations), executor);
+  const auto quantization = ReadQuantization(quantization_numbers);
+  if (!quantization) return std::unexpected(quantization.error());
+  if (num_devices > 1) {
+    geometry->num_devices = num_devices;
+    const auto tables = ReadTables(args, num_devices, *table);
+    if (!tables) return std::unexpected(tables.error());
+    return LookupInTables(*buffers, *geometry, *tables, table->dim,
+                          *quantization, activations->values, executor);
+  }
+  const ConstTableValues values = std::visit(
+      []<typename T>(std::span<T> values) -> ConstTableValues {
+        return std::span<const T>(values);
+      },
+      table->values);
+  return Lookup(*buffers, *geometry, values, table->dim, *quantization,
+                activations->values, executor);
 }
 
 ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
                    IntVector embedding_ids, IntVector sample_ids,
                    FloatVector gains, IntScalar num_minibatches,
-                   FloatMatrix table, ffi::Result<FloatMatrix> activations,
-                   int64_t num_sc_per_device, bool enable_minibatching) {
+                   ffi::AnyBuffer table, ffi::RemainingArgs args,
+                   ffi::Result<ffi::AnyBuffer> activations, int64_t num_devices,
+                   int64_t num_sc_per_device, bool enable_minibatching,
+                   ffi::Span<const double> quantization) {
   ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedLookup, executor, row_pointers, embedding_ids,
-                    sample_ids, gains, num_minibatches, table, *activations,
-                    num_sc_per_device, enable_minibatching);
+  return RunHandler(
+      CheckedLookup, executor, row_pointers, embedding_ids, sample_ids, gains,
+      num_minibatches, table, args, *activations, num_devices,
+      num_sc_per_device, enable_minibatching,
+      std::span<const double>(quantization.begin(), quantization.size()));
 }
 
 }  // namespace
 
 // The handler's thread takes part in the work, so there is nothing left to wait
 // for when it returns, and it returns an error rather than a future.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteLookupCpu, Handler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<IntVector>()    // row_pointers
-                                  .Arg<IntVector>()    // embedding_ids
-                                  .Arg<IntVector>()    // sample_ids
-                                  .Arg<FloatVector>()  // gains
-                                  .Arg<IntScalar>()    // num_minibatches
-                                  .Arg<FloatMatrix>()  // table
-                                  .Ret<FloatMatrix>()  // activations
-                                  .Attr<int64_t>("num_sc_per_device")
-                                  .Attr<bool>("enable_minibatching"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteLookupCpu, Handler,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<IntVector>()       // row_pointers
+        .Arg<IntVector>()       // embedding_ids
+        .Arg<IntVector>()       // sample_ids
+        .Arg<FloatVector>()     // gains
+        .Arg<IntScalar>()       // num_minibatches
+        .Arg<ffi::AnyBuffer>()  // table
+        .RemainingArgs()        // records, if any
+        .Ret<ffi::AnyBuffer>()  // activations
+        .Attr<int64_t>("num_devices")
+        .Attr<int64_t>("num_sc_per_device")
+        .Attr<bool>("enable_minibatching")
+        .Attr<ffi::Span<const double>>("quantization"));
 
 }  // namespace jte

@@ -17,7 +17,9 @@ pybind11::dict Registrations() {
   };
   pybind11::dict targets;
   targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
+  targets["jte_hold_cpu"] = capsule(JteHoldCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
+  targets["jte_publish_cpu"] = capsule(JtePublishCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   return targets;
 }

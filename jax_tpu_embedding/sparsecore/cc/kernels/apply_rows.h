@@ -2,50 +2,55 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The update on a CPU: sum the gradient of each referenced row, step the
-// optimizer once per row with the row in registers, write it back in place.
+// optimizer once per row, write it back in place.
 //
 //   gradient of a row = sum over source SparseCores of
 //                       sum over entries of gain * activation_gradient[sample]
 //
 // One partition is already ordered by row, which is what the converter writes;
 // several are sorted first. Tasks are ranges of entries cut between rows, so a
-// row belongs to one task.
+// row belongs to one task; a task sums the gradients of a few rows into a
+// buffer, and steps those (step_rows.h).
 //
-// Requires: `buffers` fit `geometry` in size; the spans of `tables` have
-//   S * rows_per_shard rows, `activation_gradient` S * batch_size_per_sc rows,
-//   of `dim` floats each, and do not overlap.
+// Requires: `buffers` fit `geometry` in size; the table has S * rows_per_shard
+//   rows, `activation_gradient` S * batch_size_per_sc rows, of `dim` values
+//   each; no two of the arrays overlap.
 // Guarantees: rows without an entry keep every bit, slots too; a row whose
 //   gradient is zero is stepped; same bits for any executor.
 // Errors: InvalidArgument, with nothing written, for an unknown rule, a wrong
-//   number of slots or hyperparameters, or a row pointer, an embedding id or a
-//   sample id out of range.
+//   number of slots or hyperparameters, a slot of a wrong size, stochastic
+//   rounding to float32, or a row pointer, an embedding id or a sample id out
+//   of range.
 // Complexity: O(entries * dim), whatever the table's size.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_options.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 
 namespace jte {
 
 // What happens to a row, beside its gradient.
 struct Optimizer {
-  std::string_view rule;                   // "sgd", "adagrad", "adam"
+  std::string_view rule;                   // one of step_rule.cc
   std::span<const float> hyperparameters;  // in the rule's order
-  float min_value = -std::numeric_limits<float>::infinity();
-  float max_value = std::numeric_limits<float>::infinity();
+  RowOptions options = {};
+  std::optional<StochasticRounding> rounding = {};  // to nearest without it
 };
 
 // The table and its slots; updated in place.
 struct Tables {
-  std::span<float> table;
+  TableValues table;
   std::span<const std::span<float>> slots;  // in the rule's order
 };
 
@@ -53,6 +58,20 @@ Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
                        std::span<const float> activation_gradient, int64_t dim,
                        const Optimizer& optimizer, const Tables& tables,
                        Executor& executor);
+
+// What one of several devices whose memory is read has.
+struct DeviceBatch {
+  CooBuffers buffers;
+  const float* activation_gradient;  // geometry.batch_size() rows
+};
+
+// The same on device `device` of several, for the rows that it has: `batches`
+// has the batch of each, and `geometry.num_devices` is their number. The
+// entries must have been checked (CheckEntries).
+Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
+                          const CooGeometry& geometry, int64_t dim,
+                          const Optimizer& optimizer, const Tables& tables,
+                          Executor& executor);
 
 }  // namespace jte
 

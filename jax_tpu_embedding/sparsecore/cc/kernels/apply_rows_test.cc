@@ -180,8 +180,7 @@ TEST(ApplyRowsTest, ClipsOnlyTheTableAndOnlyReferencedRows) {
   ASSERT_TRUE(Apply(coo, 1,
                     {.rule = "adagrad",
                      .hyperparameters = {&learning_rate, 1},
-                     .min_value = -0.25f,
-                     .max_value = 0.25f},
+                     .options = {.min_value = -0.25f, .max_value = 0.25f}},
                     state, executor));
   EXPECT_EQ(state.slots[0], (std::vector<float>{4.0f, 16.0f, 4.0f}));
   EXPECT_EQ(state.table, (std::vector<float>{1.0f, 0.25f, 1.0f}));
@@ -196,8 +195,7 @@ TEST(ApplyRowsTest, NaNGradientsStayVisibleThroughClipping) {
   ASSERT_TRUE(Apply(coo, 1,
                     {.rule = "adagrad",
                      .hyperparameters = {&learning_rate, 1},
-                     .min_value = -1.0f,
-                     .max_value = 1.0f},
+                     .options = {.min_value = -1.0f, .max_value = 1.0f}},
                     state, executor));
   EXPECT_TRUE(std::isnan(state.table[1]));
 }

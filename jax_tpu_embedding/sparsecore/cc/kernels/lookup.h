@@ -5,12 +5,16 @@
 //
 //   activations[sample, :] = sum over the sample's entries of gain * row
 //
+// in float32, whatever the type of the table.
+//
 // Entries are ordered by row in the buffers. They are first distributed over
 // blocks of samples small enough for a core's first cache; then each task
 // streams the rows of its blocks once, in ascending order, with prefetch.
 //
 // Requires: `buffers` fit `geometry` in size. `activations` holds
-//   S * batch_size_per_sc rows of `dim` floats, `table` S * rows_per_shard.
+//   S * batch_size_per_sc rows of `dim` floats, `table` S * rows_per_shard rows
+//   of as many values. A quantization has two buckets or more, and a minimum
+//   below its maximum.
 // Guarantees: every element of `activations` is written; samples without
 //   entries are zero. The terms of a sample are added in the order of the
 //   buffers, so the result has the same bits for any executor.
@@ -22,17 +26,38 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 
 namespace jte {
 
+// Rows are rounded to one of `num_buckets` values from `min_value` to
+// `max_value`, before they are weighed.
+struct Quantization {
+  double min_value;
+  double max_value;
+  int64_t num_buckets;
+};
+
 Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
-                    std::span<const float> table, int64_t dim,
+                    ConstTableValues table, int64_t dim,
+                    const std::optional<Quantization>& quantization,
                     std::span<float> activations, Executor& executor);
+
+// The same on one of several devices whose memory it reads: `tables` has the
+// table of each, of one type and size, and `geometry.num_devices` is their
+// number. The entries must have been checked (CheckEntries).
+Result<void> LookupInTables(const CooBuffers& buffers,
+                            const CooGeometry& geometry,
+                            std::span<const ConstTableValues> tables,
+                            int64_t dim,
+                            const std::optional<Quantization>& quantization,
+                            std::span<float> activations, Executor& executor);
 
 }  // namespace jte
 

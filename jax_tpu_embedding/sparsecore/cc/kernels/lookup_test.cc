@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -58,8 +59,8 @@ TEST_P(LookupTest, AddsTermsInOrderForAnyNumberOfThreads) {
   for (int num_threads : {1, 2, 5}) {
     ThreadExecutor executor(num_threads);
     std::vector<float> out(coo.num_samples() * dim, kUnwritten);
-    const auto done =
-        Lookup(coo.buffers(), coo.geometry, table, dim, out, executor);
+    const auto done = Lookup(coo.buffers(), coo.geometry, table, dim,
+                             /*quantization=*/std::nullopt, out, executor);
     ASSERT_TRUE(done) << done.error().message;
     ASSERT_EQ(out, expected);
   }
@@ -80,7 +81,8 @@ TEST(LookupTest, SamplesWithoutEntriesAreZero) {
   const std::vector<float> table(8 * 2, 1.0f);
   std::vector<float> out(6 * 2, kUnwritten);
   InlineExecutor executor;
-  ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table, 2, out, executor));
+  ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table, 2, std::nullopt, out,
+                     executor));
   EXPECT_EQ(out, std::vector<float>(12, 0.0f));
 }
 
@@ -95,8 +97,8 @@ TEST(LookupTest, AnIdOutOfRangeIsAnError) {
   const std::vector<float> table(4 * 2, 1.0f);
   std::vector<float> out(3 * 2);
   InlineExecutor executor;
-  const auto done =
-      Lookup(coo.buffers(), coo.geometry, table, 2, out, executor);
+  const auto done = Lookup(coo.buffers(), coo.geometry, table, 2, std::nullopt,
+                           out, executor);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().message,
             "embedding_ids[1] is 4, expected 0 to 3: a row of the table's "

@@ -28,14 +28,16 @@ bool OutOfRange(int32_t value, int64_t limit) {
 
 Result<void> CheckGeometry(const CooBuffers& buffers,
                            const CooGeometry& geometry) {
-  const Topology topology{.num_sc_per_device = geometry.num_sc_per_device};
+  const Topology topology{.global_device_count = geometry.num_devices,
+                          .num_sc_per_device = geometry.num_sc_per_device};
   const int64_t expected =
       RowPointersPerDevice(topology, geometry.enable_minibatching);
   const int64_t size = std::ssize(buffers.row_pointers);
   if (size != expected) {
     return InvalidArgument("row_pointers has ", size, " entries, expected ",
                            expected, " for ", geometry.num_sc_per_device,
-                           " SparseCores per device.");
+                           " SparseCores on each of ", geometry.num_devices,
+                           " devices.");
   }
   const int64_t max = geometry.enable_minibatching ? kMaxMinibatches : 1;
   if (geometry.num_minibatches < 1 || geometry.num_minibatches > max) {
@@ -79,7 +81,8 @@ Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
     return std::unexpected(checked.error());
   }
   const int64_t num_scs = geometry.num_sc_per_device;
-  const int64_t entries_per_block = RowPointersPerBlock(num_scs);
+  const int64_t num_targets = geometry.num_devices * num_scs;
+  const int64_t entries_per_block = RowPointersPerBlock(num_targets);
   const int64_t num_cells = std::ssize(buffers.embedding_ids);
   const int64_t num_regions = geometry.enable_minibatching ? 1 : num_scs;
   const int64_t blocks_per_region =
@@ -93,7 +96,7 @@ Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
     for (int64_t b = 0; b < blocks_per_region; ++b) {
       const int64_t block = region * blocks_per_region + b;
       const int64_t source = block / geometry.num_minibatches;
-      for (int64_t target = 0; target < num_scs; ++target) {
+      for (int64_t target = 0; target < num_targets; ++target) {
         const int64_t index = block * entries_per_block + target;
         const int64_t end = origin + buffers.row_pointers[index];
         // A partition that fills the region ends it, also when the region's
@@ -110,8 +113,9 @@ Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
           partitions.push_back({
               .begin = begin,
               .end = end,
-              .first_row = target * geometry.rows_per_shard,
+              .first_row = target % num_scs * geometry.rows_per_shard,
               .first_sample = source * geometry.batch_size_per_sc,
+              .device = target / num_scs,
           });
         }
         begin = origin + RoundUp(end - origin, kAlignment);

@@ -34,11 +34,15 @@ struct CooBuffers {
 
 // What the numbers in the buffers refer to.
 struct CooGeometry {
-  int64_t num_sc_per_device;  // S; also the number of targets on one device
+  int64_t num_sc_per_device;  // S
   int64_t rows_per_shard;     // embedding ids are in [0, rows_per_shard)
   int64_t batch_size_per_sc;  // sample ids are in [0, batch_size_per_sc)
   bool enable_minibatching;   // which of the two layouts
   int64_t num_minibatches;    // 1 without minibatching
+  int64_t num_devices = 1;    // G; the targets are G * S SparseCores
+
+  int64_t rows_per_device() const { return num_sc_per_device * rows_per_shard; }
+  int64_t batch_size() const { return num_sc_per_device * batch_size_per_sc; }
 };
 
 // Ids sent from one source SparseCore to one target, in one minibatch.
@@ -47,6 +51,7 @@ struct Partition {
   int64_t end;
   int64_t first_row;     // of the target's shard, in the device's table
   int64_t first_sample;  // of the source, in the device's batch
+  int64_t device = 0;    // that has the target's shard
 };
 
 // The non-empty partitions, ordered by source, minibatch, target.

@@ -62,10 +62,10 @@ TEST(PartitionsTest, ReadsRegionsPerSparseCore) {
   const Example example;
   const auto partitions = ReadPartitions(example.buffers(), example.geometry);
   ASSERT_TRUE(partitions);
-  // begin, end, first row of the target, first sample of the source.
+  // begin, end, first row of the target, first sample of the source, device.
   EXPECT_THAT(*partitions,
-              ElementsAre(FieldsAre(0, 2, 0, 0), FieldsAre(8, 10, 4, 0),
-                          FieldsAre(16, 17, 4, 2)));
+              ElementsAre(FieldsAre(0, 2, 0, 0, 0), FieldsAre(8, 10, 4, 0, 0),
+                          FieldsAre(16, 17, 4, 2, 0)));
   EXPECT_EQ(CountEntries(*partitions), 5);
 }
 
@@ -87,10 +87,11 @@ TEST(PartitionsTest, ReadsAPackedRunPerMinibatch) {
   example.row_pointers.resize(8 * 2 * 64, -1);  // no meaning
   const auto partitions = ReadPartitions(example.buffers(), example.geometry);
   ASSERT_TRUE(partitions) << partitions.error().message;
-  EXPECT_THAT(*partitions,
-              ElementsAre(FieldsAre(0, 1, 0, 0), FieldsAre(8, 10, 0, 0),
-                          FieldsAre(16, 17, 0, 0), FieldsAre(24, 26, 4, 0),
-                          FieldsAre(32, 33, 0, 2)));
+  EXPECT_THAT(
+      *partitions,
+      ElementsAre(FieldsAre(0, 1, 0, 0, 0), FieldsAre(8, 10, 0, 0, 0),
+                  FieldsAre(16, 17, 0, 0, 0), FieldsAre(24, 26, 4, 0, 0),
+                  FieldsAre(32, 33, 0, 2, 0)));
 }
 
 TEST(PartitionsTest, APartitionMayFillItsRegion) {
@@ -99,8 +100,8 @@ TEST(PartitionsTest, APartitionMayFillItsRegion) {
                           0,  16, 16, 16, 16, 16, 16, 16};
   const auto partitions = ReadPartitions(example.buffers(), example.geometry);
   ASSERT_TRUE(partitions);
-  EXPECT_THAT(*partitions,
-              ElementsAre(FieldsAre(0, 16, 0, 0), FieldsAre(16, 32, 4, 2)));
+  EXPECT_THAT(*partitions, ElementsAre(FieldsAre(0, 16, 0, 0, 0),
+                                       FieldsAre(16, 32, 4, 2, 0)));
 }
 
 TEST(PartitionsTest, PiecesCoverARangeOfEntries) {

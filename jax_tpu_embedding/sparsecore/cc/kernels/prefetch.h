@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Software prefetch of table rows whose order the hardware cannot guess.
+// Software prefetch of rows whose order the hardware cannot guess.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_PREFETCH_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_PREFETCH_H_
@@ -11,28 +11,36 @@
 
 namespace jte {
 
-inline constexpr int64_t kCacheLineFloats = 16;
+inline constexpr int64_t kCacheLineBytes = 64;
 
-// How many entries ahead to ask for a row of `dim` floats: 8 KiB of rows, which
+// How many entries ahead to ask for a row of `row_bytes`: 4 KiB of rows, which
 // covers a memory access of 100 ns and leaves most of a first-level cache to
 // the rows in use.
-constexpr int64_t PrefetchDistance(int64_t dim) {
-  return std::clamp<int64_t>(2048 / std::max<int64_t>(dim, 1), 4, 64);
+constexpr int64_t PrefetchDistance(int64_t row_bytes) {
+  return std::clamp<int64_t>(4096 / std::max<int64_t>(row_bytes, 1), 4, 64);
 }
 
-// Always inline: GCC 12 takes a function that only prefetches for one without
-// effect, and removes calls to it.
-[[gnu::always_inline]] inline void PrefetchToRead(const float* row,
-                                                  int64_t dim) {
-  for (int64_t d = 0; d < dim; d += kCacheLineFloats) {
-    __builtin_prefetch(row + d, /*rw=*/0);
+// A row of a table, to the second-level cache: the first has fewer lines in
+// flight. Against the first level a lookup of uniform ids takes 0.85 to 0.95 of
+// the time (of Zipf ids, 1.0 to 1.05), an update 0.9 to 1.0.
+//
+// Always inline, both: GCC 12 takes a function that only prefetches for one
+// without effect, and removes calls to it.
+[[gnu::always_inline]] inline void PrefetchTableRow(const void* row,
+                                                    int64_t row_bytes) {
+  const char* bytes = static_cast<const char*>(row);
+  for (int64_t i = 0; i < row_bytes; i += kCacheLineBytes) {
+    __builtin_prefetch(bytes + i, /*rw=*/0, /*locality=*/2);
   }
 }
 
-[[gnu::always_inline]] inline void PrefetchToWrite(const float* row,
-                                                   int64_t dim) {
-  for (int64_t d = 0; d < dim; d += kCacheLineFloats) {
-    __builtin_prefetch(row + d, /*rw=*/1);
+// A row of the batch, which most often is in the second-level cache, to the
+// first.
+[[gnu::always_inline]] inline void PrefetchBatchRow(const void* row,
+                                                    int64_t row_bytes) {
+  const char* bytes = static_cast<const char*>(row);
+  for (int64_t i = 0; i < row_bytes; i += kCacheLineBytes) {
+    __builtin_prefetch(bytes + i, /*rw=*/0, /*locality=*/3);
   }
 }
 

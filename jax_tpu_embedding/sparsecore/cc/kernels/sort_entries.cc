@@ -28,11 +28,9 @@ struct SpanEntries {
   }
 };
 
-}  // namespace
-
-std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
-                                   int64_t num_entries, int64_t num_rows,
-                                   Executor& executor) {
+template <typename Source>
+std::unique_ptr<Entry[]> Sort(const Source& source, int64_t num_entries,
+                              int64_t num_rows, Executor& executor) {
   const int key_bits =
       std::bit_width(static_cast<uint64_t>(num_rows > 1 ? num_rows - 1 : 1));
   const int num_digits = CeilDiv(key_bits, kMaxDigitBits);
@@ -60,6 +58,19 @@ std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
     if (digit + 1 < num_digits) std::swap(in, out);
   }
   return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
+                                   int64_t num_entries, int64_t num_rows,
+                                   Executor& executor) {
+  return Sort(source, num_entries, num_rows, executor);
+}
+
+std::unique_ptr<Entry[]> SortByRow(std::span<const Entry> source,
+                                   int64_t num_rows, Executor& executor) {
+  return Sort(SpanEntries{source}, std::ssize(source), num_rows, executor);
 }
 
 }  // namespace jte

@@ -104,6 +104,8 @@ std::vector<int64_t> DistributeEntries(const Source& source,
 std::unique_ptr<Entry[]> SortByRow(const BufferEntries& source,
                                    int64_t num_entries, int64_t num_rows,
                                    Executor& executor);
+std::unique_ptr<Entry[]> SortByRow(std::span<const Entry> source,
+                                   int64_t num_rows, Executor& executor);
 
 }  // namespace jte
 

@@ -33,20 +33,28 @@ class CustomUpdateRule(update_rules.UpdateRule):
 
   @property
   def operand_names(self) -> tuple[str, ...]:
-    return (*COO_AND_GRADIENT, *self.hyperparameters, "table", *self.slots)
+    return (
+        *COO_AND_GRADIENT,
+        *self.hyperparameters,
+        "table",
+        *self.slots,
+        *self.seed_names,
+    )
 
   def group_operands(
       self, operands: tuple[Any, ...]
   ) -> update_rules.UpdateOperands:
     first_hyperparameter = len(COO_AND_GRADIENT)
     table = first_hyperparameter + len(self.hyperparameters)
+    end = table + 1 + len(self.slots)
     *coo, gradient = operands[:first_hyperparameter]
     return update_rules.UpdateOperands(
         coo=tuple(coo),
         table=operands[table],
-        slots=tuple(operands[table + 1 :]),
+        slots=tuple(operands[table + 1 : end]),
         gradient=gradient,
         hyperparameters=tuple(operands[first_hyperparameter:table]),
+        rounding_seed=operands[end] if self.takes_rounding_seed else None,
     )
 
 
@@ -69,7 +77,12 @@ def computation_of(
 
 
 def custom_rule(
-    computation: Computation, *, num_operands: int, num_hyperparameters: int
+    computation: Computation,
+    *,
+    num_operands: int,
+    num_hyperparameters: int,
+    row_options: tuple[str, ...] = (),
+    stochastic_rounding: bool = False,
 ) -> CustomUpdateRule:
   """The rule whose step is `computation` for each row by itself.
 
@@ -80,21 +93,30 @@ def custom_rule(
     computation: the step of one row.
     num_operands: of the update. There are as many slots as make up the number.
     num_hyperparameters: scalars that the computation gets.
+    row_options: what update_rules.with_options will add to the rule, which is
+      one without options. Here they count as operands.
+    stochastic_rounding: as row_options.
 
   Raises:
     ValueError: if there are not enough operands for a table.
   """
-  num_slots = num_operands - len(COO_AND_GRADIENT) - num_hyperparameters - 1
-  if num_slots < 0:
+  names = (
+      *COO_AND_GRADIENT,
+      f"{num_hyperparameters} hyperparameters",
+      *row_options,
+      "a table and any number of slots",
+      *(("rounding_seed",) if stochastic_rounding else ()),
+  )
+  num_others = num_hyperparameters + len(names) - 1
+  if num_operands < num_others:
     raise ValueError(
-        f"{CUSTOM_PRIMITIVE_NAME} takes {', '.join(COO_AND_GRADIENT)},"
-        f" {num_hyperparameters} hyperparameters, a table and any number of"
-        f" slots; got {num_operands} operands."
+        f"{CUSTOM_PRIMITIVE_NAME} takes {', '.join(names)}; got"
+        f" {num_operands} operands."
     )
   return CustomUpdateRule(
       name="custom",
       primitive_name=CUSTOM_PRIMITIVE_NAME,
-      slots=tuple(f"slot_{i}" for i in range(num_slots)),
+      slots=tuple(f"slot_{i}" for i in range(num_operands - num_others)),
       hyperparameters=tuple(
           f"hyperparameter_{i}" for i in range(num_hyperparameters)
       ),

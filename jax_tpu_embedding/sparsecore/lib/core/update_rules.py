@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options as options
 
 COO_OPERANDS = (
     "row_pointers",
@@ -39,7 +41,8 @@ class UpdateOperands(NamedTuple):
   table: Any
   slots: tuple[Any, ...]
   gradient: Any
-  hyperparameters: tuple[Any, ...]
+  hyperparameters: tuple[Any, ...]  # the numbers of row options at their end
+  rounding_seed: Any = None  # u32[], if the rule takes one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,17 +51,21 @@ class UpdateRule:
 
   `step(grad, row, slots, hyper, **static_params)` returns the new row and the
   new slots. `grad`, `row` and each member of the tuple `slots` are f32[n, D],
-  one row per distinct row of the table; each member of the tuple `hyper` is
-  f32[], or bool[] if it is one of `bool_hyperparameters`. `grad` is the row's
-  gradient, summed over the batch. Clipping is not part of a step.
+  one row per distinct row of the table, or f32[n, 1] if the slot is one of
+  `row_slots`; each member of the tuple `hyper` is f32[], or bool[] if it is one
+  of `bool_hyperparameters`. `grad` is the row's gradient, summed over the
+  batch. Clipping to limits, and rounding to the table's type, are not part of a
+  step.
   """
 
   name: str  # as in the computation name "sgd-<stack name>"
   primitive_name: str
   slots: tuple[str, ...] = ()  # in operand order
+  row_slots: tuple[str, ...] = ()  # those with one number per row, [rows, 1]
   hyperparameters: tuple[str, ...]  # in operand order
   bool_hyperparameters: tuple[str, ...] = ()  # those that are not float32
   static_params: tuple[str, ...] = ()  # required, beside those of every rule
+  takes_rounding_seed: bool = False  # as its last operand
   step: Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
 
   @property
@@ -70,19 +77,63 @@ class UpdateRule:
         *self.slots,
         "activation_gradient",
         *self.hyperparameters,
+        *self.seed_names,
     )
+
+  @property
+  def seed_names(self) -> tuple[str, ...]:
+    """The operand after all others, if there is one."""
+    return ("rounding_seed",) if self.takes_rounding_seed else ()
+
+  def slot_shape(
+      self, slot: str, table_shape: tuple[int, ...]
+  ) -> tuple[int, ...]:
+    """The shape of a slot beside a table [rows, D] or [rows]."""
+    is_row_slot = slot in self.row_slots and len(table_shape) == 2
+    return (table_shape[0], 1) if is_row_slot else tuple(table_shape)
 
   def group_operands(self, operands: tuple[Any, ...]) -> UpdateOperands:
     """`operands`, ordered as operand_names."""
     table = len(COO_OPERANDS)
     gradient = table + 1 + len(self.slots)
+    end = gradient + 1 + len(self.hyperparameters)
     return UpdateOperands(
         coo=tuple(operands[:table]),
         table=operands[table],
         slots=tuple(operands[table + 1 : gradient]),
         gradient=operands[gradient],
-        hyperparameters=tuple(operands[gradient + 1 :]),
+        hyperparameters=tuple(operands[gradient + 1 : end]),
+        rounding_seed=operands[end] if self.takes_rounding_seed else None,
     )
+
+
+def with_options(
+    rule: UpdateRule,
+    row_options: tuple[str, ...] = (),
+    *,
+    stochastic_rounding: bool = False,
+) -> UpdateRule:
+  """`rule` with what an update may be told beside it.
+
+  Args:
+    rule: one without options.
+    row_options: some of row_options.ROW_OPTIONS, in that order. Each adds a
+      hyperparameter of its name, after those of the rule.
+    stochastic_rounding: whether there is an operand rounding_seed, u32[], after
+      all others.
+
+  Raises:
+    ValueError: if there is no such option, or the order is another.
+  """
+  options.check(row_options)
+  rule = dataclasses.replace(rule, takes_rounding_seed=stochastic_rounding)
+  if not row_options:
+    return rule
+  return dataclasses.replace(
+      rule,
+      hyperparameters=(*rule.hyperparameters, *row_options),
+      step=functools.partial(options.step, rule.step, row_options),
+  )
 
 
 def _sgd(grad, row, slots, hyper):
@@ -170,6 +221,33 @@ def _f2a(grad, row, slots, hyper):
   return row, (accumulator, local_step)
 
 
+def _rowwise_adagrad(grad, row, slots, hyper):
+  """Adagrad with one accumulator for the whole row."""
+  (accumulator,) = slots
+  learning_rate, epsilon = hyper
+  accumulator = accumulator + jnp.mean(grad * grad, axis=-1, keepdims=True)
+  row = row - (learning_rate * grad) / (jnp.sqrt(accumulator) + epsilon)
+  return row, (accumulator,)
+
+
+def _momentum(grad, row, slots, hyper):
+  (momentum,) = slots
+  learning_rate, decay, use_nesterov = hyper
+  momentum = decay * momentum + grad
+  ahead = grad + decay * momentum
+  row = row - learning_rate * jnp.where(use_nesterov, ahead, momentum)
+  return row, (momentum,)
+
+
+def _lion(grad, row, slots, hyper):
+  """Every step has the same length: only the sign of the average counts."""
+  (momentum,) = slots
+  learning_rate, beta_1, beta_2 = hyper
+  direction = jnp.sign(beta_1 * momentum + (1 - beta_1) * grad)
+  momentum = beta_2 * momentum + (1 - beta_2) * grad
+  return row - learning_rate * direction, (momentum,)
+
+
 _RULES = (
     UpdateRule(
         name="sgd",
@@ -240,6 +318,29 @@ _RULES = (
             "global_step",
         ),
         step=_f2a,
+    ),
+    UpdateRule(
+        name="rowwise_adagrad",
+        primitive_name="sparse_dense_matmul_grad_with_rowwise_adagrad",
+        slots=("accumulator",),
+        row_slots=("accumulator",),
+        hyperparameters=("learning_rate", "epsilon"),
+        step=_rowwise_adagrad,
+    ),
+    UpdateRule(
+        name="momentum",
+        primitive_name="sparse_dense_matmul_grad_with_momentum",
+        slots=("momentum",),
+        hyperparameters=("learning_rate", "momentum_param", "use_nesterov"),
+        bool_hyperparameters=("use_nesterov",),
+        step=_momentum,
+    ),
+    UpdateRule(
+        name="lion",
+        primitive_name="sparse_dense_matmul_grad_with_lion",
+        slots=("momentum",),
+        hyperparameters=("learning_rate", "beta_1", "beta_2"),
+        step=_lion,
     ),
 )
 

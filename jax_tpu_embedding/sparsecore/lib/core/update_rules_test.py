@@ -51,6 +51,9 @@ class UpdateRulesTest(parameterized.TestCase):
           0.9915485,
           (0.35, 1.0),
       ),
+      ("rowwise_adagrad", (0.1,), (0.01, 1e-8), 0.9915485, (0.35,)),
+      ("momentum", (0.0,), (0.001, 0.9, 1), 0.99905, (0.5,)),
+      ("lion", (0.0,), (0.0001, 0.9, 0.99), 0.9999, (0.005,)),
   )
   def test_worked_row(
       self, slots, hyper, expected_row, expected_slots, static_params=None
@@ -83,6 +86,94 @@ class UpdateRulesTest(parameterized.TestCase):
     self.assertEqual(named.gradient, "activation_gradient")
     self.assertEqual(named.hyperparameters, rule.hyperparameters)
     self.assertContainsSubset(rule.bool_hyperparameters, rule.hyperparameters)
+    self.assertContainsSubset(rule.row_slots, rule.slots)
+
+  def test_step_of_one_number_per_row_takes_the_mean_of_the_columns(self):
+    rule = update_rules.UPDATE_RULES["rowwise_adagrad"]
+    row, (accumulator,) = rule.step(
+        jnp.array([[1.0, 3.0], [0.0, 2.0]]),
+        jnp.zeros((2, 2)),
+        (jnp.array([[4.0], [2.0]]),),
+        (jnp.float32(6), jnp.float32(0)),
+    )
+    np.testing.assert_array_equal(accumulator, [[9.0], [4.0]])
+    np.testing.assert_array_equal(row, [[-2.0, -6.0], [0.0, -6.0]])
+
+  def test_sign_of_zero_is_no_step(self):
+    rule = update_rules.UPDATE_RULES["lion"]
+    row, _ = rule.step(
+        jnp.zeros((1, 1)),
+        jnp.ones((1, 1)),
+        (jnp.zeros((1, 1)),),
+        (jnp.float32(0.5), jnp.float32(0.9), jnp.float32(0.9)),
+    )
+    np.testing.assert_array_equal(row, [[1.0]])
+
+
+class WithOptionsTest(parameterized.TestCase):
+
+  # w = (3, 4), g = (6, 8), whose norm is 10; plain SGD with learning rate 1.
+  @parameterized.named_parameters(
+      ("none", {}, (-3.0, -4.0)),
+      ("norm", {"max_gradient_norm": 5.0}, (0.0, 0.0)),
+      ("norm_not_reached", {"max_gradient_norm": 11.0}, (-3.0, -4.0)),
+      ("l2", {"l2_weight_decay": 0.5}, (-4.5, -6.0)),
+      ("decoupled", {"decoupled_weight_decay": 0.5}, (-4.5, -6.0)),
+      (
+          "all_in_order",  # g = (3, 4) + (1.5, 2), then w - g - w / 4
+          {
+              "max_gradient_norm": 5.0,
+              "l2_weight_decay": 0.5,
+              "decoupled_weight_decay": 0.25,
+          },
+          (-2.25, -3.0),
+      ),
+  )
+  def test_worked_row(self, options, expected):
+    rule = update_rules.with_options(
+        update_rules.UPDATE_RULES["sgd"], tuple(options)
+    )
+    self.assertEqual(rule.hyperparameters, ("learning_rate", *options))
+    row, slots = rule.step(
+        jnp.array([[6.0, 8.0]]),
+        jnp.array([[3.0, 4.0]]),
+        (),
+        tuple(map(jnp.float32, (1.0, *options.values()))),
+    )
+    np.testing.assert_array_equal(row, [expected])
+    self.assertEmpty(slots)
+
+  def test_gradient_zero_has_no_norm_to_divide_by(self):
+    rule = update_rules.with_options(
+        update_rules.UPDATE_RULES["sgd"], ("max_gradient_norm",)
+    )
+    row, _ = rule.step(
+        jnp.zeros((1, 2)), jnp.ones((1, 2)), (), (jnp.ones(()), jnp.ones(()))
+    )
+    np.testing.assert_array_equal(row, [[1.0, 1.0]])
+
+  def test_seed_is_the_last_operand(self):
+    rule = update_rules.with_options(
+        update_rules.UPDATE_RULES["adagrad"],
+        ("l2_weight_decay",),
+        stochastic_rounding=True,
+    )
+    self.assertEqual(
+        rule.operand_names[-4:],
+        (
+            "activation_gradient",
+            "learning_rate",
+            "l2_weight_decay",
+            "rounding_seed",
+        ),
+    )
+    named = rule.group_operands(rule.operand_names)
+    self.assertEqual(named.rounding_seed, "rounding_seed")
+    self.assertEqual(named.hyperparameters[-1], "l2_weight_decay")
+
+  def test_unknown_options_raise(self):
+    with self.assertRaisesRegex(ValueError, r"got \('clip',\)"):
+      update_rules.with_options(update_rules.UPDATE_RULES["sgd"], ("clip",))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
   """An optimizer given by its step on one row.
 

@@ -31,7 +31,10 @@ class EmbeddingVariablesInitializer(NamedTuple):
 
 
 class EmbeddingVariables(NamedTuple):
-  """The table of a stack and the optimizer's slots, all f32[rows, D]."""
+  """The table of a stack, [rows, D], and the optimizer's slots.
+
+  Slots are f32[rows, D], or f32[rows, 1] where a row has one number.
+  """
 
   table: Any
   slot: tuple[Any, ...]
@@ -73,8 +76,9 @@ def init_embedding_variables(
     bypass_mesh_check: accept a mesh whose devices are not jax.devices().
 
   Returns:
-    Stack name -> EmbeddingVariables of f32[stack_vocab_size, D] arrays with
-    that sharding; slots in the optimizer's NamedTuple.
+    Stack name -> EmbeddingVariables with that sharding: the table, of the type
+    that its spec says, is [stack_vocab_size, D]; slots are in the optimizer's
+    NamedTuple.
 
   Raises:
     ValueError: if a table was prepared for another number of shards, the
@@ -102,9 +106,17 @@ def init_embedding_variables(
     slots = [table.optimizer.slot_variables_initializers() for table in members]
     slot_initializers = zip(*(jax.tree.leaves(slot) for slot in slots))
     initializers = [[t.initializer for t in members], *slot_initializers]
+    is_of_rows = (False, *members[0].optimizer.slot_variables_of_rows())
     with _shardings.auto_mesh(global_sharding):
       table, *slot = (
-          _init_variable(rng, placement, i, initializers[i], global_sharding)
+          _init_variable(
+              rng,
+              placement.one_column() if is_of_rows[i] else placement,
+              i,
+              initializers[i],
+              global_sharding,
+              members[0].dtype if i == 0 else np.dtype(np.float32),
+          )
           for i in range(len(initializers))
       )
     variables[stack_name] = EmbeddingVariables(
@@ -141,8 +153,9 @@ def _init_variable(
     variable: int,
     initializers: Sequence[Callable[..., Any]],
     global_sharding: jax.sharding.NamedSharding,
+    dtype: np.dtype,
 ) -> jax.Array:
-  """One variable of a stack, f32[stack_vocab_size, D].
+  """One variable of a stack, [stack_vocab_size, D].
 
   Args:
     rng: the user's key.
@@ -150,6 +163,7 @@ def _init_variable(
     variable: 0 for the table, then the slots.
     initializers: that of every table of the stack.
     global_sharding: how the result is laid out.
+    dtype: of the result.
   """
   by_rows = _shardings.auto(
       global_sharding.update(
@@ -180,7 +194,7 @@ def _init_variable(
     shape = (num_devices, shape[0] // num_devices, shape[1])
     to_layout = lambda sharding: sharding
   result = jax.jit(
-      lambda keys, whole: program(keys, whole).reshape(shape),
+      lambda keys, whole: program(keys, whole).astype(dtype).reshape(shape),
       out_shardings=to_layout(_shardings.auto(global_sharding)),
   )(keys, whole)
   if _shardings.auto(global_sharding) == global_sharding:

@@ -178,7 +178,27 @@ def device_topology(
     global_device_count = found.global_device_count
     num_sc_per_device = found.num_sc_per_device
   _plan.check_planned_for(_plan.get_table_specs(feature_specs), found.num_scs)
+  _check_mesh(found.global_device_count)
   return found
+
+
+def _check_mesh(global_device_count: int) -> None:
+  """Raises ValueError if a surrounding shard_map has other devices.
+
+  The primitives exchange rows along an axis of its mesh.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  sizes = {
+      name: mesh.shape[name]
+      for name in mesh.manual_axes
+      if mesh.shape[name] > 1
+  }
+  if sizes and global_device_count not in sizes.values():
+    raise ValueError(
+        f"The tables are split for {global_device_count} device(s), and"
+        f" shard_map has the mesh axes {sizes}. Preprocess and initialize with"
+        " the size of the axis that splits the tables as global_device_count."
+    )
 
 
 def _topology_of_shapes(

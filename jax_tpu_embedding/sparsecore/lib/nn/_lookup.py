@@ -63,8 +63,8 @@ def tpu_sparse_dense_matmul(
   Raises:
     ValueError: if specs are not prepared, or inputs, tables and specs do not
       belong together.
-    NotImplementedError: if a device exchange would be needed that the platform
-      does not have.
+    NotImplementedError: over several devices outside of shard_map, or if
+      several axes of the mesh may split the tables.
   """
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
   stacks = _plan.get_stacked_table_specs(feature_specs)

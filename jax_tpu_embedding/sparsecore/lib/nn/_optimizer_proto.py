@@ -37,6 +37,9 @@ _OPTIMIZER_CLASSES: dict[int, _SpecClass] = {
 # Those that share the type CUSTOM, by `custom_type`.
 _CUSTOM_CLASSES: dict[str, _SpecClass] = {
     "laprop": _optimizer_specs.LaPropOptimizerSpec,
+    "rowwise_adagrad": _optimizer_specs.RowwiseAdagradOptimizerSpec,
+    "momentum": _optimizer_specs.MomentumOptimizerSpec,
+    "lion": _optimizer_specs.LionOptimizerSpec,
     "custom": _custom_optimizer_spec.CustomOptimizerSpec,
 }
 
@@ -126,12 +129,12 @@ def proto_to_optimizer_spec(
         else None,
     )
   optimizer_class = _class_of(message, callables)
-  if optimizer_class is _custom_optimizer_spec.CustomOptimizerSpec:
-    return _read_custom(message.custom, rate, callables)
   float_params = {
       name: _exact(value, message.exact_float_params.get(name))
       for name, value in message.float_params.items()
   }
+  if optimizer_class is _custom_optimizer_spec.CustomOptimizerSpec:
+    return _read_custom(message.custom, rate, float_params, callables)
   return optimizer_class.from_float_and_bool_params(
       float_params, message.bool_params, rate
   )
@@ -189,6 +192,7 @@ def _write_custom(
 def _read_custom(
     message: pb.CustomOptimizerProto,
     rate: _learning_rate.LearningRate,
+    row_options: Mapping[str, float],
     callables: Mapping[str, Callable[..., Any]],
 ) -> _custom_optimizer_spec.CustomOptimizerSpec:
   program = message.WhichOneof("stablehlo")
@@ -204,6 +208,7 @@ def _read_custom(
           _function(tag, callables) for tag in message.slot_initializer_tags
       ),
       short_name_str=message.short_name,
+      **row_options,
   )
 
 

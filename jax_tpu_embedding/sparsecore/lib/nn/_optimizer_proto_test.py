@@ -32,7 +32,13 @@ _TYPES = {
     "F2A": embedding_spec.F2AOptimizerSpec,
     "ADAGRAD_MOMENTUM": embedding_spec.AdagradMomentumOptimizerSpec,
 }
-_BUILT_IN = (*_TYPES.values(), embedding_spec.LaPropOptimizerSpec)
+_BUILT_IN = (
+    *_TYPES.values(),
+    embedding_spec.LaPropOptimizerSpec,
+    embedding_spec.LionOptimizerSpec,
+    embedding_spec.MomentumOptimizerSpec,
+    embedding_spec.RowwiseAdagradOptimizerSpec,
+)
 
 
 class UsersSgd(_SGD):
@@ -88,7 +94,11 @@ def _built_in_specs(draw):
   numbers = st.floats(0, 0.99, exclude_min=True)
   params = {
       field.name: draw(
-          st.booleans() if field.name in optimizer._bool_params else numbers
+          st.booleans()
+          if field.name in optimizer._bool_params
+          else numbers
+          if field.default is not None
+          else st.none() | numbers  # a row option
       )
       for field in dataclasses.fields(optimizer)
   }
@@ -126,6 +136,8 @@ class RoundTripTest(parameterized.TestCase):
       embedding_spec.AdagradMomentumOptimizerSpec(use_nesterov=True),
       embedding_spec.LaPropOptimizerSpec(0.5, b1=0.1, eps=1e-30),
       _CustomSpec(),
+      _SGD(max_gradient_norm=1 / 3, l2_weight_decay=0),
+      _CustomSpec(0.5, max_gradient_norm=2, decoupled_weight_decay=1 / 3),
       _CustomSpec(0.5, stablehlo="module {}", short_name_str="mine"),
       _CustomSpec(0.5, stablehlo=b"ML\xefR\x00"),
       _CustomSpec(0.5, stablehlo=""),
@@ -172,7 +184,10 @@ class RoundTripTest(parameterized.TestCase):
     self.assertEqual(_to_proto(placeholders), message)
 
   @parameterized.parameters(
-      UsersSgd(0.5), UsersMomentum(0.5, 1 / 3), UsersMomentum(nesterov=True)
+      UsersSgd(0.5),
+      UsersMomentum(0.5, 1 / 3),
+      UsersMomentum(nesterov=True),
+      UsersMomentum(0.5, decoupled_weight_decay=0.1),
   )
   def test_users_classes_come_back_by_their_names(self, spec):
     message = _to_proto(spec)

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import importlib
+import math
+import numbers
 from typing import Any
 from typing import ClassVar
 
 import jax
 import jax.extend
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
 import numpy as np
 
@@ -23,7 +27,11 @@ HyperParameterType = Callable[[Any], jax.Array] | float
 Primitive = jax.extend.core.Primitive
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+def _row_option() -> Any:
+  return dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OptimizerSpec(abc.ABC):
   """Base of all optimizers; users may add their own (dataclasses: frozen ones).
 
@@ -32,12 +40,24 @@ class OptimizerSpec(abc.ABC):
   may be an array, which neither compares to a bool nor hashes.
 
   Raises:
-    TypeError: if the learning rate is neither a number, an array nor callable.
-    ValueError: if it is an array of several numbers, or NaN.
+    TypeError: if the learning rate is neither a number, an array nor callable,
+      or a row option neither a number nor an array.
+    ValueError: if one of them is an array of several numbers, or NaN, or a row
+      option is infinite or not positive; decays may be 0.
   """
 
   # A number, a scalar array, or a function of nothing or of the step.
   learning_rate: _learning_rate.LearningRate
+
+  # Row options, of every optimizer; None is off. They change only rows that are
+  # in the batch, and are applied in this order, once a row's gradient is summed
+  # (lib/core/row_options.py).
+  # A longer gradient of a row is scaled to this length.
+  max_gradient_norm: _learning_rate.NumericParameter | None = _row_option()
+  # Times the row is added to its gradient, before the optimizer.
+  l2_weight_decay: _learning_rate.NumericParameter | None = _row_option()
+  # Times learning rate times the row is taken from it, beside the optimizer.
+  decoupled_weight_decay: _learning_rate.NumericParameter | None = _row_option()
 
   # Constructor parameters that a proto carries, by kind.
   _float_params: ClassVar[tuple[str, ...]] = ()
@@ -48,6 +68,8 @@ class OptimizerSpec(abc.ABC):
       _learning_rate.check_scalar(
           f"{type(self).__name__}: learning_rate", self.learning_rate
       )
+    for name, value in self._given_row_options().items():
+      _check_row_option(f"{type(self).__name__}: {name}", name, value)
 
   @abc.abstractmethod
   def get_optimizer_primitive(self) -> Primitive:
@@ -63,6 +85,10 @@ class OptimizerSpec(abc.ABC):
 
   def slot_variables_count(self) -> int:
     return len(self.slot_variables_initializers())
+
+  def slot_variables_of_rows(self) -> tuple[bool, ...]:
+    """For each slot variable, whether a row has one number of it: [rows, 1]."""
+    return (False,) * self.slot_variables_count()
 
   def get_learning_rate(
       self, step: jax.typing.ArrayLike | None = None
@@ -86,6 +112,22 @@ class OptimizerSpec(abc.ABC):
     """
     return (self.get_learning_rate(step),)
 
+  def get_row_options(
+      self, step: jax.typing.ArrayLike | None = None
+  ) -> dict[str, jax.Array]:
+    """The row options that are on and their operands at `step`, f32[], in order.
+
+    Raises:
+      ValueError: see get_learning_rate.
+    """
+    numbers_of = {
+        name: jnp.reshape(jnp.asarray(value, jnp.float32), ())
+        for name, value in self._given_row_options().items()
+    }
+    if "decoupled_weight_decay" in numbers_of:
+      numbers_of["decoupled_weight_decay"] *= self.get_learning_rate(step)
+    return numbers_of
+
   def get_static_params(self) -> dict[str, Any]:
     """Parameters of the primitive beside those that every update has."""
     return {}
@@ -103,7 +145,9 @@ class OptimizerSpec(abc.ABC):
     return (*coo, table, *slots, gradient, *hyperparameters)
 
   def get_float_params(self) -> dict[str, float]:
-    return {name: float(getattr(self, name)) for name in self._float_params}
+    params = {name: getattr(self, name) for name in self._float_params}
+    params |= self._given_row_options()
+    return {name: float(value) for name, value in params.items()}
 
   def get_bool_params(self) -> dict[str, bool]:
     return {name: bool(getattr(self, name)) for name in self._bool_params}
@@ -122,13 +166,26 @@ class OptimizerSpec(abc.ABC):
     params = {
         name: given[name]
         for names, given in (
-            (cls._float_params, float_params),
+            ((*cls._float_params, *row_options.ROW_OPTIONS), float_params),
             (cls._bool_params, bool_params),
         )
         for name in names
         if name in given
     }
     return cls(learning_rate=learning_rate, **params)
+
+  def _given_row_options(self) -> dict[str, _learning_rate.NumericParameter]:
+    """Those that are on, in the order of row_options.ROW_OPTIONS."""
+    values = {name: getattr(self, name) for name in row_options.ROW_OPTIONS}
+    return {name: v for name, v in values.items() if v is not None}
+
+  def __repr__(self) -> str:
+    """As that of a dataclass, with row options last, and only if they are on."""
+    names = [field.name for field in dataclasses.fields(self) if field.repr]
+    shown = [name for name in names if name not in row_options.ROW_OPTIONS]
+    shown += self._given_row_options()
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({values})"
 
   def __eq__(self, other: object) -> bool:
     if not isinstance(other, OptimizerSpec):
@@ -146,6 +203,19 @@ class OptimizerSpec(abc.ABC):
             (name, bool(v) if name in self._bool_params else _on_device(v))
             for name, v in sorted(vars(self).items())
         ),
+    )
+
+
+def _check_row_option(what: str, name: str, value: Any) -> None:
+  """Raises TypeError or ValueError unless it is a number that makes sense."""
+  _learning_rate.check_scalar(what, value)
+  if not isinstance(value, numbers.Real):
+    return  # It may be on a device, or not known yet.
+  is_norm = name == "max_gradient_norm"
+  if not (value > 0 if is_norm else value >= 0) or math.isinf(value):
+    raise ValueError(
+        f"{what} must be finite and {'positive' if is_norm else 'at least 0'},"
+        f" got {value}. Leave it out to have none."
     )
 
 

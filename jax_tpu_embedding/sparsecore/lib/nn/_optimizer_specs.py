@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 from jax_tpu_embedding.sparsecore.lib.nn import _slot_variables
@@ -39,7 +40,7 @@ _NOT_NEGATIVE: _Range = ("at least 0", lambda x: x >= 0)
 _NOT_ZERO: _Range = ("other than 0", lambda x: x != 0)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
   """A spec of one of the rows of lib/core/update_rules.py."""
 
@@ -64,6 +65,13 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
   def short_name(self) -> str:
     return self._rule
 
+  def slot_variables_of_rows(self) -> tuple[bool, ...]:
+    row_slots = update_rules.UPDATE_RULES[self._rule].row_slots
+    slots = self.slot_variables_initializers()
+    # A subclass may have slots without names.
+    names = getattr(slots, "_fields", ("",) * len(slots))
+    return tuple(name in row_slots for name in names)
+
   def _float32(self, *names: str) -> _Hyperparameters:
     return tuple(
         jnp.reshape(jnp.asarray(getattr(self, name), jnp.float32), ())
@@ -71,7 +79,7 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SGDOptimizerSpec(_BuiltInSpec):
   """Stochastic gradient descent."""
 
@@ -83,7 +91,7 @@ class SGDOptimizerSpec(_BuiltInSpec):
     return _slot_variables.SGDSlotVariables()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class AdagradOptimizerSpec(_BuiltInSpec):
   """Adagrad: steps shrink with the sum of squared gradients.
 
@@ -104,7 +112,7 @@ class AdagradOptimizerSpec(_BuiltInSpec):
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class AdamOptimizerSpec(_BuiltInSpec):
   """Adam, with the bias correction folded into two hyperparameters.
 
@@ -144,7 +152,7 @@ class AdamOptimizerSpec(_BuiltInSpec):
     return _slot_variables.AdamSlotVariables(momentum=zeros, velocity=zeros)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class AdagradMomentumOptimizerSpec(_BuiltInSpec):
   """Adagrad whose scaled gradients are averaged, if wanted with a look ahead.
 
@@ -198,7 +206,7 @@ class AdagradMomentumOptimizerSpec(_BuiltInSpec):
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FTRLOptimizerSpec(_BuiltInSpec):
   """Follow the regularized leader: many weights become exactly 0.
 
@@ -254,7 +262,7 @@ class FTRLOptimizerSpec(_BuiltInSpec):
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LaPropOptimizerSpec(_BuiltInSpec):
   """LaProp: gradients are scaled before they are averaged.
 
@@ -308,7 +316,7 @@ class LaPropOptimizerSpec(_BuiltInSpec):
     return _slot_variables.LaPropSlotVariables(mu=initial, nu=initial)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class F2AOptimizerSpec(_BuiltInSpec):
   """Frequency-aware Adagrad: larger steps for rows that occur rarely.
 
@@ -358,3 +366,93 @@ class F2AOptimizerSpec(_BuiltInSpec):
         accumulator=_constant(self.initial_accumulator_value),
         local_step=_constant(self.initial_local_step_value),
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RowwiseAdagradOptimizerSpec(_BuiltInSpec):
+  """Adagrad with one accumulator per row: the mean of its squared gradients.
+
+  Takes as little memory as SGD. The mean is over the columns of the stack,
+  padding included.
+
+  Source: Gupta, Bengio, Weston, "Training Highly Multiclass Classifiers" (2014).
+  """
+
+  learning_rate: _Rate = 0.001
+  initial_accumulator_value: _Number = 0.1
+  epsilon: _Number = 1e-8
+
+  _rule = "rowwise_adagrad"
+  _float_params = ("initial_accumulator_value", "epsilon")
+  _ranges = {
+      "initial_accumulator_value": _NOT_NEGATIVE,
+      "epsilon": _NOT_NEGATIVE,
+  }
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, epsilon."""
+    return self.get_learning_rate(step), *self._float32("epsilon")
+
+  def slot_variables_initializers(
+      self,
+  ) -> _slot_variables.RowwiseAdagradSlotVariables:
+    return _slot_variables.RowwiseAdagradSlotVariables(
+        accumulator=_constant(self.initial_accumulator_value)
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MomentumOptimizerSpec(_BuiltInSpec):
+  """Stochastic gradient descent with momentum, if wanted with a look ahead.
+
+  Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization
+  and momentum in deep learning" (2013), equations 1 to 4, with the learning
+  rate outside of the momentum.
+  """
+
+  learning_rate: _Rate = 0.001
+  momentum: _Number = 0.9
+  use_nesterov: bool = False
+
+  _rule = "momentum"
+  _float_params = ("momentum",)
+  _bool_params = ("use_nesterov",)
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, momentum, use_nesterov."""
+    return (
+        self.get_learning_rate(step),
+        *self._float32("momentum"),
+        jnp.asarray(self.use_nesterov, bool),
+    )
+
+  def slot_variables_initializers(
+      self,
+  ) -> _slot_variables.MomentumSlotVariables:
+    return _slot_variables.MomentumSlotVariables(
+        momentum=jax.nn.initializers.zeros
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LionOptimizerSpec(_BuiltInSpec):
+  """Lion: every value moves by the learning rate, up or down.
+
+  Source: Chen and others, "Symbolic Discovery of Optimization Algorithms"
+  (2023), program 1. Its weight decay is `decoupled_weight_decay`.
+  """
+
+  learning_rate: _Rate = 0.0001
+  beta_1: _Number = 0.9
+  beta_2: _Number = 0.99
+
+  _rule = "lion"
+  _float_params = ("beta_1", "beta_2")
+  _ranges = {"beta_1": _UP_TO_1, "beta_2": _UP_TO_1}
+
+  def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:
+    """learning_rate, beta_1, beta_2."""
+    return self.get_learning_rate(step), *self._float32("beta_1", "beta_2")
+
+  def slot_variables_initializers(self) -> _slot_variables.LionSlotVariables:
+    return _slot_variables.LionSlotVariables(momentum=jax.nn.initializers.zeros)

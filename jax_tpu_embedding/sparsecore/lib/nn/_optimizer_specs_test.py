@@ -10,6 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
@@ -21,6 +22,9 @@ AdagradMomentum = embedding_spec.AdagradMomentumOptimizerSpec
 FTRL = embedding_spec.FTRLOptimizerSpec
 LaProp = embedding_spec.LaPropOptimizerSpec
 F2A = embedding_spec.F2AOptimizerSpec
+RowwiseAdagrad = embedding_spec.RowwiseAdagradOptimizerSpec
+Momentum = embedding_spec.MomentumOptimizerSpec
+Lion = embedding_spec.LionOptimizerSpec
 
 # Rule -> the spec of it.
 _SPECS = {
@@ -31,7 +35,13 @@ _SPECS = {
     "ftrl": FTRL,
     "laprop": LaProp,
     "f2a": F2A,
+    "rowwise_adagrad": RowwiseAdagrad,
+    "momentum": Momentum,
+    "lion": Lion,
 }
+
+# Of every spec, keyword-only.
+_ROW_OPTIONS = dict.fromkeys(row_options.ROW_OPTIONS)
 
 # Constructor parameters and defaults, in order.
 _DEFAULTS = {
@@ -75,6 +85,11 @@ _DEFAULTS = {
         l2_regularization_strength=0.0,
         max_lr_multiplier=1e6,
     ),
+    "rowwise_adagrad": dict(
+        learning_rate=0.001, initial_accumulator_value=0.1, epsilon=1e-8
+    ),
+    "momentum": dict(learning_rate=0.001, momentum=0.9, use_nesterov=False),
+    "lion": dict(learning_rate=0.0001, beta_1=0.9, beta_2=0.99),
 }
 
 
@@ -89,8 +104,10 @@ class SpecsOfRulesTest(parameterized.TestCase):
     parameters = inspect.signature(_SPECS[name]).parameters
     self.assertEqual(
         [(p.name, p.default) for p in parameters.values()],
-        list(_DEFAULTS[name].items()),
+        list((_DEFAULTS[name] | _ROW_OPTIONS).items()),
     )
+    for option in _ROW_OPTIONS:
+      self.assertIs(parameters[option].kind, inspect.Parameter.KEYWORD_ONLY)
 
   @parameterized.parameters(*_SPECS)
   def test_fits_its_rule(self, name):
@@ -99,6 +116,10 @@ class SpecsOfRulesTest(parameterized.TestCase):
     self.assertEqual(spec.get_optimizer_primitive().name, rule.primitive_name)
     self.assertEqual(spec.slot_variables_initializers()._fields, rule.slots)
     self.assertEqual(spec.slot_variables_count(), len(rule.slots))
+    self.assertEqual(
+        spec.slot_variables_of_rows(),
+        tuple(slot in rule.row_slots for slot in rule.slots),
+    )
     self.assertSameElements(spec.get_static_params(), rule.static_params)
     hyperparameters = spec.get_hyperparameters(np.float64(3))
     for value, hyperparameter in zip(
@@ -111,8 +132,11 @@ class SpecsOfRulesTest(parameterized.TestCase):
   @parameterized.parameters(*_SPECS)
   def test_every_parameter_takes_part_in_equality(self, name):
     for field in dataclasses.fields(_SPECS[name]):
-      default = _DEFAULTS[name][field.name]
-      changed = not default if isinstance(default, bool) else default / 2 + 0.1
+      default = (_DEFAULTS[name] | _ROW_OPTIONS)[field.name]
+      if isinstance(default, bool):
+        changed = not default
+      else:
+        changed = (default or 0) / 2 + 0.1
       self.assertNotEqual(_SPECS[name](**{field.name: changed}), _SPECS[name]())
 
   @parameterized.parameters(*_SPECS)
@@ -129,7 +153,14 @@ class SpecsOfRulesTest(parameterized.TestCase):
     text = repr(_SPECS[name](0.25))
     self.assertStartsWith(text, f"{_SPECS[name].__name__}(learning_rate=0.25")
     for field in dataclasses.fields(_SPECS[name]):
-      self.assertIn(f"{field.name}=", text)
+      shown = field.name not in _ROW_OPTIONS  # They are None.
+      self.assertEqual(f"{field.name}=" in text, shown, field.name)
+
+  @parameterized.parameters(*_SPECS)
+  def test_repr_makes_an_equal_spec(self, name):
+    spec = _SPECS[name](0.25, l2_weight_decay=0.5)
+    self.assertEndsWith(repr(spec), ", l2_weight_decay=0.5)")
+    self.assertEqual(eval(repr(spec), vars(embedding_spec)), spec)
 
   @parameterized.parameters(*_SPECS)
   def test_hyperparameters_follow_a_schedule(self, name):
@@ -170,6 +201,10 @@ class SpecsOfRulesTest(parameterized.TestCase):
       (LaProp(), 3, [0.9991604, 0.83956945, 0.067387685]),
       (F2A(), 0, [0.9915485, 0.35, 1.0]),
       (F2A(), 3, [0.9853615, 0.35, 1.0]),
+      (RowwiseAdagrad(), 3, [0.99915487, 0.35]),
+      (Momentum(), 3, [0.9995, 0.5]),
+      (Momentum(use_nesterov=True), 3, [0.99905, 0.5]),
+      (Lion(), 3, [0.9999, 0.005]),
   )
   def test_worked_row(self, spec, step, expected):
     row, slots = update_rules.UPDATE_RULES[spec.short_name()].step(
@@ -202,6 +237,9 @@ class SpecsOfRulesTest(parameterized.TestCase):
           F2A(initial_accumulator_value=0.5, initial_local_step_value=2),
           [0.5, 2.0],
       ),
+      (RowwiseAdagrad(initial_accumulator_value=0.5), [0.5]),
+      (Momentum(), [0.0]),
+      (Lion(), [0.0]),
   )
   def test_slots_start_where_they_are_told(self, spec, expected):
     for initialize, value in zip(
@@ -260,6 +298,18 @@ class HyperparametersTest(parameterized.TestCase):
       LaProp(rms_clip_threshold=1.0)
     self.assertNotIn("rms_clip_threshold", vars(LaProp()))
 
+  def test_rowwise_adagrad(self):
+    spec = RowwiseAdagrad(0.5, 0.25, 0.125)
+    np.testing.assert_allclose(spec.get_hyperparameters(), (0.5, 0.125))
+
+  def test_momentum(self):
+    spec = Momentum(0.5, 0.25, True)
+    np.testing.assert_allclose(spec.get_hyperparameters(), (0.5, 0.25, 1.0))
+
+  def test_lion(self):
+    spec = Lion(0.5, 0.25, 0.75)
+    np.testing.assert_allclose(spec.get_hyperparameters(), (0.5, 0.25, 0.75))
+
   @parameterized.parameters((None, 0.0), (0, 0.0), (7, 7.0))
   def test_f2a_is_told_the_step(self, step, expected):
     spec = F2A(0.5, 0.25, l1_regularization_strength=0.1, max_lr_multiplier=9)
@@ -289,6 +339,10 @@ class RangesTest(parameterized.TestCase):
       (F2A, "l1_regularization_strength", -1.0, "at least 0"),
       (F2A, "l2_regularization_strength", -1.0, "at least 0"),
       (F2A, "rho", float("nan"), "a number, got nan"),
+      (RowwiseAdagrad, "initial_accumulator_value", -1.0, "at least 0"),
+      (RowwiseAdagrad, "epsilon", -1.0, "at least 0"),
+      (Lion, "beta_1", 1.5, r"in \[0, 1\], got 1.5"),
+      (Lion, "beta_2", -0.1, r"in \[0, 1\], got -0.1"),
   )
   def test_values_that_can_only_give_nonsense_raise(
       self, optimizer, name, value, message

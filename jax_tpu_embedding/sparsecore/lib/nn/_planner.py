@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _specs
 from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 from jax_tpu_embedding.sparsecore.lib.proto import planner_pb2
+import numpy as np
 
 # Stack name, samples of the stack in a global batch -> limit.
 LimitsCallable = Callable[[str, int], int]
@@ -232,17 +233,19 @@ def _request(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
+  # What a table is updated with, by which its type counts too.
   optimizers = []
   for table in _tables(feature_specs).values():
-    if table.optimizer not in optimizers:
-      optimizers.append(table.optimizer)
+    optimizer = table.optimizer, table.dtype
+    if optimizer not in optimizers:
+      optimizers.append(optimizer)
     message = request.tables.add(
         name=table.name,
         vocabulary_size=table.vocabulary_size,
         embedding_dim=table.embedding_dim,
         combiner=table.combiner,
-        optimizer_id=optimizers.index(table.optimizer),
-        optimizer=repr(table.optimizer),
+        optimizer_id=optimizers.index(optimizer),
+        optimizer=_describe_optimizer(table),
         stack_name=table.setting_in_stack.stack_name,
         is_stacked=table.is_stacked(),
     )
@@ -301,6 +304,12 @@ def _to_plan(
   )
 
 
+def _describe_optimizer(table: _specs.TableSpec) -> str:
+  if table.dtype == np.float32:
+    return repr(table.optimizer)
+  return f"{table.optimizer!r} of {table.dtype.name}"
+
+
 def _to_stack(
     stack: embedding_spec_pb2.StackedTableSpecProto,
     members: Sequence[_specs.TableSpec],
@@ -323,6 +332,7 @@ def _to_stack(
       total_sample_count=stack.total_sample_count,
       activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
       quantization_config=first.quantization_config,
+      dtype=first.dtype,
       **chosen,
   )
 

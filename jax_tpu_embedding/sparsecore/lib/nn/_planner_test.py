@@ -328,6 +328,18 @@ class PlanStackTablesTest(absltest.TestCase):
     plan = _planner.plan_stack_tables(specs, ["t"], **_TOPOLOGY)
     self.assertEqual(plan.stacks["t"].quantization_config, config)
 
+  def test_types_are_compared_and_carried(self):
+    specs = [
+        _feature("f", _table("t", dtype="bfloat16"), 16),
+        _feature("g", _table("u"), 16),
+    ]
+    with self.assertRaisesRegex(
+        ValueError, r"optimizers: SGD\w+\(.*\) of bfloat16 and SGD\w+\(.*\)"
+    ):
+      _planner.plan_stack_tables(specs, ["t", "u"], **_TOPOLOGY)
+    plan = _planner.plan_stack_tables(specs, ["t"], **_TOPOLOGY)
+    self.assertEqual(plan.stacks["t"].dtype, "bfloat16")
+
 
 class PlanStackAloneTest(absltest.TestCase):
 

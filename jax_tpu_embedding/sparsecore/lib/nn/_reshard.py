@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import math
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,14 @@ from jax_tpu_embedding.sparsecore.lib.nn import _stack_placement
 from jax_tpu_embedding.sparsecore.lib.nn import _stack_values
 import numpy as np
 
-_DTYPE = np.dtype(np.float32)
+_SLOT_DTYPE = np.dtype(np.float32)
+
+
+class _Variable(NamedTuple):
+  """What an array of a stack, or of one of its tables, is."""
+
+  placement: _stack_placement.StackPlacement
+  dtype: np.dtype
 
 
 def stack_and_shard_tables(
@@ -38,14 +46,16 @@ def stack_and_shard_tables(
   Args:
     table_specs: a tree of stacked or prepared tables.
     tables: the same tree with, for each table, a tree of arrays [V, D]: its
-      values, or values and slots. They are left as they are.
+      values; or values and slots, in the order of operands, of which those with
+      one number per row are [V, 1]. They are left as they are.
     num_shards: SparseCores of the job.
     pad_value: of rows and columns beyond a table's. Rows of a stack that belong
       to none of the given tables are 0.
 
   Returns:
-    Stack name -> the tree that each of its tables has, with
-    f32[num_shards, stack_vocab_size / num_shards, stack_embedding_dim].
+    Stack name -> the tree that each of its tables has, with [num_shards,
+    stack_vocab_size / num_shards, stack_embedding_dim] of the type of the
+    table, and float32 for slots.
 
   Raises:
     AssertionError: if a table is not stacked.
@@ -64,11 +74,13 @@ def stack_and_shard_tables(
     members.sort(key=lambda m: m[0].setting_in_stack.row_offset_in_shard)
     member_specs, member_values = zip(*members)
     placement = _stack_placement.from_specs(member_specs, num_shards)
+    entry = jax.tree.structure(member_values[0])
+    variables = _variables(placement, member_specs[0], entry.num_leaves)
     stacked[stack_name] = jax.tree.map(
-        lambda *arrays, placement=placement: _stack(
-            placement, arrays, pad_value
-        ),
+        lambda variable, *arrays: _stack(variable, arrays, pad_value),
+        jax.tree.unflatten(entry, variables),
         *member_values,
+        is_leaf=lambda x: isinstance(x, _Variable),
     )
   return stacked
 
@@ -92,7 +104,7 @@ def unshard_and_unstack_tables(
 
   Returns:
     The tree of `table_specs` with, for each table, the tree of its stack with
-    f32[vocabulary_size, embedding_dim].
+    [vocabulary_size, embedding_dim], of the types of stack_and_shard_tables.
 
   Raises:
     AssertionError: if a table is not stacked.
@@ -116,7 +128,8 @@ def unshard_and_unstack_tables(
         [specs[i] for i in members], num_shards
     )
     leaves, entry = jax.tree.flatten(stacked_tables[stack_name])
-    by_leaf = [_unstack(placement, leaf) for leaf in leaves]
+    variables = _variables(placement, specs[members[0]], len(leaves))
+    by_leaf = list(map(_unstack, variables, leaves))
     for position, i in enumerate(members):
       tables[i] = jax.tree.unflatten(
           entry, [tables_of_leaf[position] for tables_of_leaf in by_leaf]
@@ -124,12 +137,35 @@ def unshard_and_unstack_tables(
   return jax.tree.unflatten(structure, tables)
 
 
-def _stack(
+def _variables(
     placement: _stack_placement.StackPlacement,
+    spec: _specs.TableSpec,
+    num_arrays: int,
+) -> list[_Variable]:
+  """What the arrays of a stack are: table and slots, or else tables alone.
+
+  Args:
+    placement: the stack.
+    spec: one of its tables.
+    num_arrays: how many there are of the stack.
+  """
+  table = _Variable(placement, spec.dtype)
+  is_of_rows = spec.optimizer.slot_variables_of_rows()
+  if num_arrays != 1 + len(is_of_rows):
+    return [table] * num_arrays
+  return [table] + [
+      _Variable(placement.one_column() if of_rows else placement, _SLOT_DTYPE)
+      for of_rows in is_of_rows
+  ]
+
+
+def _stack(
+    variable: _Variable,
     arrays: Sequence[jax.typing.ArrayLike],
     pad_value: float,
 ) -> jax.Array:
   """One array of a stack from those of its tables, by ascending row offset."""
+  placement, dtype = variable
   on_device = any(isinstance(array, jax.Array) for array in arrays)
   arrays = [(jnp if on_device else np).asarray(array) for array in arrays]
   for table, array in zip(placement.tables, arrays):
@@ -141,17 +177,18 @@ def _stack(
       )
   if on_device:
     return _stack_values.stack_on_device(
-        placement, arrays, pad_value, _DTYPE, is_flat=False
+        placement, arrays, pad_value, dtype, is_flat=False
     )
   return jnp.asarray(
-      _stack_values.stack_on_host(placement, arrays, pad_value, _DTYPE)
+      _stack_values.stack_on_host(placement, arrays, pad_value, dtype)
   )
 
 
 def _unstack(
-    placement: _stack_placement.StackPlacement, stack: jax.typing.ArrayLike
+    variable: _Variable, stack: jax.typing.ArrayLike
 ) -> Sequence[jax.Array]:
   """The tables of placement.tables from one array of their stack."""
+  placement, dtype = variable
   on_device = isinstance(stack, jax.Array)
   stack = stack if on_device else np.asarray(stack)
   flat = (placement.num_rows, placement.embedding_dim)
@@ -162,10 +199,10 @@ def _unstack(
         f" {flat}, got {stack.shape}."
     )
   if on_device:
-    return _stack_values.unstack_on_device(placement, stack, _DTYPE)
+    return _stack_values.unstack_on_device(placement, stack, dtype)
   return [
       jnp.asarray(table)
       for table in _stack_values.unstack_on_host(
-          placement, stack.reshape(shape), _DTYPE
+          placement, stack.reshape(shape), dtype
       )
   ]

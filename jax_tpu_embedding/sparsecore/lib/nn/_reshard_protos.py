@@ -6,6 +6,9 @@
 A message (lib/proto/embedding_spec.proto) is all that is known of the model
 where a checkpoint is read. Dtypes are kept. Arrays of NumPy are rearranged
 on the host, those of JAX where they are.
+
+Arrays may be tables, slots like them, or slots with one number per row, which
+have one column.
 """
 
 from __future__ import annotations
@@ -31,14 +34,17 @@ def stack_and_shard_feature_tables(
 
   Args:
     feature_tables: table name -> [vocab_size, embedding_dim], all with one
-      sharding. Others than those of `embedding_specs` are ignored.
+      sharding. Others than those of `embedding_specs` are ignored. Where all of
+      a stack are [vocab_size, 1], they are slots of one number per row, unless
+      that is the shape of the tables.
     embedding_specs: the stacks. Each table goes where its row_offset_in_shard
       says, whatever the order of the message.
     delete_input: delete the arrays of a stack as soon as it is made.
 
   Returns:
     Stack name -> [stack_vocab_size, stack_embedding_dim], shard after shard,
-    with the sharding of the tables. Padding is 0.
+    with the sharding of the tables; slots of one number per row have one
+    column. Padding is 0.
 
   Raises:
     IndexError: if there are no tables.
@@ -48,12 +54,17 @@ def stack_and_shard_feature_tables(
   if not feature_tables:
     raise IndexError("feature_tables is empty. Pass the tables of the stacks.")
   _check_one_sharding(feature_tables)
-  placements = [
-      _stack_placement.from_proto(stack)
-      for stack in embedding_specs.stacked_table_specs
-  ]
-  for placement in placements:
-    _check_tables(placement, feature_tables)
+  placements = []
+  for stack in embedding_specs.stacked_table_specs:
+    placement = _stack_placement.from_proto(stack)
+    _check_has_tables(placement, feature_tables)
+    if all(
+        feature_tables[table.name].shape == (table.vocabulary_size, 1)
+        for table in placement.tables
+    ) and any(table.embedding_dim > 1 for table in placement.tables):
+      placement = placement.one_column()
+    _check_shapes(placement, feature_tables)
+    placements.append(placement)
 
   stacks = {}
   for placement in placements:
@@ -74,13 +85,14 @@ def unstack_and_unshard_stacked_tables(
   Takes no memory of the size of a stack beside arguments and results.
 
   Args:
-    stacked_tables: stack name -> [stack_vocab_size, stack_embedding_dim].
-      Others than those of `embedding_specs` are ignored.
+    stacked_tables: stack name -> [stack_vocab_size, stack_embedding_dim], or
+      [stack_vocab_size, 1] for slots of one number per row. Others than those
+      of `embedding_specs` are ignored.
     embedding_specs: the stacks.
     donate: delete a stack as soon as its tables are made.
 
   Returns:
-    Table name -> [vocab_size, embedding_dim], sharded as its stack; not by
+    Table name -> [vocab_size, embedding_dim or 1], sharded as its stack; not by
     rows, if the devices cannot share its rows equally.
 
   Raises:
@@ -108,6 +120,8 @@ def unstack_and_unshard_stacked_table(
 ) -> dict[str, jax.Array]:
   """unstack_and_unshard_stacked_tables of one stack."""
   placement = _stack_placement.from_proto(stack)
+  if stacked_table.shape == (placement.num_rows, 1):
+    placement = placement.one_column()
   expected = (placement.num_rows, placement.embedding_dim)
   if stacked_table.shape != expected:
     raise ValueError(
@@ -149,7 +163,7 @@ def _check_one_sharding(tables: Mapping[str, jax.Array]) -> None:
       )
 
 
-def _check_tables(
+def _check_has_tables(
     placement: _stack_placement.StackPlacement,
     tables: Mapping[str, jax.Array],
 ) -> None:
@@ -159,6 +173,13 @@ def _check_tables(
           f"Stack {placement.name!r}: feature_tables lacks its table"
           f" {table.name!r}. It has {', '.join(tables)}."
       )
+
+
+def _check_shapes(
+    placement: _stack_placement.StackPlacement,
+    tables: Mapping[str, jax.Array],
+) -> None:
+  for table in placement.tables:
     expected = (table.vocabulary_size, table.embedding_dim)
     if tables[table.name].shape != expected:
       raise ValueError(

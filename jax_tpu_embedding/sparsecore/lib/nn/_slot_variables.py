@@ -3,8 +3,9 @@
 
 """What each optimizer keeps per row, beside the row.
 
-A member is an initializer in a spec, and an array shaped like the table in
-embedding variables. The order is that of the operands of the update.
+A member is an initializer in a spec, and an array shaped like the table, or with
+one column, in embedding variables. The order is that of the operands of the
+update.
 """
 
 from __future__ import annotations
@@ -47,3 +48,15 @@ class LaPropSlotVariables(NamedTuple, Generic[_T]):
 class F2ASlotVariables(NamedTuple, Generic[_T]):
   accumulator: _T  # sum of squared gradients
   local_step: _T  # batches that the row was in
+
+
+class RowwiseAdagradSlotVariables(NamedTuple, Generic[_T]):
+  accumulator: _T  # sum of mean squared gradients, one number per row
+
+
+class MomentumSlotVariables(NamedTuple, Generic[_T]):
+  momentum: _T  # sum of gradients, older ones less and less
+
+
+class LionSlotVariables(NamedTuple, Generic[_T]):
+  momentum: _T  # moving average of gradients

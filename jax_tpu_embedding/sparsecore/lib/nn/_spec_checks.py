@@ -14,10 +14,34 @@ from collections.abc import Sequence
 import numbers
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.core import low_precision
+import numpy as np
+
 # Called as check(owner, field, value).
 Check = Callable[[str, str, Any], None]
 
 _INT32_MAX = 2**31 - 1
+
+
+def as_table_dtype(owner: str, dtype: Any) -> np.dtype:
+  """The type of a table's values.
+
+  Raises:
+    ValueError: if `dtype` is another type.
+    TypeError: if it is none.
+  """
+  names = [np.dtype(choice).name for choice in low_precision.TABLE_DTYPES]
+  try:
+    result = np.dtype(dtype)
+  except TypeError as error:
+    raise TypeError(
+        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
+    ) from error
+  if result.name not in names:
+    raise ValueError(
+        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
+    )
+  return result
 
 
 def check_name(owner: str, field: str, name: Any) -> None:

@@ -141,6 +141,7 @@ def _table(
       **_unless_default(
           message,
           "combiner",
+          "dtype",
           "max_ids_per_partition",
           "max_unique_ids_per_partition",
       ),
@@ -169,6 +170,7 @@ def _stack(
           message, "suggested_coo_buffer_size_per_device"
       ),
       quantization_config=table.quantization_config,
+      dtype=table.dtype,
   )
 
 

@@ -18,7 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _specs
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
 # Fields of a table that hold for its stack too, and are written once.
-_SHARED_FIELDS = ("optimizer", "combiner", "quantization_config")
+_SHARED_FIELDS = ("optimizer", "combiner", "quantization_config", "dtype")
 
 
 def create_proto_from_feature_specs(
@@ -159,6 +159,8 @@ def _table(
           num_buckets=quantization.num_buckets,
       ),
   )
+  if table.dtype != _specs.TableSpec.dtype:
+    message.dtype = table.dtype.name
   for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
     limit = getattr(table, field)
     if limit != getattr(_specs.TableSpec, field):

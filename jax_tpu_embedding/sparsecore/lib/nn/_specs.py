@@ -22,6 +22,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 from jax_tpu_embedding.sparsecore.lib.nn import _spec_checks
+import numpy as np
 
 _T = TypeVar("_T")
 
@@ -124,6 +125,10 @@ class StackedTableSpec:
   activation_mem_bytes_limit: int = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
   suggested_coo_buffer_size_per_device: int | None = None
   quantization_config: QuantizationConfig | None = None
+  # Of the table. No leaf of the pytree, as the programs depend on it.
+  dtype: np.dtype = dataclasses.field(
+      default=np.dtype(np.float32), metadata=dict(static=True)
+  )
 
   def replace(self, **changes: Any) -> StackedTableSpec:
     """A copy with some fields replaced."""
@@ -151,7 +156,7 @@ _BUFFER_ATTRIBUTES = frozenset(
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
 class TableSpec:
-  """An embedding matrix, float32[vocabulary_size, embedding_dim].
+  """An embedding matrix, [vocabulary_size, embedding_dim].
 
   Attributes cannot be changed once the table is in a stack.
 
@@ -175,6 +180,9 @@ class TableSpec:
   # COO cells of a device's input buffer; default: as many as the limits allow.
   suggested_coo_buffer_size_per_device: int | None = None
   quantization_config: QuantizationConfig | None = None
+  # float32, bfloat16 or float16, by name or as a type. Slots, activations and
+  # gradients are float32.
+  dtype: np.typing.DTypeLike = np.dtype(np.float32)
 
   # The plan's part, once there is a plan.
   _stacked_table_spec: StackedTableSpec | None = dataclasses.field(
@@ -205,6 +213,8 @@ class TableSpec:
           + _how_to_change(name)
       )
     # Here, and not in the constructor only: fields can be set later.
+    if name == "dtype":
+      value = _spec_checks.as_table_dtype(f"Table {self.name!r}", value)
     if name in _TABLE_CHECKS:
       owner = "Table" if name == "name" else f"Table {self.name!r}"
       _TABLE_CHECKS[name](owner, name, value)

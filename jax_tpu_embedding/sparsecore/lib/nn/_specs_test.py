@@ -11,6 +11,7 @@ import pickle
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
@@ -102,6 +103,20 @@ class TableSpecTest(parameterized.TestCase):
           "suggested_coo_buffer_size_per_device must be positive, got 0",
       ),
       (
+          "dtype",
+          dict(dtype="int32"),
+          ValueError,
+          "Table 'item': dtype must be one of float32, bfloat16, float16, got"
+          " 'int32'",
+      ),
+      (
+          "not_a_dtype",
+          dict(dtype="quarter"),
+          TypeError,
+          "dtype must be one of float32, bfloat16, float16, got 'quarter'",
+      ),
+      ("no_dtype", dict(dtype=None), ValueError, "float16, got None"),
+      (
           "limit_beyond_int32",
           dict(max_ids_per_partition=2**31),
           ValueError,
@@ -155,6 +170,7 @@ class TableSpecTest(parameterized.TestCase):
       dict(max_ids_per_partition=8),
       dict(max_unique_ids_per_partition=8),
       dict(suggested_coo_buffer_size_per_device=64),
+      dict(dtype="bfloat16"),
       dict(
           quantization_config=embedding_spec.QuantizationConfig(
               min_value=0, max_value=1, num_buckets=2
@@ -163,6 +179,11 @@ class TableSpecTest(parameterized.TestCase):
   )
   def test_every_field_takes_part_in_equality(self, **change):
     self.assertNotEqual(_table(**change), _table())
+
+  @parameterized.parameters("bfloat16", jnp.bfloat16, jnp.dtype("bfloat16"))
+  def test_dtype_may_be_given_in_any_form(self, dtype):
+    self.assertEqual(_table(dtype=dtype), _table(dtype="bfloat16"))
+    self.assertEqual(_table(dtype=dtype).dtype, jnp.bfloat16)
 
   def test_plan_takes_no_part_in_equality(self):
     table = _table()
@@ -369,7 +390,7 @@ class StackedTableSpecTest(absltest.TestCase):
   def test_is_a_pytree_of_its_fields(self):
     stack = _stack()
     leaves, structure = jax.tree.flatten(stack)
-    # Eleven fields; two of them are None.
+    # Twelve fields; two of them are None, and one is no leaf.
     self.assertLen(leaves, 9)
     self.assertEqual(jax.tree.unflatten(structure, leaves), stack)
 

@@ -81,6 +81,16 @@ class StackPlacement:
     start = table.row_offset_in_shard
     return slice(start, start + table.padded_vocabulary_size // self.num_shards)
 
+  def one_column(self) -> StackPlacement:
+    """The same rows with one number each."""
+    return dataclasses.replace(
+        self,
+        embedding_dim=1,
+        tables=tuple(
+            dataclasses.replace(table, embedding_dim=1) for table in self.tables
+        ),
+    )
+
   def only(self, table: TablePlacement) -> StackPlacement:
     """A stack as wide as this one that has only `table`."""
     return dataclasses.replace(

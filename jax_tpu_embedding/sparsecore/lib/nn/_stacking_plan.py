@@ -17,7 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _planner
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
 
-_BYTES_PER_VALUE = 4
+_BYTES_PER_SLOT_VALUE = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class StackInPlan:
   num_rows: int
   num_columns: int
   num_slots: int
+  num_row_slots: int  # those of them with one number per row
+  table_value_bytes: int  # of one value of the table; slots have 4
   tables: tuple[TableInPlan, ...]  # in the order of their rows
   num_samples: int  # of all features, in a global batch
   activation_bytes_per_sc: int
@@ -61,15 +63,35 @@ class StackInPlan:
 
   @property
   def num_bytes(self) -> int:
-    return self._to_bytes(self.num_rows * self.num_columns)
+    num_values = self.num_rows * self.num_columns
+    return num_values * self.table_value_bytes + self._slot_bytes(
+        self.num_rows, num_values
+    )
+
+  @property
+  def num_table_bytes(self) -> int:
+    """Of the table, without padding."""
+    return self._num_values * self.table_value_bytes
+
+  @property
+  def num_slot_bytes(self) -> int:
+    """Of the slots, without padding."""
+    num_rows = sum(table.vocabulary_size for table in self.tables)
+    return self._slot_bytes(num_rows, self._num_values)
 
   @property
   def num_padding_bytes(self) -> int:
-    values = sum(table.num_values for table in self.tables)
-    return self.num_bytes - self._to_bytes(values)
+    return self.num_bytes - self.num_table_bytes - self.num_slot_bytes
 
-  def _to_bytes(self, num_values: int) -> int:
-    return num_values * _BYTES_PER_VALUE * (1 + self.num_slots)
+  @property
+  def _num_values(self) -> int:
+    return sum(table.num_values for table in self.tables)
+
+  def _slot_bytes(self, num_rows: int, num_values: int) -> int:
+    num_full = self.num_slots - self.num_row_slots
+    return _BYTES_PER_SLOT_VALUE * (
+        num_full * num_values + self.num_row_slots * num_rows
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,6 +178,8 @@ def get_plan(
               num_rows=stack.stack_vocab_size,
               num_columns=stack.stack_embedding_dim,
               num_slots=stack.optimizer.slot_variables_count(),
+              num_row_slots=sum(stack.optimizer.slot_variables_of_rows()),
+              table_value_bytes=stack.dtype.itemsize,
               tables=_tables_of(name, feature_specs, tables.values()),
               num_samples=stack.total_sample_count,
               activation_bytes_per_sc=reports[name].activation_bytes_per_sc,

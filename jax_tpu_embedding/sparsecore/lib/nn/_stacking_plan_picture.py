@@ -172,11 +172,9 @@ def _draw_bytes(axes: Any, plan: _stacking_plan.StackingPlan) -> None:
   middles = [line + 0.5 for line in range(len(plan.stacks))]
   parts = {"tables": [], "slots": [], "padding": []}
   for stack in plan.stacks:
-    values = stack.num_bytes - stack.num_padding_bytes
-    tables = values / (1 + stack.num_slots)
     for name, num_bytes in (
-        ("tables", tables),
-        ("slots", values - tables),
+        ("tables", stack.num_table_bytes),
+        ("slots", stack.num_slot_bytes),
         ("padding", stack.num_padding_bytes),
     ):
       parts[name].append(num_bytes / plan.global_device_count)

@@ -116,6 +116,25 @@ class GetPlanTest(absltest.TestCase):
         " 16, optimizer AdagradOptimizerSpec(",
     )
 
+  def test_bytes_are_those_of_the_types_and_of_slots_of_rows(self):
+    table = _table(
+        "a",
+        33,
+        6,
+        dtype="bfloat16",
+        optimizer=embedding_spec.RowwiseAdagradOptimizerSpec(),
+    )
+    features = [_feature("fa", table, 32)]
+    _plan.auto_stack_tables(features, **_TOPOLOGY)
+    (stack,) = _stacking_plan.get_plan(features, **_TOPOLOGY).stacks
+    self.assertEqual((stack.num_slots, stack.num_row_slots), (1, 1))
+    self.assertEqual(stack.num_table_bytes, 33 * 6 * 2)
+    self.assertEqual(stack.num_slot_bytes, 33 * 4)
+    self.assertEqual(stack.num_bytes, 64 * (8 * 2 + 4))
+    self.assertEqual(
+        stack.num_padding_bytes, 64 * (8 * 2 + 4) - 33 * (6 * 2 + 4)
+    )
+
   def test_is_frozen_and_equal_to_itself(self):
     plan = _stacking_plan.get_plan(_features(), **_TOPOLOGY)
     self.assertEqual(plan, _stacking_plan.get_plan(_features(), **_TOPOLOGY))

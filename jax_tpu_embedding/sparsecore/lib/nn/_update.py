@@ -43,6 +43,7 @@ def tpu_sparse_dense_matmul_grad(
         Mapping[str, tuple[float | None, float | None]] | None
     ) = None,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    rounding_seed: jax.typing.ArrayLike | None = None,
 ) -> dict[str, Any]:
   """Updates tables and slots with the gradients of one device's activations.
 
@@ -70,6 +71,9 @@ def tpu_sparse_dense_matmul_grad(
       to, either of them None. Must have every stack but those with a custom
       optimizer.
     feature_stacking_strategy: that of the preprocessing.
+    rounding_seed: an integer below 2^32, another one in every step, such as the
+      step. Tables of bfloat16 and float16 are then rounded at random, such that
+      small steps are not lost; without it to the nearest value.
 
   Returns:
     Stack name -> updated (table, slots), in the tree of the input variables.
@@ -78,6 +82,8 @@ def tpu_sparse_dense_matmul_grad(
     ValueError: if the arguments do not belong together, or a schedule needs
       `step`.
     KeyError: if `embedding_var_limits` lacks a stack.
+    NotImplementedError: over several devices outside of shard_map, or if
+      several axes of the mesh may split the tables.
   """
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
   stacks = _plan.get_stacked_table_specs(feature_specs)
@@ -105,13 +111,22 @@ def tpu_sparse_dense_matmul_grad(
   for name, stack in stacks.items():
     minimum, maximum = _limits(embedding_var_limits, stack)
     table, *slots = jax.tree.leaves(embedding_variables[name])
+    options = stack.optimizer.get_row_options(step)
     operands = stack.optimizer.order_operands(
         coo=tuple(buffers[name]),
         table=table,
         slots=tuple(slots),
         gradient=activation_gradients[name],
-        hyperparameters=stack.optimizer.get_hyperparameters(step),
+        hyperparameters=(
+            *stack.optimizer.get_hyperparameters(step),
+            *options.values(),
+        ),
     )
+    # Only where there are any: primitives of users may not know them.
+    params = {"row_options": tuple(options)} if options else {}
+    if rounding_seed is not None and table.dtype != jnp.float32:
+      operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
+      params["stochastic_rounding"] = True
     new = stack.optimizer.get_optimizer_primitive().bind(
         *operands,
         max_ids_per_partition=stack.max_ids_per_partition,
@@ -122,6 +137,7 @@ def tpu_sparse_dense_matmul_grad(
         min_value=minimum,
         max_value=maximum,
         **stack.optimizer.get_static_params(),
+        **params,
     )
     # The update of an optimizer without slots has one result, not a list.
     updated[name] = jax.tree.unflatten(

@@ -48,8 +48,19 @@ _SPECS = [
 ]
 
 
-def _step(spec, grad, row, slots, step):
-  """The new row and slots of all rows, hit or not."""
+def _step(spec, grad, row, step):
+  """The new row and slots of all rows, hit or not, from fresh slots.
+
+  Steps what the stack has: columns are padded to 8, with zeros.
+  """
+  padding = ((0, 0), (0, 8 - row.shape[1]))
+  grad, row = jnp.pad(jnp.float32(grad), padding), jnp.pad(row, padding)
+  slots = tuple(
+      init(jax.random.key(0), (row.shape[0], 1 if is_of_rows else 8))
+      for init, is_of_rows in zip(
+          spec.slot_variables_initializers(), spec.slot_variables_of_rows()
+      )
+  )
   hyper = spec.get_hyperparameters(step)
   if isinstance(spec, embedding_spec.CustomOptimizerSpec):
     row, *slots = _momentum(grad, row, *slots, *hyper)
@@ -90,11 +101,8 @@ class UpdateOptimizersTest(parameterized.TestCase):
       ]
       gradient = sum(gain.T @ grad for gain, grad in gains)
       touched = sum(gain.sum(0) for gain, _ in gains) > 0
-      slots = tuple(
-          init(jax.random.key(0), rows.shape)
-          for init in spec.slot_variables_initializers()
-      )
-      expected, _ = _step(spec, jnp.float32(gradient), rows, slots, 3)
+      expected, _ = _step(spec, gradient, rows, 3)
+      expected = expected[:, : rows.shape[1]]
       np.testing.assert_array_equal(after[table][~touched], rows[~touched])
       np.testing.assert_allclose(
           after[table][touched], expected[touched], rtol=2e-5, atol=2e-5

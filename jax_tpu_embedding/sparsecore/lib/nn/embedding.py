@@ -27,6 +27,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn import _program_types
 from jax_tpu_embedding.sparsecore.lib.nn import _stacking_plan
 from jax_tpu_embedding.sparsecore.lib.nn import _stats
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
@@ -102,3 +103,5 @@ get_optimizer_class = embedding_proto_utils.get_optimizer_class
 get_optimizer_type = embedding_proto_utils.get_optimizer_type
 
 _assert_same_structure = _structure.assert_same_structure
+
+_program_types.register()

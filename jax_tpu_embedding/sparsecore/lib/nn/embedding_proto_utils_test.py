@@ -112,6 +112,7 @@ def _feature_specs(draw):
           max_unique_ids_per_partition=draw(_numbers),
           suggested_coo_buffer_size_per_device=draw(st.none() | _numbers),
           quantization_config=draw(st.none() | quantizations),
+          dtype=draw(st.sampled_from(["float32", "bfloat16", "float16"])),
       )
       for i in range(draw(st.integers(1, 4)))
   ]

@@ -34,6 +34,9 @@ CustomOptimizerSpec = _custom_optimizer_spec.CustomOptimizerSpec
 F2AOptimizerSpec = _optimizer_specs.F2AOptimizerSpec
 FTRLOptimizerSpec = _optimizer_specs.FTRLOptimizerSpec
 LaPropOptimizerSpec = _optimizer_specs.LaPropOptimizerSpec
+LionOptimizerSpec = _optimizer_specs.LionOptimizerSpec
+MomentumOptimizerSpec = _optimizer_specs.MomentumOptimizerSpec
+RowwiseAdagradOptimizerSpec = _optimizer_specs.RowwiseAdagradOptimizerSpec
 SGDOptimizerSpec = _optimizer_specs.SGDOptimizerSpec
 
 AdagradMomentumSlotVariables = _slot_variables.AdagradMomentumSlotVariables
@@ -42,4 +45,7 @@ AdamSlotVariables = _slot_variables.AdamSlotVariables
 F2ASlotVariables = _slot_variables.F2ASlotVariables
 FTRLSlotVariables = _slot_variables.FTRLSlotVariables
 LaPropSlotVariables = _slot_variables.LaPropSlotVariables
+LionSlotVariables = _slot_variables.LionSlotVariables
+MomentumSlotVariables = _slot_variables.MomentumSlotVariables
+RowwiseAdagradSlotVariables = _slot_variables.RowwiseAdagradSlotVariables
 SGDSlotVariables = _slot_variables.SGDSlotVariables

@@ -38,6 +38,7 @@ _MESSAGES = {
         13: "optimizer",
         14: "suggested_coo_buffer_size_per_device",
         15: "quantization",
+        16: "dtype",
     },
     "QuantizationProto": {1: "min_value", 2: "max_value", 3: "num_buckets"},
     "FeatureSpecProto": {

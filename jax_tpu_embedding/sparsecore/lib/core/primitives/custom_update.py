@@ -4,7 +4,8 @@
 """The update of one stack on one device with a computation of the caller.
 
 Operands: as those of `update.py`, but activation_gradient and hyperparameters
-(f32[] or f32[1]) stand before the table. Results: table and slots, in a list.
+(f32[] or f32[1]), with the numbers of `row_options`, stand before the table.
+Results: table and slots, in a list.
 
 Source: docs/reference/primitives.md, "Custom update".
 """
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
 
 def _abstract_eval(
@@ -24,6 +26,8 @@ def _abstract_eval(
     custom_computation_fn: custom_update_rule.Computation | None = None,
     stablehlo: str | bytes | None = None,
     computation_name: str = "sparse_dense_matmul_optimizer_grad",
+    row_options: tuple[str, ...] = (),
+    stochastic_rounding: bool = False,
     **params,
 ) -> tuple[jax.core.ShapedArray, ...]:
   """Checks operands and computation; the shapes of table and slots."""
@@ -31,6 +35,8 @@ def _abstract_eval(
       custom_update_rule.computation_of(custom_computation_fn, stablehlo),
       num_operands=len(operands),
       num_hyperparameters=num_hyperparameters,
+      row_options=row_options,
+      stochastic_rounding=stochastic_rounding,
   )
   num_before = len(custom_update_rule.COO_AND_GRADIENT)
   num_leading = num_before + num_hyperparameters
@@ -40,11 +46,15 @@ def _abstract_eval(
       *map(_as_scalar, operands[num_before:num_leading]),
       *operands[num_leading:],
       computation_name=computation_name,
+      row_options=row_options,
+      stochastic_rounding=stochastic_rounding,
       **params,
   )
   results = results if rule.slots else (results,)
   # The computation is checked here too, where the caller sees the error.
-  row = jax.ShapeDtypeStruct((1, results[0].shape[1]), jnp.float32)
+  row = jax.ShapeDtypeStruct(
+      (1, utils.get_embedding_dim(results[0])), jnp.float32
+  )
   scalar = jax.ShapeDtypeStruct((), jnp.float32)
   jax.eval_shape(
       rule.step,

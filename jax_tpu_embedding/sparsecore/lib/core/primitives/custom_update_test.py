@@ -118,6 +118,22 @@ class CustomUpdateTest(parameterized.TestCase):
           "2 hyperparameters, a table and any number of slots; got 8 operands",
       ),
       (
+          "no_table_beside_options",
+          dict(row_options=("l2_weight_decay",)),
+          "1 hyperparameters, l2_weight_decay, a table and any number of slots;"
+          " got 8 operands",
+      ),
+      (
+          "no_table_beside_a_seed",
+          dict(stochastic_rounding=True),
+          "a table and any number of slots, rounding_seed; got 8 operands",
+      ),
+      (
+          "unknown_option",
+          dict(slots=(_TABLE,), row_options=("decay",)),
+          r"row_options must be some of max_gradient_norm.*got \('decay',\)",
+      ),
+      (
           "results",
           dict(slots=(_TABLE,), function=lambda *args: args[0]),
           "must return 2 arrays, the table and 1 slots; it returned 1",

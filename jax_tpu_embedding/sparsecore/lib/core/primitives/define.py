@@ -42,7 +42,9 @@ def primitive(
   result = core.Primitive(name)
   result.multiple_results = multiple_results
   result.def_impl(functools.partial(dispatch.apply_primitive, result))
-  result.def_abstract_eval(abstract_eval)
+  result.def_abstract_eval(
+      functools.partial(_varying_like_operands, abstract_eval)
+  )
   ad.primitive_jvps[result] = functools.partial(
       _refuse, f"{name} cannot be differentiated: {differentiation_hint}"
   )
@@ -85,6 +87,30 @@ def _one_after_the_other(
       ],
   )
   return results, jax.tree.map(lambda _: 0, results)
+
+
+def _varying_like_operands(
+    abstract_eval: Callable[..., Any], *operands: Any, **params: Any
+) -> Any:
+  """Results that vary over a mesh wherever an operand does.
+
+  Otherwise shard_map with check_vma takes activations for equal on all devices,
+  and the gradient of a psum of them is multiplied by the number of devices.
+  """
+  results = abstract_eval(*operands, **params)
+  varying = frozenset().union(*(x.mat.varying for x in operands))
+  if not varying:
+    return results
+  mesh = jax.sharding.get_abstract_mesh()
+
+  def vary(aval: jax.core.ShapedArray) -> jax.core.ShapedArray:
+    spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
+    return aval.update(
+        sharding=jax.sharding.NamedSharding(mesh, spec),
+        manual_axis_type=aval.mat.update(varying=varying),
+    )
+
+  return jax.tree.map(vary, results)
 
 
 def _refuse(message: str, *unused_args: Any, **unused_params: Any) -> NoReturn:

@@ -94,6 +94,30 @@ class LookupTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(actual[:, 0], [-1, 0, 1, 1], atol=1e-6)
 
+  @parameterized.product(
+      implementation=list(_IMPLEMENTATIONS), dtype=["bfloat16", "float16"]
+  )
+  def test_tables_of_low_precision_are_read_exactly(
+      self, implementation, dtype
+  ):
+    coo = random_coo.random_coo(
+        num_sc_per_device=2,
+        rows_per_shard=40,
+        batch_size_per_sc=12,
+        ids_per_sample=3,
+    )
+    table = np.random.default_rng(0).normal(size=(80, 24))
+    table = jnp.asarray(table, dtype)
+    look_up = functools.partial(
+        _IMPLEMENTATIONS[implementation],
+        coo,
+        batch_size=24,
+        num_sc_per_device=2,
+    )
+    actual = look_up(table)
+    self.assertEqual(actual.dtype, jnp.float32)
+    np.testing.assert_array_equal(actual, look_up(table.astype(jnp.float32)))
+
   @parameterized.parameters(None, 3)
   def test_table_without_columns_is_one_of_one_column(self, num_minibatches):
     coo = random_coo.random_coo(
@@ -215,8 +239,8 @@ class LookupChecksTest(parameterized.TestCase):
       ),
       (
           "table_type",
-          {"table": np.ones((8, 16), jnp.bfloat16)},
-          "table must have type float32, got bfloat16",
+          {"table": np.ones((8, 16), np.int32)},
+          "table must have type float32, bfloat16, float16, got int32",
       ),
       (
           "row_pointers_rank",

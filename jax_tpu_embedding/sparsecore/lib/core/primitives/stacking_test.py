@@ -84,6 +84,27 @@ class StackingTest(parameterized.TestCase):
       np.testing.assert_array_equal(unstack()[0][:, 0], [0, 3, 6, 9])
     jax.clear_caches()
 
+  def test_device_is_the_one_that_is_compiled_for(self):
+    mesh = jax.sharding.AbstractMesh(
+        (1,),
+        ("x",),
+        abstract_device=jax.sharding.AbstractDevice(
+            device_kind="TPU v5", num_cores=2, platform="tpu"
+        ),
+    )
+    unstack = jax.shard_map(
+        functools.partial(
+            _unstack, per_feature_batch_sizes=(4, 8), per_feature_dims=(6, 8)
+        ),
+        mesh=mesh,
+        in_specs=jax.P("x"),
+        out_specs=jax.P("x"),
+        check_vma=False,
+    )
+    stacked = jax.ShapeDtypeStruct((12, 8), np.float32)
+    lowered = jax.jit(unstack).trace(stacked).lower(lowering_platforms=("tpu",))
+    self.assertIn("tensor<4x3x8xf32>", lowered.as_text())
+
   def test_mapped_they_run_once_for_each(self):
     stacked = np.stack([_numbered(12, 8), _numbered(12, 8, first=50)])
     unstack = functools.partial(

@@ -4,8 +4,11 @@
 """The update of one stack on one device: one primitive per update rule.
 
 Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
-gains f32[B], num_minibatches i32[], table f32[rows, D], slots f32[rows, D]...,
-activation_gradient f32[samples, D], hyperparameters f32[]...
+gains f32[B], num_minibatches i32[], table [rows, D] of float32, bfloat16 or
+float16, slots f32[rows, D] or, where the rule says so, f32[rows, 1]...,
+activation_gradient f32[samples, D], hyperparameters f32[]..., one number f32[]
+for each of `row_options`, and rounding_seed u32[] with `stochastic_rounding`.
+A table of one column may be [rows]; its slots then are f32[rows].
 Results: table and slots after one step of the rule for each row that has an
 entry, with its summed gradient. `lowering/reference.py` defines it in jnp.
 
@@ -36,6 +39,8 @@ def abstract_eval(
     max_unique_ids_per_partition: int,
     computation_name: str | None = None,
     sharding_strategy: int = utils.MOD_SHARDING,
+    row_options: tuple[str, ...] = (),
+    stochastic_rounding: bool = False,
     enable_minibatching: bool = False,
     min_value: float | None = None,
     max_value: float | None = None,
@@ -43,6 +48,9 @@ def abstract_eval(
 ) -> jax.core.ShapedArray | tuple[jax.core.ShapedArray, ...]:
   """Checks the operands; the shapes of table and slots."""
   del enable_minibatching  # Both layouts have the same operands.
+  rule = update_rules.with_options(
+      rule, row_options, stochastic_rounding=stochastic_rounding
+  )
   _check_arguments(rule, operands, static_params)
   named = rule.group_operands(operands)
   utils.validate_abstract_eval_params(
@@ -62,15 +70,26 @@ def abstract_eval(
   )
   for slot, name in zip(named.slots, rule.slots, strict=True):
     utils.ensure_dtype(slot, jnp.float32, name)
-    utils.ensure_shape(slot, named.table.shape, name)
+    utils.ensure_shape(slot, rule.slot_shape(name, named.table.shape), name)
   for value, name in zip(
       named.hyperparameters, rule.hyperparameters, strict=True
   ):
     is_bool = name in rule.bool_hyperparameters
     utils.ensure_dtype(value, jnp.bool_ if is_bool else jnp.float32, name)
     utils.ensure_dim(value, 0, name)
-  result = jax.core.ShapedArray(named.table.shape, jnp.float32)
-  return (result,) * (1 + len(rule.slots)) if rule.slots else result
+  if stochastic_rounding:
+    if named.table.dtype == jnp.float32:
+      raise ValueError(
+          "stochastic_rounding is for tables of bfloat16 or float16, and the"
+          " table is float32, which is not rounded. Leave it out."
+      )
+    utils.ensure_dtype(named.rounding_seed, jnp.uint32, "rounding_seed")
+    utils.ensure_dim(named.rounding_seed, 0, "rounding_seed")
+  results = tuple(
+      jax.core.ShapedArray(values.shape, values.dtype)
+      for values in (named.table, *named.slots)
+  )
+  return results if rule.slots else results[0]
 
 
 def _check_arguments(rule, operands, static_params) -> None:

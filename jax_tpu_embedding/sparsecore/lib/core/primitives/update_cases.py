@@ -75,6 +75,24 @@ def _f2a(w, g, slots, hyper):
   return w - lr * (g * multiplier / np.sqrt(a) + decay), (a, n)
 
 
+def _rowwise_adagrad(w, g, slots, hyper):
+  lr, eps = hyper
+  a = slots[0] + np.mean(np.square(g), axis=-1, keepdims=True)
+  return w - lr * g / (np.sqrt(a) + eps), (a,)
+
+
+def _momentum(w, g, slots, hyper):
+  lr, momentum, nesterov = hyper
+  m = momentum * slots[0] + g
+  return w - lr * (g + momentum * m if nesterov else m), (m,)
+
+
+def _lion(w, g, slots, hyper):
+  (m,) = slots
+  lr, b1, b2 = hyper
+  return w - lr * np.sign(b1 * m + (1 - b1) * g), (b2 * m + (1 - b2) * g,)
+
+
 FORMULAS = {
     "sgd": _sgd,
     "adagrad": _adagrad,
@@ -83,6 +101,16 @@ FORMULAS = {
     "ftrl": _ftrl,
     "laprop": _laprop,
     "f2a": _f2a,
+    "rowwise_adagrad": _rowwise_adagrad,
+    "momentum": _momentum,
+    "lion": _lion,
+}
+
+# The number of each row option. Some gradients are longer, some are not.
+ROW_OPTIONS = {
+    "max_gradient_norm": 4.0,
+    "l2_weight_decay": 0.125,
+    "decoupled_weight_decay": 0.0625,
 }
 
 
@@ -93,10 +121,24 @@ class Case(NamedTuple):
   hyperparameters: tuple[float, ...]
   static_params: dict[str, Any]
 
-  def formula(self, w, g, slots):
-    """The new row and slots in float64."""
+  def formula(self, w, g, slots, row_options=()):
+    """The new rows f64[n, D] and slots from rows, gradients and slots.
+
+    Source: docs/reference/primitives.md, "Row options".
+    """
     hyper = [np.float64(np.float32(x)) for x in self.hyperparameters]
-    return FORMULAS[self.rule.name](w, g, slots, hyper, **self.static_params)
+    if "max_gradient_norm" in row_options:
+      limit = ROW_OPTIONS["max_gradient_norm"]
+      norm = np.linalg.norm(g, axis=-1, keepdims=True)
+      g = np.where(norm > limit, limit / np.maximum(norm, limit) * g, g)
+    if "l2_weight_decay" in row_options:
+      g = g + ROW_OPTIONS["l2_weight_decay"] * w
+    new_w, slots = FORMULAS[self.rule.name](
+        w, g, slots, hyper, **self.static_params
+    )
+    if "decoupled_weight_decay" in row_options:
+      new_w = new_w - ROW_OPTIONS["decoupled_weight_decay"] * w
+    return new_w, slots
 
 
 def _case(name, *hyperparameters, **static_params):
@@ -114,11 +156,15 @@ CASES = {
     "sgd": _case("sgd", 0.1),
     "adagrad": _case("adagrad", 0.1),
     "adam": _case("adam", 0.01, 0.9, 0.99, 1e-6),
-    "momentum": _case("adagrad_momentum", 0.1, 0.9, 1.0, 1e-6, 2.0, False),
-    "momentum_decay": _case(
+    "adagrad_momentum": _case(
+        "adagrad_momentum", 0.1, 0.9, 1.0, 1e-6, 2.0, False
+    ),
+    "adagrad_momentum_decay": _case(
         "adagrad_momentum", 0.1, 0.9, 0.75, 1e-2, 3.0, False
     ),
-    "nesterov": _case("adagrad_momentum", 0.1, 0.9, 1.0, 1e-6, 2.0, True),
+    "adagrad_nesterov": _case(
+        "adagrad_momentum", 0.1, 0.9, 1.0, 1e-6, 2.0, True
+    ),
     "ftrl": _ftrl_case(0.5, -0.5, 0.0, 0.0, 0.0, multiply=False),
     "ftrl_l1_l2": _ftrl_case(0.5, -0.5, 0.3, 0.2, 0.1, multiply=False),
     "ftrl_power": _ftrl_case(0.5, -0.75, 0.3, 0.2, 0.1, multiply=True),
@@ -127,4 +173,8 @@ CASES = {
     "f2a": _case("f2a", 0.1, 0.5, 0.0, 0.0, 1e6, 3.0),
     "f2a_step_0": _case("f2a", 0.1, 0.5, 0.0, 0.0, 1e6, 0.0),
     "f2a_limits": _case("f2a", 0.1, 0.75, 0.2, 0.1, 1.5, 9.0),
+    "rowwise_adagrad": _case("rowwise_adagrad", 0.1, 1e-3),
+    "momentum": _case("momentum", 0.1, 0.9, False),
+    "nesterov": _case("momentum", 0.1, 0.9, True),
+    "lion": _case("lion", 0.1, 0.9, 0.99),
 }

@@ -14,6 +14,7 @@ from typing import Protocol
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import low_precision
 import numpy as np
 
 # The only sharding strategy: row i is in shard i mod the number of shards.
@@ -32,6 +33,15 @@ def ensure_dtype(x: Shaped, dtype: np.typing.DTypeLike, name: str) -> None:
   if x.dtype != dtype:
     raise ValueError(
         f"{name} must have type {np.dtype(dtype).name}, got {x.dtype.name}."
+    )
+
+
+def ensure_table_dtype(table: Shaped) -> None:
+  """Raises ValueError unless the values are of a type that tables can have."""
+  if table.dtype not in low_precision.TABLE_DTYPES:
+    names = [np.dtype(dtype).name for dtype in low_precision.TABLE_DTYPES]
+    raise ValueError(
+        f"table must have type {', '.join(names)}, got {table.dtype.name}."
     )
 
 
@@ -77,7 +87,8 @@ def validate_abstract_eval_params(
     sample_ids: i32[B].
     gains: f32[B].
     num_minibatches: i32[].
-    table: f32[rows, D], or f32[rows] for one column.
+    table: [rows, D], or [rows] for one column, of one of
+      low_precision.TABLE_DTYPES.
     activation_gradient: f32[samples, D], or f32[samples]; None for a lookup.
     max_ids_per_partition: limit of the stack, positive.
     max_unique_ids_per_partition: limit of the stack, positive.
@@ -95,7 +106,7 @@ def validate_abstract_eval_params(
   ensure_dtype(embedding_ids, jnp.int32, "embedding_ids")
   ensure_dtype(gains, jnp.float32, "gains")
   ensure_dtype(num_minibatches, jnp.int32, "num_minibatches")
-  ensure_dtype(table, jnp.float32, "table")
+  ensure_table_dtype(table)
   for gradient in gradients:
     ensure_dtype(gradient, jnp.float32, "activation_gradient")
 

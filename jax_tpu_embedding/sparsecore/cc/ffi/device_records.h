@@ -1,0 +1,55 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What the devices of one process tell each other, so that each can read the
+// others' buffers where they are.
+//
+// A record travels in an XLA all-gather, which is the first of two barriers: a
+// device reads only what every device has made ready. The second one comes
+// after reading, and until then XLA must keep the buffers (jte_hold_cpu).
+//
+// A device whose buffers are corrupt says so in its record. Then all devices
+// fail in the same call: one that failed alone would leave the others waiting
+// in the next collective, which ends the process.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_RECORDS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_RECORDS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+
+using Words = xla::ffi::BufferR1<xla::ffi::U32>;          // of one record
+using WordsByDevice = xla::ffi::BufferR2<xla::ffi::U32>;  // in mesh order
+
+// As 32-bit words, because JAX has no wider ones by default.
+struct DeviceRecord {
+  const int32_t* row_pointers;
+  const int32_t* embedding_ids;
+  const int32_t* sample_ids;
+  const float* gains;
+  const void* rows;  // of the table or the gradient
+  char error[216];   // ends with a zero; empty if the buffers are valid
+};
+
+inline constexpr int64_t kRecordWords = 64;
+static_assert(sizeof(DeviceRecord) == kRecordWords * sizeof(uint32_t));
+
+// The records of all devices. InvalidArgument, with the message of the first
+// one that has an error.
+Result<std::vector<DeviceRecord>> ReadRecords(const WordsByDevice& words,
+                                              int64_t num_devices);
+
+// The buffers that a record names; `own` has the sizes, which are those of
+// every device.
+CooBuffers BuffersOf(const DeviceRecord& record, const CooBuffers& own);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_RECORDS_H_

@@ -1,0 +1,179 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_options.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_rows.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// Result k, which is the alias of operand k.
+Result<ffi::AnyBuffer> ReadAlias(ffi::RemainingArgs args,
+                                 ffi::RemainingRets rets, size_t k,
+                                 std::string_view name) {
+  const auto arg = args.get<ffi::AnyBuffer>(k);
+  auto ret = rets.get<ffi::AnyBuffer>(k);
+  if (arg.has_error() || ret.has_error()) {
+    return InvalidArgument(name, " is no buffer.");
+  }
+  if (arg->untyped_data() != (*ret)->untyped_data()) {
+    return FailedPrecondition(name, " and its update are different buffers.",
+                              " Alias them in the custom call.");
+  }
+  return *arg;
+}
+
+Result<void> ReadTables(ffi::RemainingArgs args, ffi::RemainingRets rets,
+                        OptimizerOperands& operands) {
+  if (rets.size() < 1 || args.size() < rets.size()) {
+    return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
+                           " tables, expected as many or more.");
+  }
+  const auto table_buffer = ReadAlias(args, rets, 0, "The table");
+  if (!table_buffer) return std::unexpected(table_buffer.error());
+  const auto table = ToTable(*table_buffer);
+  if (!table) return std::unexpected(table.error());
+  operands.table = *table;
+  for (size_t k = 1; k < rets.size(); ++k) {
+    const std::string name = StrCat("Slot ", k - 1);
+    const auto buffer = ReadAlias(args, rets, k, name);
+    if (!buffer) return std::unexpected(buffer.error());
+    const auto slot = ToMatrix(*buffer, name);
+    if (!slot) return std::unexpected(slot.error());
+    operands.slots.push_back(slot->values);
+  }
+  return {};
+}
+
+Result<std::vector<float>> ReadNumbers(ffi::RemainingArgs args, size_t first,
+                                       int64_t count) {
+  if (count < 0 || args.size() < first + count) {
+    return InvalidArgument("Got ", args.size(), " operands for ", first,
+                           " tables and ", count, " hyperparameters.");
+  }
+  std::vector<float> values;
+  for (int64_t k = 0; k < count; ++k) {
+    const auto arg = args.get<ffi::AnyBuffer>(first + k);
+    if (arg.has_value() && arg->element_count() == 1) {
+      if (arg->element_type() == ffi::F32) {
+        values.push_back(*arg->typed_data<float>());
+        continue;
+      }
+      if (arg->element_type() == ffi::PRED) {
+        values.push_back(*arg->typed_data<bool>() ? 1.0f : 0.0f);
+        continue;
+      }
+    }
+    return InvalidArgument("Hyperparameter ", k,
+                           " must be one float32 number or one bool.");
+  }
+  return values;
+}
+
+// Moves the numbers of the row options from the end of `hyperparameters`.
+Result<RowOptions> TakeRowOptions(const OptimizerAttributes& attributes,
+                                  std::vector<float>& hyperparameters) {
+  RowOptions options{.min_value = attributes.min_value,
+                     .max_value = attributes.max_value};
+  std::vector<std::optional<float>*> values;
+  for (const auto part : std::views::split(attributes.row_options, ',')) {
+    const std::string_view name(part.begin(), part.end());
+    if (name == "max_gradient_norm") {
+      values.push_back(&options.max_gradient_norm);
+    } else if (name == "l2_weight_decay") {
+      values.push_back(&options.l2_weight_decay);
+    } else if (name == "decoupled_weight_decay") {
+      values.push_back(&options.decoupled_weight_decay);
+    } else {
+      return InvalidArgument("There is no row option '", name,
+                             "'; choose max_gradient_norm, l2_weight_decay or "
+                             "decoupled_weight_decay.");
+    }
+  }
+  if (hyperparameters.size() < values.size()) {
+    return InvalidArgument("Got ", hyperparameters.size(),
+                           " hyperparameters, expected one or more for each of "
+                           "the row options '",
+                           attributes.row_options, "'.");
+  }
+  const size_t first = hyperparameters.size() - values.size();
+  for (size_t k = 0; k < values.size(); ++k) {
+    *values[k] = hyperparameters[first + k];
+  }
+  hyperparameters.resize(first);
+  return options;
+}
+
+Result<StochasticRounding> ReadRounding(ffi::RemainingArgs args, size_t k,
+                                        const OptimizerAttributes& attributes,
+                                        int64_t num_rows) {
+  const auto arg = args.get<ffi::AnyBuffer>(k);
+  if (arg.has_error() || arg->element_type() != ffi::U32 ||
+      arg->element_count() != 2) {
+    return InvalidArgument(
+        "Stochastic rounding takes uint32[2], a seed and a first shard, after "
+        "the hyperparameters.");
+  }
+  const int64_t num_shards = attributes.rounding_shards_per_device;
+  if (num_shards < 1 || num_rows % num_shards != 0) {
+    return InvalidArgument("rounding_shards_per_device is ", num_shards,
+                           ", expected a divisor of the table's ", num_rows,
+                           " rows.");
+  }
+  const uint32_t* numbers = arg->typed_data<uint32_t>();
+  return StochasticRounding{.seed = numbers[0],
+                            .num_shards = attributes.rounding_num_shards,
+                            .first_shard = numbers[1],
+                            .rows_per_shard = num_rows / num_shards};
+}
+
+}  // namespace
+
+Result<OptimizerOperands> ReadOptimizerOperands(
+    ffi::RemainingArgs args, ffi::RemainingRets rets,
+    const OptimizerAttributes& attributes) {
+  OptimizerOperands operands{};
+  if (auto read = ReadTables(args, rets, operands); !read) {
+    return std::unexpected(read.error());
+  }
+  const size_t num_tables = rets.size();
+  auto hyperparameters =
+      ReadNumbers(args, num_tables, attributes.num_hyperparameters);
+  if (!hyperparameters) return std::unexpected(hyperparameters.error());
+  const auto options = TakeRowOptions(attributes, *hyperparameters);
+  if (!options) return std::unexpected(options.error());
+  hyperparameters->insert(hyperparameters->end(),
+                          attributes.static_params.begin(),
+                          attributes.static_params.end());
+  operands.hyperparameters = *std::move(hyperparameters);
+  operands.options = *options;
+  if (attributes.stochastic_rounding) {
+    const auto rounding =
+        ReadRounding(args, num_tables + attributes.num_hyperparameters,
+                     attributes, operands.table.num_rows);
+    if (!rounding) return std::unexpected(rounding.error());
+    operands.rounding = *rounding;
+  }
+  operands.num_operands = num_tables + attributes.num_hyperparameters +
+                          (attributes.stochastic_rounding ? 1 : 0);
+  return operands;
+}
+
+}  // namespace jte

@@ -1,0 +1,59 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What an update is told of tables and optimizer: operands whose number depends
+// on the rule, and attributes.
+//
+// Operands, in order: table, slots, hyperparameters f32[] or pred[], the
+// numbers of the row options f32[], with stochastic rounding u32[2], the seed
+// and the device's first shard; then any that only order the call. Results:
+// table and slots, each the alias of its operand.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_options.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_rows.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+
+struct OptimizerAttributes {
+  std::string_view rule;
+  int64_t num_hyperparameters;           // those of row options too
+  std::span<const float> static_params;  // of the rule, as numbers
+  std::string_view row_options;          // their names, separated by commas
+  float min_value;
+  float max_value;
+  bool stochastic_rounding;
+  // Used with it only: of all devices, and of this one.
+  int64_t rounding_num_shards;
+  int64_t rounding_shards_per_device;
+};
+
+struct OptimizerOperands {
+  Table table;
+  std::vector<std::span<float>> slots;
+  std::vector<float> hyperparameters;  // static parameters at their end
+  RowOptions options;
+  std::optional<StochasticRounding> rounding;
+  size_t num_operands;  // read; those after them mean something else
+};
+
+// InvalidArgument or FailedPrecondition, naming the operand, unless numbers,
+// types and shapes fit the attributes, and results are aliases of operands.
+Result<OptimizerOperands> ReadOptimizerOperands(
+    xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
+    const OptimizerAttributes& attributes);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_

@@ -1,0 +1,158 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Target "jte_publish_cpu": a device's record for the others, device_records.h.
+// Target "jte_hold_cpu": does nothing. Its results are its first operands; XLA
+// keeps the others until the call, which is what it is for. It checks that the
+// rows that are held are those that were published.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// The buffers, once partitions and entries are known to be valid.
+Result<CooBuffers> ReadBuffers(Executor& executor,
+                               const IntVector& row_pointers,
+                               const IntVector& embedding_ids,
+                               const IntVector& sample_ids,
+                               const FloatVector& gains,
+                               const CooGeometry& geometry) {
+  const auto buffers =
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
+  if (!buffers) return std::unexpected(buffers.error());
+  const auto partitions = ReadPartitions(*buffers, geometry);
+  if (!partitions) return std::unexpected(partitions.error());
+  if (auto checked = CheckEntries(*buffers, *partitions, geometry, executor);
+      !checked) {
+    return std::unexpected(checked.error());
+  }
+  return *buffers;
+}
+
+Result<void> Publish(Executor& executor, const IntVector& row_pointers,
+                     const IntVector& embedding_ids,
+                     const IntVector& sample_ids, const FloatVector& gains,
+                     const IntScalar& num_minibatches,
+                     const ffi::AnyBuffer& rows, const Words& words,
+                     int64_t num_devices, int64_t num_sc_per_device,
+                     bool enable_minibatching, int64_t rows_per_device,
+                     int64_t batch_size) {
+  // Wrong in the program, hence on every device.
+  if (std::ssize(ToSpan<uint32_t>(words)) != kRecordWords) {
+    return InvalidArgument("A record has ", words.element_count(),
+                           " words, expected ", kRecordWords, ".");
+  }
+  DeviceRecord record{};
+  auto geometry =
+      MakeGeometry(num_sc_per_device, enable_minibatching,
+                   *num_minibatches.typed_data(), rows_per_device, batch_size);
+  if (!geometry) return std::unexpected(geometry.error());
+  geometry->num_devices = num_devices;
+  // Wrong in the data of this device, perhaps.
+  const auto buffers = ReadBuffers(executor, row_pointers, embedding_ids,
+                                   sample_ids, gains, *geometry);
+  if (buffers) {
+    record.row_pointers = buffers->row_pointers.data();
+    record.embedding_ids = buffers->embedding_ids.data();
+    record.sample_ids = buffers->sample_ids.data();
+    record.gains = buffers->gains.data();
+    record.rows = rows.untyped_data();
+  } else {
+    const std::string& message = buffers.error().message;
+    message.copy(record.error, sizeof(record.error) - 1);
+  }
+  std::memcpy(words.typed_data(), &record, sizeof(record));
+  return {};
+}
+
+ffi::Error PublishHandler(ffi::ThreadPool pool, IntVector row_pointers,
+                          IntVector embedding_ids, IntVector sample_ids,
+                          FloatVector gains, IntScalar num_minibatches,
+                          ffi::AnyBuffer rows, ffi::Result<Words> record,
+                          int64_t num_devices, int64_t num_sc_per_device,
+                          bool enable_minibatching, int64_t rows_per_device,
+                          int64_t batch_size) {
+  ThreadPoolExecutor executor(pool);
+  return RunHandler(Publish, executor, row_pointers, embedding_ids, sample_ids,
+                    gains, num_minibatches, rows, *record, num_devices,
+                    num_sc_per_device, enable_minibatching, rows_per_device,
+                    batch_size);
+}
+
+Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  int64_t num_devices) {
+  for (size_t k = 0; k < rets.size(); ++k) {
+    const auto arg = args.get<ffi::AnyBuffer>(k);
+    auto ret = rets.get<ffi::AnyBuffer>(k);
+    if (arg.has_error() || ret.has_error() ||
+        arg->untyped_data() != (*ret)->untyped_data()) {
+      return FailedPrecondition("Operand ", k,
+                                " and its result are different buffers. Alias "
+                                "them in the custom call.");
+    }
+  }
+  const auto words = args.get<WordsByDevice>(rets.size());
+  const auto device = args.get<IntScalar>(rets.size() + 1);
+  const auto rows = args.get<ffi::AnyBuffer>(rets.size() + 2);
+  if (words.has_error() || device.has_error() || rows.has_error()) {
+    return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
+                           " values, expected records, a device and rows.");
+  }
+  const auto records = ReadRecords(*words, num_devices);
+  if (!records) return std::unexpected(records.error());
+  // The others have read from where the rows were published.
+  if ((*records)[*device->typed_data()].rows != rows->untyped_data()) {
+    return FailedPrecondition(
+        "The rows that other devices read are not those that are held: XLA has "
+        "made a copy of them. Give them the default layout.");
+  }
+  return {};
+}
+
+ffi::Error HoldHandler(ffi::RemainingArgs args, ffi::RemainingRets rets,
+                       int64_t num_devices) {
+  return RunHandler(Hold, args, rets, num_devices);
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JtePublishCpu, PublishHandler,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<IntVector>()       // row_pointers
+        .Arg<IntVector>()       // embedding_ids
+        .Arg<IntVector>()       // sample_ids
+        .Arg<FloatVector>()     // gains
+        .Arg<IntScalar>()       // num_minibatches
+        .Arg<ffi::AnyBuffer>()  // rows that the others read
+        .Ret<Words>()           // record
+        .Attr<int64_t>("num_devices")
+        .Attr<int64_t>("num_sc_per_device")
+        .Attr<bool>("enable_minibatching")
+        .Attr<int64_t>("rows_per_device")
+        .Attr<int64_t>("batch_size"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteHoldCpu, HoldHandler,
+    ffi::Ffi::Bind()
+        .RemainingArgs()  // values, records, device, rows, what else is held
+        .RemainingRets()  // values
+        .Attr<int64_t>("num_devices"));
+
+}  // namespace jte

@@ -1,0 +1,70 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What can be done to a row beside the step of its optimizer, whichever it is.
+
+Options are names in a fixed order, each with one number, f32[]. A rule with
+options is a rule like any other: update_rules.with_options makes it.
+
+Source: docs/reference/primitives.md, "Row options".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# In the order in which they are applied, and named.
+ROW_OPTIONS = ("max_gradient_norm", "l2_weight_decay", "decoupled_weight_decay")
+
+
+def check(row_options: Sequence[str]) -> None:
+  """Raises ValueError unless these are some of ROW_OPTIONS, in their order."""
+  if tuple(row_options) != tuple(o for o in ROW_OPTIONS if o in row_options):
+    raise ValueError(
+        f"row_options must be some of {', '.join(ROW_OPTIONS)}, each at most"
+        f" once and in this order; got {tuple(row_options)}."
+    )
+
+
+def step(
+    inner_step: Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]],
+    row_options: tuple[str, ...],
+    grad: jax.Array,
+    row: jax.Array,
+    slots: tuple[jax.Array, ...],
+    hyper: tuple[jax.Array, ...],
+    **static_params: Any,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+  """`inner_step` with options; `hyper` has their numbers at its end.
+
+  Args:
+    inner_step: the step of an update_rules.UpdateRule.
+    row_options: which options.
+    grad: f32[n, D].
+    row: f32[n, D].
+    slots: those of `inner_step`.
+    hyper: those of `inner_step`, then one number per option.
+    **static_params: those of `inner_step`.
+
+  Returns:
+    The new row and the new slots.
+  """
+  num_inner = len(hyper) - len(row_options)
+  numbers = dict(zip(row_options, hyper[num_inner:], strict=True))
+  if "max_gradient_norm" in numbers:
+    limit = numbers["max_gradient_norm"]
+    norm = jnp.sqrt(jnp.sum(grad * grad, axis=-1, keepdims=True))
+    grad = grad * (limit / jnp.maximum(norm, limit))
+  if "l2_weight_decay" in numbers:
+    grad = grad + numbers["l2_weight_decay"] * row
+  new_row, slots = inner_step(
+      grad, row, slots, hyper[:num_inner], **static_params
+  )
+  if "decoupled_weight_decay" in numbers:
+    new_row = new_row - numbers["decoupled_weight_decay"] * row
+  return new_row, slots

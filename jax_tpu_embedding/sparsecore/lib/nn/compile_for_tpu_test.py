@@ -1,0 +1,142 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The public lookup and update compile for a TPU slice."""
+
+import importlib.util
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
+from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.utils import utils
+
+P = jax.sharding.PartitionSpec
+
+_DEVICES, _SCS, _BATCH = 4, 4, 2048
+
+
+def _feature(name, rows, dim, optimizer):
+  return embedding_spec.FeatureSpec(
+      name=name,
+      table_spec=embedding_spec.TableSpec(
+          name=name,
+          vocabulary_size=rows,
+          embedding_dim=dim,
+          optimizer=optimizer,
+      ),
+      input_shape=(_BATCH, 4),
+      output_shape=(_BATCH, dim),
+  )
+
+
+def _feature_specs():
+  """Two stacks of two tables each, with an optimizer each."""
+  adagrad = embedding_spec.AdagradOptimizerSpec(
+      learning_rate=lambda step: 0.1 / (1 + step)
+  )
+  sgd = embedding_spec.SGDOptimizerSpec(learning_rate=0.1)
+  specs = {
+      "items": _feature("items", 2_000_000, 32, adagrad),
+      "users": _feature("users", 1_000_000, 30, adagrad),
+      "words": _feature("words", 1_500_000, 16, sgd),
+      "tags": _feature("tags", 500_000, 16, sgd),
+  }
+  embedding.auto_stack_tables(specs, _DEVICES, _SCS)
+  return specs
+
+
+def _step_and_arguments(mesh, specs, enable_minibatching):
+  """Lookup, a loss and the update; shapes of inputs, variables and step."""
+  keywords = dict(
+      global_device_count=_DEVICES,
+      num_sc_per_device=_SCS,
+      enable_minibatching=enable_minibatching,
+  )
+
+  def step(inputs, variables, number):
+    activations = embedding.tpu_sparse_dense_matmul(
+        inputs, variables, specs, **keywords
+    )
+    loss, gradients = jax.value_and_grad(
+        lambda x: sum(jnp.mean(jnp.tanh(a) ** 2) for a in x.values())
+    )(activations)
+    variables = embedding.tpu_sparse_dense_matmul_grad(
+        gradients, inputs, variables, specs, step=number, **keywords
+    )
+    return variables, jax.lax.pmean(loss, "x")
+
+  inputs = jax.tree.map(
+      lambda x: x.update(sharding=jax.sharding.NamedSharding(mesh, P("x"))),
+      embedding.eval_preprocess_sparse_dense_matmul_input_shape(
+          specs,
+          _DEVICES,
+          _DEVICES,
+          num_sc_per_device=_SCS,
+          enable_minibatching=enable_minibatching,
+      ),
+  )
+  tables = utils.embedding_table_format(mesh, P("x"))
+  variables = {}
+  for name, stack in embedding.get_stacked_table_specs(specs).items():
+    table = jax.ShapeDtypeStruct(
+        (stack.stack_vocab_size, stack.stack_embedding_dim),
+        jnp.float32,
+        sharding=tables,
+    )
+    num_slots = stack.optimizer.slot_variables_count()
+    variables[name] = embedding.EmbeddingVariables(table, (table,) * num_slots)
+  jitted = jax.jit(
+      jax.shard_map(
+          step,
+          mesh=mesh,
+          in_specs=(P("x"), P("x"), P()),
+          out_specs=(P("x"), P()),
+          check_vma=False,
+      ),
+      donate_argnums=1,
+      out_shardings=(jax.tree.map(lambda x: tables, variables), None),
+  )
+  number = jax.ShapeDtypeStruct((), jnp.int32)
+  return jitted, (inputs, variables, number)
+
+
+@absltest.skipIf(
+    importlib.util.find_spec("libtpu") is None,
+    "libtpu is not installed: pip install 'jax[tpu]'.",
+)
+class CompileForTpuTest(parameterized.TestCase):
+
+  @parameterized.parameters(False, True)
+  def test_training_step_updates_two_stacks_in_place(self, enable_minibatching):
+    specs = _feature_specs()
+    stacks = embedding.get_stacked_table_specs(specs)
+    self.assertLen(stacks, 2)
+    jitted, args = _step_and_arguments(
+        topology.topology_mesh("v5p:2x2x1"), specs, enable_minibatching
+    )
+    smallest = min(
+        stack.stack_vocab_size * stack.stack_embedding_dim * 4 // _DEVICES
+        for stack in stacks.values()
+    )
+    lowered = jitted.lower(*args)
+    report = memory_report.memory_report(
+        lowered.compile(), min_move_bytes=smallest // 4
+    )
+    self.assertIn(report.moves, ((), None), str(report))
+    self.assertLess(report.temporary_bytes, smallest, str(report))
+    variables = jax.tree.leaves(args[1])
+    self.assertLen(variables, 3)  # two tables, and one accumulator
+    self.assertEqual(
+        report.aliased_bytes, sum(x.size * 4 // _DEVICES for x in variables)
+    )
+    for name in stacks:
+      self.assertRegex(lowered.as_text(), f'@"(adagrad|sgd)-{name}"')
+
+
+if __name__ == "__main__":
+  absltest.main()
