@@ -8,10 +8,13 @@ The definitions live in lib.core; this module exists for compatibility.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import einops
 import jax
 from jax.experimental import layout
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
 
 Layout = layout.Layout
 NUM_SC_PER_DEVICE_MAP = hardware.NUM_SC_PER_DEVICE_MAP
@@ -19,25 +22,32 @@ DeviceLike = hardware.DeviceLike
 MeshLike = jax.sharding.Mesh | jax.sharding.AbstractMesh
 num_sparsecores_per_device = hardware.num_sparsecores_per_device
 
-# SparseCores read tables row by row, eight rows to a tile.
-_TABLE_LAYOUT = Layout(major_to_minor=(0, 1), tiling=((8,),))
+# For a table that has rows and columns; how many does not matter.
+_SHAPE = (8, 8)
 
 
 def embedding_table_format(
-    mesh: MeshLike, partition_spec: jax.sharding.PartitionSpec
+    mesh: MeshLike,
+    partition_spec: jax.sharding.PartitionSpec,
+    shape: Sequence[int] = _SHAPE,
 ) -> jax.sharding.Sharding | layout.Format:
   """The sharding of a table on `mesh`, with the SparseCore layout on TPU."""
   return embedding_table_format_with_sharding(
-      jax.sharding.NamedSharding(mesh, partition_spec)
+      jax.sharding.NamedSharding(mesh, partition_spec), shape
   )
 
 
 def embedding_table_format_with_sharding(
-    sharding: jax.sharding.Sharding,
+    sharding: jax.sharding.Sharding, shape: Sequence[int] = _SHAPE
 ) -> jax.sharding.Sharding | layout.Format:
-  """`sharding` where there are no SparseCores, else with their layout."""
+  """`sharding` where there are no SparseCores, else with their layout.
+
+  Args:
+    sharding: of the table or slot.
+    shape: its shape. What has one number per row has a layout of its own.
+  """
   if _has_sparsecore_layout(sharding):
-    return layout.Format(_TABLE_LAYOUT, sharding)
+    return table_format.table_format(sharding, shape)
   return sharding
 
 

@@ -64,6 +64,11 @@ class TableFormatTest(absltest.TestCase):
     self.assertEqual(table_format.layout.tiling, ((8,),))
     self.assertEqual(table_format.layout.major_to_minor, (0, 1))
 
+  def test_slots_of_one_number_per_row_have_no_padding(self):
+    mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    slot_format = utils.embedding_table_format(mesh, P("x", None), (64, 1))
+    self.assertEqual(slot_format.layout.major_to_minor, (1, 0))
+
   def test_the_map_of_chips_is_the_one_that_counts(self):
     self.assertIs(utils.NUM_SC_PER_DEVICE_MAP, hardware.NUM_SC_PER_DEVICE_MAP)
 

@@ -9,8 +9,8 @@ import functools
 
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import local_device
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
 
@@ -27,11 +27,7 @@ def lookup(
   function = functools.partial(
       reference.lookup,
       device_batch_size=device_batch_size,
-      num_sc_per_device=local_device.num_sc_per_device(
-          ctx,
-          num_row_pointers=ctx.avals_in[0].size,
-          enable_minibatching=enable_minibatching,
-      ),
+      num_sc_per_device=_num_sc_per_device(ctx, enable_minibatching),
       quantization_config=quantization_config,
       enable_minibatching=enable_minibatching,
   )
@@ -42,23 +38,26 @@ def update(
     rule: update_rules.UpdateRule,
     ctx: mlir.LoweringRuleContext,
     *operands,
+    row_options: tuple[str, ...] = (),
+    stochastic_rounding: bool = False,
+    rounding_shards: tuple[int, int] | None = None,
     min_value: float | None = None,
     max_value: float | None = None,
     enable_minibatching: bool = False,
     **params,
 ):
-  """Rule of the update with `rule`."""
+  """Rule of the update with `rule`, which is one without options."""
+  rule = update_rules.with_options(
+      rule, row_options, stochastic_rounding=stochastic_rounding
+  )
   function = functools.partial(
       reference.update,
       rule,
-      num_sc_per_device=local_device.num_sc_per_device(
-          ctx,
-          num_row_pointers=ctx.avals_in[0].size,
-          enable_minibatching=enable_minibatching,
-      ),
+      num_sc_per_device=_num_sc_per_device(ctx, enable_minibatching),
       min_value=min_value,
       max_value=max_value,
       enable_minibatching=enable_minibatching,
+      rounding_shards=rounding_shards,
       **{name: params[name] for name in rule.static_params},
   )
 
@@ -74,6 +73,8 @@ def custom_update(
     num_hyperparameters: int,
     custom_computation_fn: custom_update_rule.Computation | None = None,
     stablehlo: str | bytes | None = None,
+    row_options: tuple[str, ...] = (),
+    stochastic_rounding: bool = False,
     **params,
 ):
   """Rule of the update with a computation of the caller."""
@@ -81,11 +82,29 @@ def custom_update(
       custom_update_rule.computation_of(custom_computation_fn, stablehlo),
       num_operands=len(operands),
       num_hyperparameters=num_hyperparameters,
+      row_options=row_options,
+      stochastic_rounding=stochastic_rounding,
   )
-  return update(rule, ctx, *operands, **params)
+  return update(
+      rule,
+      ctx,
+      *operands,
+      row_options=row_options,
+      stochastic_rounding=stochastic_rounding,
+      **params,
+  )
 
 
 def convert_ids(ctx: mlir.LoweringRuleContext, *operands, **params):
   """Rule of the conversion of raw ids, which is local to a device."""
   function = functools.partial(reference_convert_ids.convert_ids, **params)
   return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _num_sc_per_device(
+    ctx: mlir.LoweringRuleContext, enable_minibatching: bool
+) -> int:
+  """S, from the size of the row pointers; exchange.py sees to other devices."""
+  return layout.num_sc_per_device_from_row_pointers(
+      ctx.avals_in[0].size, 1, enable_minibatching
+  )

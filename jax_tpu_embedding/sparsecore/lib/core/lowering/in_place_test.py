@@ -185,18 +185,32 @@ class InPlaceTest(parameterized.TestCase):
   @parameterized.parameters(list(cpu.FUSED_UPDATE_RULES))
   def test_slots_are_updated_in_place(self, name):
     rule = update_rules.UPDATE_RULES[name]
+    hyperparameters = [
+        np.bool_(True) if n in rule.bool_hyperparameters else _LEARNING_RATE
+        for n in rule.hyperparameters
+    ]
+    static_params = dict.fromkeys(rule.static_params, True)
 
     def program(*tables):
-      hyperparameters = [_LEARNING_RATE] * len(rule.hyperparameters)
       return _lookup(tables[0]), update.UPDATE_PRIMITIVES[name].bind(
-          *_COO.operands, *tables, _GRADIENT, *hyperparameters, **_LIMITS
+          *_COO.operands,
+          *tables,
+          _GRADIENT,
+          *hyperparameters,
+          **static_params,
+          **_LIMITS,
       )
 
-    num_tables = 1 + len(rule.slots)
-    table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
-    jitted = jax.jit(program, donate_argnums=tuple(range(num_tables)))
+    shape = (_ROWS, _DIM)
+    tables = [
+        jax.ShapeDtypeStruct(s, jnp.float32)
+        for s in (shape, *(rule.slot_shape(n, shape) for n in rule.slots))
+    ]
+    jitted = jax.jit(program, donate_argnums=tuple(range(len(tables))))
+    num_full_slots = len(rule.slots) - len(rule.row_slots)
     self.assert_in_place(
-        jitted.lower(*[table] * num_tables).compile(), num_tables
+        jitted.lower(*tables).compile(),
+        num_tables=1 + num_full_slots + len(rule.row_slots) / _DIM,
     )
 
   @parameterized.parameters(True, False)

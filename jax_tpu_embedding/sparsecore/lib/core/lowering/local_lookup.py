@@ -55,8 +55,10 @@ def cpu(ctx: mlir.LoweringRuleContext, *operands, device_batch_size: int):
         jnp.pad(gains, padding),
         jnp.int32(1),  # minibatch
         table,
+        num_devices=np.int64(1),
         num_sc_per_device=np.int64(1),
         enable_minibatching=False,
+        quantization=np.array([], np.float64),
     )
 
   return mlir.lower_fun(with_row_pointers, multiple_results=False)(

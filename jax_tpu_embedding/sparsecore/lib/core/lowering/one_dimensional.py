@@ -50,9 +50,7 @@ def with_columns(
     )
     return [
         _reshape(ctx, value, _with_column(aval), aval)
-        for value, aval in zip(
-            mlir.flatten_ir_values(results), ctx.avals_out, strict=True
-        )
+        for value, aval in zip(results, ctx.avals_out, strict=True)
     ]
 
   return wrapped

@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_rows
 
 
 class _Entries(NamedTuple):
@@ -55,7 +54,7 @@ def lookup(
     sample_ids: i32[B].
     gains: f32[B].
     num_minibatches: i32[]; used with `enable_minibatching` only.
-    table: f32[rows, D].
+    table: [rows, D] of one of low_precision.TABLE_DTYPES.
     device_batch_size: samples of the device.
     num_sc_per_device: S; divides rows and samples.
     quantization_config: (min, max, buckets) that rows are rounded to, if any.
@@ -74,9 +73,10 @@ def lookup(
       enable_minibatching=enable_minibatching,
   )
   rows = table.at[entries.row].get(mode="fill", fill_value=jnp.nan)
+  rows = rows.astype(jnp.float32)
   if quantization_config is not None:
     rows = _quantize(rows, *quantization_config)
-  out = jnp.zeros((device_batch_size, table.shape[1]), table.dtype)
+  out = jnp.zeros((device_batch_size, table.shape[1]), jnp.float32)
   terms = entries.gain[:, None] * rows
   return out.at[entries.sample].add(terms, mode="drop")
 
@@ -89,18 +89,25 @@ def update(
     min_value: float | None = None,
     max_value: float | None = None,
     enable_minibatching: bool = False,
+    rounding_shards: tuple[int, int] | None = None,
     **static_params: object,
 ) -> tuple[jax.Array, ...]:
   """Steps `rule` once for each row that has an entry, with the summed gradient.
 
   Args:
-    rule: the optimizer.
-    operands: the COO buffers as in `lookup`, table and slots f32[rows, D],
-      gradient f32[samples, D], hyperparameters f32[].
+    rule: the optimizer, with its options.
+    operands: the COO buffers as in `lookup`, table [rows, D] of one of
+      low_precision.TABLE_DTYPES, slots f32[rows, D] (row_slots: f32[rows, 1]),
+      gradient f32[samples, D], hyperparameters f32[], and the rounding_seed
+      u32[] if the rule takes one. Table, slots and gradient of one column may
+      have one dimension.
     num_sc_per_device: S; divides rows and samples.
     min_value: lower bound of the new rows of the table, if any.
     max_value: upper bound, if any.
     enable_minibatching: which layout the buffers have.
+    rounding_shards: the shards of a table that was cut into several of which
+      this is one, and those of this one. The rounding_seed then is u32[2]: the
+      seed, and the number of the first of these shards.
     **static_params: those of the rule.
 
   Returns:
@@ -109,33 +116,33 @@ def update(
   Source: docs/reference/primitives.md, "Update".
   """
   num_rows = operands.table.shape[0]
+  batch_size = operands.gradient.shape[0]
   entries = _read_entries(
       operands.coo,
       num_table_rows=num_rows,
-      batch_size=operands.gradient.shape[0],
+      batch_size=batch_size,
       num_sc_per_device=num_sc_per_device,
       enable_minibatching=enable_minibatching,
   )
-  rows, grads = _sum_per_row(entries, operands.gradient, num_rows)
-
-  def touched(values):
-    return values.at[rows].get(mode="clip")
-
-  def write(values, new):
-    # The surplus of `rows` is beyond the table, hence dropped.
-    return values.at[rows].set(new, mode="drop", indices_are_sorted=True)
-
-  new_rows, new_slots = rule.step(
+  gradient = operands.gradient.reshape(batch_size, -1)
+  rows, grads = _sum_per_row(entries, gradient, num_rows)
+  first_shard = 0
+  if rounding_shards is None:  # this is the whole table
+    rounding_shards = (num_sc_per_device, num_sc_per_device)
+  else:
+    seed, first_shard = operands.rounding_seed
+    operands = operands._replace(rounding_seed=seed)
+  num_shards, num_local_shards = rounding_shards
+  shard, local_row = jnp.divmod(rows, num_rows // num_local_shards)
+  return reference_rows.step_rows(
+      rule,
+      operands,
+      rows,
       grads,
-      touched(operands.table),
-      tuple(map(touched, operands.slots)),
-      operands.hyperparameters,
+      row_ids=local_row * num_shards + first_shard + shard,
+      min_value=min_value,
+      max_value=max_value,
       **static_params,
-  )
-  new_rows = utils.maybe_clip_params(new_rows, min_value, max_value)
-  return (
-      write(operands.table, new_rows),
-      *map(write, operands.slots, new_slots),
   )
 
 
@@ -151,12 +158,13 @@ def _read_entries(
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
   rows_per_shard = num_table_rows // num_sc_per_device
   batch_size_per_sc = batch_size // num_sc_per_device
-  is_entry, source, target = _read_partitions(
+  is_entry, _, source, target = partitions.read_partitions(
       row_pointers,
-      num_minibatches if enable_minibatching else 1,
+      num_minibatches,
       num_cells=embedding_ids.shape[0],
-      num_scs=num_sc_per_device,
-      num_regions=1 if enable_minibatching else num_sc_per_device,
+      num_sources=num_sc_per_device,
+      num_targets=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
   )
   has_sample = is_entry & (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
   has_row = has_sample & (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
@@ -170,43 +178,6 @@ def _read_entries(
       gain=jnp.asarray(gains),
       source=source,
   )
-
-
-def _read_partitions(
-    row_pointers: jax.Array,
-    num_minibatches: jax.Array | int,
-    *,
-    num_cells: int,
-    num_scs: int,
-    num_regions: int,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """For each cell: is it an entry, its source and its target SparseCore.
-
-  Partitions follow each other in a region, ordered by source, minibatch and
-  target, each from the end of the one before, rounded up.
-
-  Source: docs/reference/buffer_format.md, "Layout" and "Minibatches".
-  """
-  block = layout.row_pointers_per_block(num_scs)
-  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_scs]
-  ends = ends.reshape(num_regions, -1)
-  # With minibatching only the blocks of minibatches that exist are written.
-  region_size = num_cells // num_regions
-  num_used = num_scs * num_scs * num_minibatches // num_regions
-  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
-  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
-  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
-  # From here on positions count from the first cell of the device.
-  origin = jnp.arange(num_regions, dtype=jnp.int32)[:, None] * region_size
-  starts, ends = ((x + origin).reshape(-1) for x in (starts, ends))
-
-  # A cell is in the last partition that starts at or before it.
-  cells = jnp.arange(num_cells, dtype=jnp.int32)
-  partition = jnp.searchsorted(starts, cells, side="right") - 1
-  partition = partition.astype(jnp.int32)
-  source = partition // (num_scs * num_minibatches)
-  is_entry = (cells < ends[partition]) & (source < num_scs)
-  return is_entry, source, partition % num_scs
 
 
 def _sum_per_row(

@@ -84,7 +84,9 @@ def _num_sc_per_device(
 ) -> int:
   """The number given, or that of the devices that are compiled for."""
   mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-  device = getattr(mesh, "abstract_device", None)
-  if num_sc_per_device is None and device is not None:
-    return hardware.num_sparsecores_per_device(device)
+  if num_sc_per_device is None and mesh is not None:
+    # Not the process's own devices when a program is compiled for others.
+    return hardware.num_sparsecores_per_device(
+        mesh.abstract_mesh.abstract_device
+    )
   return hardware.resolve_num_sc_per_device(num_sc_per_device)

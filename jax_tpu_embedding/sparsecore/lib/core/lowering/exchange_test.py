@@ -1,0 +1,238 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The same buffers on one device and on several: the same bits."""
+
+import dataclasses
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax.extend import core
+from jax.interpreters import mlir
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
+from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import exchange
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+_NUM_SCS, _BATCH_PER_SC, _ROWS_PER_SHARD, _DIM = 8, 6, 24, 16
+_AXIS = jax.sharding.PartitionSpec("x")
+_ALL = jax.sharding.PartitionSpec()
+
+
+def _coo(num_minibatches=None):
+  return random_coo.random_coo(
+      num_sc_per_device=_NUM_SCS,
+      rows_per_shard=_ROWS_PER_SHARD,
+      batch_size_per_sc=_BATCH_PER_SC,
+      ids_per_sample=4,
+      num_minibatches=num_minibatches,
+  )
+
+
+_TABLE = np.float32(
+    np.random.default_rng(1).normal(size=(_NUM_SCS * _ROWS_PER_SHARD, _DIM))
+)
+
+
+def _mesh(num_devices):
+  return jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
+
+
+def _define(name, rule):
+  primitive = core.Primitive(name)
+  primitive.def_abstract_eval(
+      lambda *operands, device_batch_size, **params: jax.core.ShapedArray(
+          (device_batch_size, _DIM), jnp.float32
+      )
+  )
+  mlir.register_lowering(primitive, rule)
+  return primitive
+
+
+# In the memory that the devices share; by messages, as between processes; and
+# what a platform without its own rules does.
+_LOOKUPS = {
+    "shared_memory": lookup.lookup_p,
+    "messages": _define("messages", exchange.lookup(cpu.lookup)),
+    "reference": _define("reference", exchange.lookup(any_platform.lookup)),
+}
+
+
+def _lookup(
+    primitive,
+    coo,
+    num_devices,
+    table=_TABLE,
+    max_unique_ids_per_partition=_ROWS_PER_SHARD,
+    check_vma=False,
+    **params,
+):
+  """Activations of all samples."""
+
+  def run(*operands):
+    return primitive.bind(
+        *operands,
+        device_batch_size=_NUM_SCS * _BATCH_PER_SC // num_devices,
+        max_ids_per_partition=_BATCH_PER_SC * 4,
+        max_unique_ids_per_partition=max_unique_ids_per_partition,
+        **params,
+    )
+
+  buffers = device_buffers.spread(coo, _NUM_SCS, num_devices)
+  if num_devices > 1:
+    run = jax.shard_map(
+        run,
+        mesh=_mesh(num_devices),
+        in_specs=(*[_AXIS] * len(buffers), _ALL, _AXIS),
+        out_specs=_AXIS,
+        check_vma=check_vma,
+    )
+  return np.asarray(jax.jit(run)(*buffers, coo.num_minibatches, table))
+
+
+class LookupTest(parameterized.TestCase):
+
+  @parameterized.product(
+      num_devices=[2, 4, 8],
+      num_minibatches=[None, 3],
+      lookup_name=list(_LOOKUPS),
+  )
+  def test_same_bits_as_on_one_device(
+      self, num_devices, num_minibatches, lookup_name
+  ):
+    coo = _coo(num_minibatches)
+    quantization_config = (-1.0, 1.0, 9) if num_devices == 8 else None
+    run = functools.partial(
+        _lookup,
+        _LOOKUPS[lookup_name],
+        coo,
+        quantization_config=quantization_config,
+        enable_minibatching=num_minibatches is not None,
+    )
+    activations = run(num_devices)
+    np.testing.assert_array_equal(activations, run(1))
+    if quantization_config is None:
+      np.testing.assert_allclose(
+          activations, coo.weights @ _TABLE, rtol=1e-5, atol=1e-5
+      )
+
+  @parameterized.parameters(list(_LOOKUPS))
+  def test_with_the_types_of_what_varies(self, lookup_name):
+    run = functools.partial(_lookup, _LOOKUPS[lookup_name], _coo())
+    np.testing.assert_array_equal(run(4, check_vma=True), run(1))
+
+  def test_table_without_columns(self):
+    coo = _coo()
+    run = functools.partial(_lookup, lookup.lookup_p, coo, table=_TABLE[:, 0])
+    np.testing.assert_array_equal(run(4), run(1))
+
+  def test_more_rows_than_the_limit_are_nan(self):
+    # At most 8 * 8 * 1 rows of an owner fit; the buffers have more.
+    activations = _lookup(
+        _LOOKUPS["messages"], _coo(), 2, max_unique_ids_per_partition=1
+    )
+    self.assertTrue(np.all(np.isnan(activations)))
+
+
+class CorruptBuffersTest(parameterized.TestCase):
+
+  def test_all_devices_raise_and_none_waits_for_the_others(self):
+    # One that raised alone would leave the others in a collective, and XLA ends
+    # a process in which that takes too long.
+    coo = _coo()
+    ids = coo.embedding_ids.copy()
+    region = ids.size // _NUM_SCS
+    ids[region * 2] = 1000  # of the third device
+    run = functools.partial(_lookup, lookup.lookup_p, num_devices=8)
+    with self.assertRaisesRegex(
+        (ValueError, RuntimeError),
+        r"Device 2 of the axis: embedding_ids\[0\] is 1000, expected 0 to 23",
+    ):
+      run(dataclasses.replace(coo, embedding_ids=ids))
+    run(coo)  # as if nothing had happened
+
+
+_Setting = update_programs.Setting
+_SETTINGS = {
+    "plain": _Setting(num_sc=8),
+    "minibatched": _Setting(num_sc=8, num_minibatches=3, min_value=-0.5),
+    "options": _Setting(
+        num_sc=8, row_options=row_options.ROW_OPTIONS, max_value=0.25
+    ),
+    "one_dimension": _Setting(num_sc=8, dim=None),
+    "stochastic_rounding": _Setting(
+        num_sc=8,
+        dtype="bfloat16",
+        stochastic_rounding=True,
+        num_minibatches=2,
+    ),
+}
+_CASES = update_cases.CASES
+_FEW_CASES = ["sgd", "adam", "rowwise_adagrad"]
+
+
+def _update(implementation, case, setting, num_devices):
+  """Table and slots, and the update that was given."""
+  given = update_programs.random_update(case, setting)
+  operands = given.operands
+  buffers = device_buffers.spread(given.coo, setting.num_sc, num_devices)
+  operands = operands._replace(coo=(*buffers, given.coo.num_minibatches))
+  run = update_programs.IMPLEMENTATIONS[implementation](
+      case.rule, case.static_params, setting
+  )
+  if num_devices > 1:
+    specs = jax.tree.map(lambda x: _AXIS if np.ndim(x) else _ALL, operands)
+    run = jax.shard_map(
+        run,
+        mesh=_mesh(num_devices),
+        in_specs=(specs,),
+        out_specs=_AXIS,
+        check_vma=False,
+    )
+  return given, tuple(map(np.asarray, jax.jit(run)(operands)))
+
+
+class UpdateTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      *[(name, "plain", 4) for name in _CASES],
+      *[
+          (name, setting, num_devices)
+          for name in _FEW_CASES
+          for setting in _SETTINGS
+          for num_devices in (2, 8)
+      ],
+  )
+  def test_same_bits_as_on_one_device(self, name, setting_name, num_devices):
+    case, setting = _CASES[name], _SETTINGS[setting_name]
+    given, several = _update("cpu", case, setting, num_devices)
+    _, one = _update("cpu", case, setting, 1)
+    for actual, expected in zip(several, one, strict=True):
+      np.testing.assert_array_equal(actual, expected)
+    update_programs.assert_rows_are_stepped_once(case, setting, given, several)
+
+  @parameterized.product(setting_name=list(_SETTINGS), num_devices=[2, 8])
+  def test_custom_rules_have_the_bits_of_one_device(
+      self, setting_name, num_devices
+  ):
+    # By messages and the plain rules, as there are no others for them.
+    case, setting = _CASES["adam"], _SETTINGS[setting_name]
+    _, several = _update("custom", case, setting, num_devices)
+    _, one = _update("custom", case, setting, 1)
+    for actual, expected in zip(several, one, strict=True):
+      np.testing.assert_array_equal(actual, expected)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,136 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Meshes of several axes: which ones work, and what the others are told."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+_P = jax.sharding.PartitionSpec
+_NUM_SCS = 4
+_BATCH = _NUM_SCS * 8
+_LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=64)
+_COO = random_coo.random_coo(
+    num_sc_per_device=_NUM_SCS,
+    rows_per_shard=16,
+    batch_size_per_sc=8,
+    ids_per_sample=3,
+)
+_TABLE = np.float32(np.random.default_rng(0).normal(size=(_NUM_SCS * 16, 4)))
+# Four devices have the table, twice.
+_MESH = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("d", "x"))
+
+
+def _step(num_devices):
+  """The lookup and then an update, with the activations as gradient."""
+
+  def step(*operands):
+    activations = lookup.lookup_p.bind(
+        *operands, device_batch_size=_BATCH // num_devices, **_LIMITS
+    )
+    return activations, update.UPDATE_PRIMITIVES["sgd"].bind(
+        *operands, activations, np.float32(0.1), **_LIMITS
+    )
+
+  return step
+
+
+def _over_devices(spec=_P("x"), mesh=_MESH, **kwargs):
+  specs = (*[spec] * 4, _P(), spec)
+  return jax.jit(
+      jax.shard_map(
+          _step(4),
+          mesh=mesh,
+          in_specs=specs,
+          out_specs=spec,
+          **kwargs,
+      )
+  )(*_COO.operands, _TABLE)
+
+
+class MeshAxisTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("seen_by_what_varies", _MESH, dict()),
+      ("named", _MESH, dict(axis_names={"x"}, check_vma=False)),
+      (
+          "others_of_one_device",
+          jax.sharding.Mesh(
+              np.array(jax.devices()[:4]).reshape(1, 4, 1), ("d", "x", "m")
+          ),
+          dict(check_vma=False),
+      ),
+  )
+  def test_one_axis_of_several_splits_the_table(self, mesh, kwargs):
+    expected = jax.jit(_step(1))(*_COO.operands, _TABLE)
+    actual = _over_devices(mesh=mesh, **kwargs)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+  @parameterized.named_parameters(
+      ("any_of_two", _P("x"), dict(check_vma=False)),
+      ("both", _P(("d", "x")), dict()),
+  )
+  def test_axes_that_may_split_the_table_raise_with_their_names(
+      self, spec, kwargs
+  ):
+    with self.assertRaisesRegex(
+        NotImplementedError,
+        r"any of the mesh axes \['d', 'x'\], with sizes \[2, 4\].*axis_names",
+    ):
+      _over_devices(spec, **kwargs)
+
+  def test_gradient_of_a_sum_over_devices_is_that_of_one_device(self):
+    # With check_vma, which knows from the types what differs between devices.
+    def gradient(num_devices):
+      def loss(activations):
+        total = (activations**2).sum()
+        return jax.lax.psum(total, "x") if num_devices > 1 else total
+
+      def run(*operands):
+        activations = lookup.lookup_p.bind(
+            *operands, device_batch_size=_BATCH // num_devices, **_LIMITS
+        )
+        return jax.grad(loss)(activations)
+
+      if num_devices > 1:
+        run = jax.shard_map(
+            run,
+            mesh=_MESH,
+            in_specs=(*[_P("x")] * 4, _P(), _P("x")),
+            out_specs=_P("x"),
+        )
+      return jax.jit(run)(*_COO.operands, _TABLE)
+
+    np.testing.assert_array_equal(gradient(4), gradient(1))
+
+  def test_table_is_carried_through_a_loop(self):
+    def steps(*operands):
+      *coo, table = operands
+
+      def body(table, _):
+        return _step(4)(*coo, table)[1], None
+
+      return jax.lax.scan(body, table, length=2)[0]
+
+    table = jax.jit(
+        jax.shard_map(
+            steps,
+            mesh=_MESH,
+            in_specs=(*[_P("x")] * 4, _P(), _P("x")),
+            out_specs=_P("x"),
+        )
+    )(*_COO.operands, _TABLE)
+    one = jax.jit(_step(1))
+    expected = one(*_COO.operands, one(*_COO.operands, _TABLE)[1])[1]
+    np.testing.assert_array_equal(table, expected)
+
+
+if __name__ == "__main__":
+  absltest.main()

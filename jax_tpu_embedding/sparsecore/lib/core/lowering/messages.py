@@ -1,0 +1,210 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What devices say to each other about rows, in plain jnp.
+
+A device asks each owner for rows by their numbers in the owner's table. Numbers
+and rows travel in blocks of one fixed capacity per pair of devices; -1 is no
+row. What a device fetches has the place, or slot, of its number, so the answer
+to a request is a table, and the device's entries are entries of one SparseCore
+in that table: the rules for one device do the rest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
+
+_NO_ROW = -1
+
+
+class Packed(NamedTuple):
+  """A device's COO buffers, cut into numbers to send and entries to keep."""
+
+  requests: jax.Array  # i32[G, C]: rows of each owner's table, or -1
+  # Entries of one SparseCore, in the order of the buffers.
+  row_pointers: jax.Array  # i32[8]
+  slots: jax.Array  # i32[B]: owner * C + place in the request
+  samples: jax.Array  # i32[B], in the device's batch
+  gains: jax.Array  # f32[B]
+
+
+def capacity(
+    topology: layout.Topology,
+    *,
+    num_cells: int,
+    rows_per_device: int,
+    max_unique_ids_per_partition: int,
+    enable_minibatching: bool,
+) -> int:
+  """C: the most rows that one device can ask of another.
+
+  Each SparseCore asks for a row once. The converter keeps the distinct rows of
+  a partition within the limit, in every minibatch.
+
+  Args:
+    topology: devices along the axis and SparseCores.
+    num_cells: B.
+    rows_per_device: of the table.
+    max_unique_ids_per_partition: limit of the stack.
+    enable_minibatching: which layout the buffers have.
+  """
+  num_scs = topology.num_sc_per_device
+  num_minibatches = constants.MAX_MINIBATCHES if enable_minibatching else 1
+  return min(
+      num_cells,
+      num_scs * rows_per_device,
+      num_scs**2 * num_minibatches * max_unique_ids_per_partition,
+  )
+
+
+def pack(
+    coo: tuple[jax.Array, ...],
+    topology: layout.Topology,
+    *,
+    block_size: int,
+    rows_per_device: int,
+    batch_size: int,
+    enable_minibatching: bool,
+) -> Packed:
+  """What to ask of every device, and the entries in terms of the answers.
+
+  Every SparseCore asks for each of its rows once. If the rows of one owner
+  exceed `block_size`, which the limits rule out, all gains are NaN.
+
+  Args:
+    coo: row pointers, embedding ids, sample ids, gains, minibatch count.
+    topology: devices along the axis and SparseCores.
+    block_size: C.
+    rows_per_device: of the table.
+    batch_size: samples of the device.
+    enable_minibatching: which layout the buffers have.
+  """
+  row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
+  num_scs, num_sources = topology.num_scs, topology.num_sc_per_device
+  num_devices = topology.global_device_count
+  rows_per_shard = rows_per_device // num_sources
+  batch_size_per_sc = batch_size // num_sources
+  num_cells = embedding_ids.shape[0]
+  is_entry, partition, source, target = partitions.read_partitions(
+      row_pointers,
+      num_minibatches,
+      num_cells=num_cells,
+      num_sources=num_sources,
+      num_targets=num_scs,
+      enable_minibatching=enable_minibatching,
+  )
+  has_sample = (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
+  has_row = (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
+  row = jnp.where(
+      has_row, embedding_ids + target % num_sources * rows_per_shard, _NO_ROW
+  )
+  # Equal ids are neighbours in a partition.
+  is_first = is_entry & (
+      jnp.ones(num_cells, bool)
+      .at[1:]
+      .set(
+          (embedding_ids[1:] != embedding_ids[:-1])
+          | (partition[1:] != partition[:-1])
+      )
+  )
+  place, most_rows = _place_by_owner(
+      is_first,
+      # Partitions are ordered by source, minibatch and target.
+      partition // num_sources,
+      num_groups=row_pointers.size // num_sources,
+      num_devices=num_devices,
+  )
+  slot = target // num_sources * block_size + place
+  no_slot = num_devices * block_size
+  requests = (
+      jnp.full(no_slot, _NO_ROW)
+      .at[jnp.where(is_first & (place < block_size), slot, no_slot)]
+      .set(row, mode="drop")
+  )
+  return Packed(
+      requests.reshape(num_devices, block_size),
+      *_one_partition(
+          is_entry & has_sample,
+          jnp.minimum(slot, no_slot - 1),
+          sample_ids + source * batch_size_per_sc,
+          jnp.where(most_rows > block_size, jnp.nan, gains),
+      ),
+  )
+
+
+def _place_by_owner(
+    is_first: jax.Array,
+    group: jax.Array,
+    *,
+    num_groups: int,
+    num_devices: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Counts rows per owner, in the order of the buffers.
+
+  Args:
+    is_first: bool[B], whether a cell is the first of its row.
+    group: i32[B], ascending; that modulo `num_devices` is the owner.
+    num_groups: an upper bound of them.
+    num_devices: G.
+
+  Returns:
+    i32[B], the number of rows with the same owner before that of the cell; and
+    i32[], the most rows that one owner has.
+  """
+  num_groups = layout.round_up(num_groups, num_devices)
+  counts = jax.ops.segment_sum(
+      is_first.astype(jnp.int32),
+      group,
+      num_segments=num_groups,
+      indices_are_sorted=True,
+  )
+  before_group = jnp.cumsum(counts) - counts
+  by_owner = counts.reshape(-1, num_devices)
+  up_to_group = jnp.cumsum(by_owner, axis=0)
+  of_owner_before_group = (up_to_group - by_owner).reshape(-1)
+  place = jnp.cumsum(is_first, dtype=jnp.int32) - 1
+  place += (of_owner_before_group - before_group)[group]
+  return place, jnp.max(up_to_group)
+
+
+def read_rows(table: jax.Array, wanted: jax.Array) -> jax.Array:
+  """Answers requests i32[G, C] with rows [G, C, D]; NaN for no row."""
+  rows = jnp.where(wanted == _NO_ROW, table.shape[0], wanted)
+  return table.at[rows].get(mode="fill", fill_value=jnp.nan)
+
+
+def entries_of(wanted: jax.Array) -> tuple[jax.Array, ...]:
+  """Received numbers i32[G, C] as entries of one SparseCore.
+
+  Returns:
+    Row pointers i32[8], rows i32[G * C], samples i32[G * C] and gains
+    f32[G * C], such that sample i is block and place of a number, and gains are
+    1. So the rows that arrive in the same blocks are their gradients.
+  """
+  rows = wanted.reshape(-1)
+  return _one_partition(
+      rows != _NO_ROW,
+      rows,
+      jnp.arange(rows.size, dtype=jnp.int32),
+      jnp.ones(rows.size, jnp.float32),
+  )
+
+
+def _one_partition(
+    is_kept: jax.Array, *values: jax.Array
+) -> tuple[jax.Array, ...]:
+  """Row pointers i32[8] of one partition, and in it the values that are kept."""
+  size = layout.round_up(is_kept.size, constants.ALIGNMENT)
+  place = jnp.cumsum(is_kept, dtype=jnp.int32) - 1
+  place = jnp.where(is_kept, place, size)
+  count = jnp.sum(is_kept, dtype=jnp.int32)
+  return (
+      jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, count),
+      *(jnp.zeros(size, x.dtype).at[place].set(x, mode="drop") for x in values),
+  )

@@ -1,0 +1,76 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which cells of a device's COO buffers are entries, in plain jnp.
+
+Source: docs/reference/buffer_format.md, "Layout" and "Minibatches".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import layout
+
+
+class Cells(NamedTuple):
+  """One element for each cell of the buffers."""
+
+  is_entry: jax.Array  # bool[B]
+  partition: jax.Array  # i32[B], ascending; of no use where it is no entry
+  source: jax.Array  # i32[B], the SparseCore that owns the sample
+  target: jax.Array  # i32[B], the SparseCore that owns the row
+
+
+def read_partitions(
+    row_pointers: jax.Array,
+    num_minibatches: jax.Array | int,
+    *,
+    num_cells: int,
+    num_sources: int,
+    num_targets: int,
+    enable_minibatching: bool,
+) -> Cells:
+  """For each cell: is it an entry, and of which partition.
+
+  Partitions follow each other in a region, ordered by source, minibatch and
+  target, each from the end of the one before, rounded up. A source has a region
+  of its own, unless there are minibatches.
+
+  Args:
+    row_pointers: i32[R].
+    num_minibatches: i32[]; used with `enable_minibatching` only.
+    num_cells: B.
+    num_sources: SparseCores of the device.
+    num_targets: SparseCores of all devices.
+    enable_minibatching: which layout the buffers have.
+  """
+  num_regions = 1 if enable_minibatching else num_sources
+  num_minibatches = num_minibatches if enable_minibatching else 1
+  block = layout.row_pointers_per_block(num_targets)
+  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_targets]
+  ends = ends.reshape(num_regions, -1)
+  # With minibatching only the blocks of minibatches that exist are written.
+  region_size = num_cells // num_regions
+  num_used = num_sources * num_targets * num_minibatches // num_regions
+  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
+  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
+  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
+  # From here on positions count from the first cell of the device.
+  origin = jnp.arange(num_regions, dtype=jnp.int32)[:, None] * region_size
+  starts, ends = ((x + origin).reshape(-1) for x in (starts, ends))
+
+  # A cell is in the last partition that starts at or before it.
+  cells = jnp.arange(num_cells, dtype=jnp.int32)
+  partition = jnp.searchsorted(starts, cells, side="right") - 1
+  partition = partition.astype(jnp.int32)
+  source = partition // (num_targets * num_minibatches)
+  return Cells(
+      is_entry=(cells < ends[partition]) & (source < num_sources),
+      partition=partition,
+      source=source,
+      target=partition % num_targets,
+  )

@@ -1,0 +1,46 @@
+module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<32xi32>, %arg1: tensor<256xi32>, %arg2: tensor<256xi32>, %arg3: tensor<256xf32>, %arg4: tensor<i32>, %arg5: tensor<64x16xf32>, %arg6: tensor<64x16xf32>, %arg7: tensor<64x16xf32>, %arg8: tensor<32x16xf32>, %arg9: tensor<f32>, %arg10: tensor<f32>, %arg11: tensor<f32>, %arg12: tensor<f32>, %arg13: tensor<f32>, %arg14: tensor<i1>) -> (tensor<64x16xf32> {jax.result_info = "result[0]"}, tensor<64x16xf32> {jax.result_info = "result[1]"}, tensor<64x16xf32> {jax.result_info = "result[2]"}) {
+    %0 = stablehlo.convert %arg14 : (tensor<i1>) -> tensor<f32>
+    %1 = stablehlo.custom_call @SparseDenseMatmulGradOpWithOptimizerUpdate(%arg0, %arg1, %arg2, %arg3, %arg8, %arg5, %arg6, %arg7, %arg9, %arg10, %arg11, %arg12, %arg13, %0) {backend_config = "{\22sparse_dense_matmul_config\22: {\22max_ids_per_partition\22: 16, \22max_unique_ids_per_partition\22: 8, \22pad_value\22: 2147483647, \22sharding_strategy\22: 1, \22num_slot_variables\22: 2, \22num_hyperparameters\22: 6}, \22device_type\22: \22DEVICE_TYPE_SPARSECORE\22}", called_computations = [@adagrad_momentum_optimizer_update]} : (tensor<32xi32>, tensor<256xi32>, tensor<256xi32>, tensor<256xf32>, tensor<32x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>) -> tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>
+    %2 = stablehlo.get_tuple_element %1[0] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %3 = stablehlo.get_tuple_element %1[1] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %4 = stablehlo.get_tuple_element %1[2] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    return %2, %3, %4 : tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>
+  }
+  func.func private @adagrad_momentum_optimizer_update(%arg0: tensor<1x16xf32>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>, %arg3: tensor<1x16xf32>, %arg4: tensor<1x16xf32>, %arg5: tensor<1x16xf32>, %arg6: tensor<1x16xf32>, %arg7: tensor<1x16xf32>, %arg8: tensor<1x16xf32>, %arg9: tensor<1x16xf32>) -> tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>> {
+    %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %0 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %1 = stablehlo.compare NE, %arg9, %0, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %2 = stablehlo.multiply %arg0, %arg0 : tensor<1x16xf32>
+    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %3 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %4 = stablehlo.compare EQ, %arg6, %3, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %5 = stablehlo.add %arg2, %2 : tensor<1x16xf32>
+    %6 = stablehlo.multiply %arg6, %arg2 : tensor<1x16xf32>
+    %cst_1 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %7 = stablehlo.broadcast_in_dim %cst_1, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %8 = stablehlo.subtract %7, %arg6 : tensor<1x16xf32>
+    %9 = stablehlo.multiply %8, %2 : tensor<1x16xf32>
+    %10 = stablehlo.add %6, %9 : tensor<1x16xf32>
+    %11 = call @_where(%4, %5, %10) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %12 = stablehlo.add %11, %arg7 : tensor<1x16xf32>
+    %cst_2 = stablehlo.constant dense<-1.000000e+00> : tensor<f32>
+    %13 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %14 = stablehlo.divide %13, %arg8 : tensor<1x16xf32>
+    %15 = stablehlo.power %12, %14 : tensor<1x16xf32>
+    %16 = stablehlo.multiply %15, %arg0 : tensor<1x16xf32>
+    %17 = stablehlo.multiply %arg5, %arg3 : tensor<1x16xf32>
+    %18 = stablehlo.add %17, %16 : tensor<1x16xf32>
+    %19 = stablehlo.multiply %arg5, %18 : tensor<1x16xf32>
+    %20 = stablehlo.add %19, %16 : tensor<1x16xf32>
+    %21 = call @_where(%1, %20, %18) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %22 = stablehlo.multiply %arg4, %21 : tensor<1x16xf32>
+    %23 = stablehlo.subtract %arg1, %22 : tensor<1x16xf32>
+    %24 = stablehlo.tuple %23, %11, %18 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    return %24 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+  }
+  func.func private @_where(%arg0: tensor<1x16xi1>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>) -> tensor<1x16xf32> {
+    %0 = stablehlo.select %arg0, %arg1, %arg2 : tensor<1x16xi1>, tensor<1x16xf32>
+    return %0 : tensor<1x16xf32>
+  }
+}

@@ -1,0 +1,31 @@
+module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<32xi32>, %arg1: tensor<256xi32>, %arg2: tensor<256xi32>, %arg3: tensor<256xf32>, %arg4: tensor<i32>, %arg5: tensor<64x16xf32>, %arg6: tensor<64x16xf32>, %arg7: tensor<64x16xf32>, %arg8: tensor<32x16xf32>, %arg9: tensor<f32>, %arg10: tensor<f32>, %arg11: tensor<f32>, %arg12: tensor<f32>) -> (tensor<64x16xf32> {jax.result_info = "result[0]"}, tensor<64x16xf32> {jax.result_info = "result[1]"}, tensor<64x16xf32> {jax.result_info = "result[2]"}) {
+    %0 = stablehlo.custom_call @SparseDenseMatmulGradOpWithOptimizerUpdate(%arg0, %arg1, %arg2, %arg3, %arg8, %arg5, %arg6, %arg7, %arg9, %arg10, %arg11, %arg12) {backend_config = "{\22sparse_dense_matmul_config\22: {\22max_ids_per_partition\22: 16, \22max_unique_ids_per_partition\22: 8, \22pad_value\22: 2147483647, \22sharding_strategy\22: 1, \22num_slot_variables\22: 2, \22num_hyperparameters\22: 4}, \22device_type\22: \22DEVICE_TYPE_SPARSECORE\22}", called_computations = [@adam_optimizer_update]} : (tensor<32xi32>, tensor<256xi32>, tensor<256xi32>, tensor<256xf32>, tensor<32x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>) -> tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>
+    %1 = stablehlo.get_tuple_element %0[0] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %2 = stablehlo.get_tuple_element %0[1] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %3 = stablehlo.get_tuple_element %0[2] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    return %1, %2, %3 : tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>
+  }
+  func.func private @adam_optimizer_update(%arg0: tensor<1x16xf32>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>, %arg3: tensor<1x16xf32>, %arg4: tensor<1x16xf32>, %arg5: tensor<1x16xf32>, %arg6: tensor<1x16xf32>, %arg7: tensor<1x16xf32>) -> tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>> {
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %0 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %1 = stablehlo.subtract %0, %arg5 : tensor<1x16xf32>
+    %2 = stablehlo.subtract %arg0, %arg2 : tensor<1x16xf32>
+    %3 = stablehlo.multiply %1, %2 : tensor<1x16xf32>
+    %4 = stablehlo.add %arg2, %3 : tensor<1x16xf32>
+    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %5 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %6 = stablehlo.subtract %5, %arg6 : tensor<1x16xf32>
+    %7 = stablehlo.multiply %arg0, %arg0 : tensor<1x16xf32>
+    %8 = stablehlo.subtract %7, %arg3 : tensor<1x16xf32>
+    %9 = stablehlo.multiply %6, %8 : tensor<1x16xf32>
+    %10 = stablehlo.add %arg3, %9 : tensor<1x16xf32>
+    %11 = stablehlo.multiply %arg4, %4 : tensor<1x16xf32>
+    %12 = stablehlo.sqrt %10 : tensor<1x16xf32>
+    %13 = stablehlo.add %12, %arg7 : tensor<1x16xf32>
+    %14 = stablehlo.divide %11, %13 : tensor<1x16xf32>
+    %15 = stablehlo.subtract %arg1, %14 : tensor<1x16xf32>
+    %16 = stablehlo.tuple %15, %4, %10 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    return %16 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+  }
+}

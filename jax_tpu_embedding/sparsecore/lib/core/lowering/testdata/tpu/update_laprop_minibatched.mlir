@@ -1,0 +1,35 @@
+module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<2048xi32>, %arg1: tensor<256xi32>, %arg2: tensor<256xi32>, %arg3: tensor<256xf32>, %arg4: tensor<i32>, %arg5: tensor<64x16xf32>, %arg6: tensor<64x16xf32>, %arg7: tensor<64x16xf32>, %arg8: tensor<32x16xf32>, %arg9: tensor<f32>, %arg10: tensor<f32>, %arg11: tensor<f32>, %arg12: tensor<f32>) -> (tensor<64x16xf32> {jax.result_info = "result[0]"}, tensor<64x16xf32> {jax.result_info = "result[1]"}, tensor<64x16xf32> {jax.result_info = "result[2]"}) {
+    %0 = stablehlo.custom_call @SparseDenseMatmulGradOptimizerUpdateWithMinibatchingOp(%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %arg8, %arg9, %arg10, %arg11, %arg12) {backend_config = "{\22sparse_dense_matmul_config\22: {\22max_ids_per_partition\22: 16, \22max_unique_ids_per_partition\22: 8, \22pad_value\22: 2147483647, \22sharding_strategy\22: 1, \22num_slot_variables\22: 2, \22num_hyperparameters\22: 4}, \22device_type\22: \22DEVICE_TYPE_SPARSECORE\22}", called_computations = [@laprop_optimizer_update]} : (tensor<2048xi32>, tensor<256xi32>, tensor<256xi32>, tensor<256xf32>, tensor<i32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<32x16xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>) -> tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>
+    %1 = stablehlo.get_tuple_element %0[0] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %2 = stablehlo.get_tuple_element %0[1] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %3 = stablehlo.get_tuple_element %0[2] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    return %1, %2, %3 : tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>
+  }
+  func.func private @laprop_optimizer_update(%arg0: tensor<1x16xf32>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>, %arg3: tensor<1x16xf32>, %arg4: tensor<1x16xf32>, %arg5: tensor<1x16xf32>, %arg6: tensor<1x16xf32>, %arg7: tensor<1x16xf32>) -> tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>> {
+    %0 = stablehlo.multiply %arg3, %arg6 : tensor<1x16xf32>
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %2 = stablehlo.subtract %1, %arg6 : tensor<1x16xf32>
+    %3 = stablehlo.multiply %arg0, %arg0 : tensor<1x16xf32>
+    %4 = stablehlo.add %3, %arg7 : tensor<1x16xf32>
+    %5 = stablehlo.multiply %2, %4 : tensor<1x16xf32>
+    %6 = stablehlo.add %0, %5 : tensor<1x16xf32>
+    %7 = stablehlo.multiply %arg5, %arg2 : tensor<1x16xf32>
+    %8 = stablehlo.multiply %arg5, %arg5 : tensor<1x16xf32>
+    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %9 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %10 = stablehlo.subtract %9, %8 : tensor<1x16xf32>
+    %cst_1 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %11 = stablehlo.broadcast_in_dim %cst_1, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %12 = stablehlo.power %10, %11 : tensor<1x16xf32>
+    %13 = stablehlo.sqrt %6 : tensor<1x16xf32>
+    %14 = stablehlo.divide %arg0, %13 : tensor<1x16xf32>
+    %15 = stablehlo.multiply %12, %14 : tensor<1x16xf32>
+    %16 = stablehlo.add %7, %15 : tensor<1x16xf32>
+    %17 = stablehlo.multiply %arg4, %16 : tensor<1x16xf32>
+    %18 = stablehlo.subtract %arg1, %17 : tensor<1x16xf32>
+    %19 = stablehlo.tuple %18, %16, %6 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    return %19 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+  }
+}

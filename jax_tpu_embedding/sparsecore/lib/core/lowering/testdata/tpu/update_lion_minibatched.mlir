@@ -1,0 +1,27 @@
+module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<2048xi32>, %arg1: tensor<256xi32>, %arg2: tensor<256xi32>, %arg3: tensor<256xf32>, %arg4: tensor<i32>, %arg5: tensor<64x16xf32>, %arg6: tensor<64x16xf32>, %arg7: tensor<32x16xf32>, %arg8: tensor<f32>, %arg9: tensor<f32>, %arg10: tensor<f32>) -> (tensor<64x16xf32> {jax.result_info = "result[0]"}, tensor<64x16xf32> {jax.result_info = "result[1]"}) {
+    %0 = stablehlo.custom_call @SparseDenseMatmulGradOptimizerUpdateWithMinibatchingOp(%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %arg8, %arg9, %arg10) {backend_config = "{\22sparse_dense_matmul_config\22: {\22max_ids_per_partition\22: 16, \22max_unique_ids_per_partition\22: 8, \22pad_value\22: 2147483647, \22sharding_strategy\22: 1, \22num_slot_variables\22: 1, \22num_hyperparameters\22: 3}, \22device_type\22: \22DEVICE_TYPE_SPARSECORE\22}", called_computations = [@lion_optimizer_update]} : (tensor<2048xi32>, tensor<256xi32>, tensor<256xi32>, tensor<256xf32>, tensor<i32>, tensor<64x16xf32>, tensor<64x16xf32>, tensor<32x16xf32>, tensor<f32>, tensor<f32>, tensor<f32>) -> tuple<tensor<64x16xf32>, tensor<64x16xf32>>
+    %1 = stablehlo.get_tuple_element %0[0] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    %2 = stablehlo.get_tuple_element %0[1] {mhlo.frontend_attributes = {_xla_compute_type = "sparse"}} : (tuple<tensor<64x16xf32>, tensor<64x16xf32>>) -> tensor<64x16xf32>
+    return %1, %2 : tensor<64x16xf32>, tensor<64x16xf32>
+  }
+  func.func private @lion_optimizer_update(%arg0: tensor<1x16xf32>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>, %arg3: tensor<1x16xf32>, %arg4: tensor<1x16xf32>, %arg5: tensor<1x16xf32>) -> tuple<tensor<1x16xf32>, tensor<1x16xf32>> {
+    %0 = stablehlo.multiply %arg4, %arg2 : tensor<1x16xf32>
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %2 = stablehlo.subtract %1, %arg4 : tensor<1x16xf32>
+    %3 = stablehlo.multiply %2, %arg0 : tensor<1x16xf32>
+    %4 = stablehlo.add %0, %3 : tensor<1x16xf32>
+    %5 = stablehlo.sign %4 : tensor<1x16xf32>
+    %6 = stablehlo.multiply %arg5, %arg2 : tensor<1x16xf32>
+    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %7 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %8 = stablehlo.subtract %7, %arg5 : tensor<1x16xf32>
+    %9 = stablehlo.multiply %8, %arg0 : tensor<1x16xf32>
+    %10 = stablehlo.add %6, %9 : tensor<1x16xf32>
+    %11 = stablehlo.multiply %arg3, %5 : tensor<1x16xf32>
+    %12 = stablehlo.subtract %arg1, %11 : tensor<1x16xf32>
+    %13 = stablehlo.tuple %12, %10 : tuple<tensor<1x16xf32>, tensor<1x16xf32>>
+    return %13 : tuple<tensor<1x16xf32>, tensor<1x16xf32>>
+  }
+}

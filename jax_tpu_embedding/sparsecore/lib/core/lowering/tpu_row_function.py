@@ -1,0 +1,116 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The step of an update rule as the function that the TPU compiler wants.
+
+It takes gradient, row, slots and hyperparameters of one row, all f32[1, D]:
+the compiler broadcasts the numbers. What has one number per row (a table
+without columns, a row slot) is f32[1].
+
+Source: docs/reference/primitives.md, "On TPU".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_vectors
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowFunction:
+  """A function of rows, and numbers that it takes after those of the rule."""
+
+  function: Callable[..., Sequence[jax.Array]]
+  rows: tuple[jax.core.ShapedArray, ...]  # the arguments
+  constants: tuple[float, ...] = ()  # more hyperparameters
+
+
+def row_function(
+    rule: update_rules.UpdateRule,
+    static_params: dict[str, Any],
+    *,
+    table_shape: tuple[int, ...],
+    min_value: float | None,
+    max_value: float | None,
+) -> RowFunction:
+  """The function of one step of `rule` with clipping.
+
+  Args:
+    rule: the optimizer, options included.
+    static_params: those of the rule.
+    table_shape: (rows, D), or (rows,) for a table without columns.
+    min_value: lower bound of the new row, if any.
+    max_value: upper bound, if any.
+
+  Raises:
+    NotImplementedError: if the table has no columns, and the step has an
+      operation that is not element by element.
+  """
+  num_slots = len(rule.slots)
+
+  def step(gradient, row, *rest):
+    slots = tuple(
+        jnp.reshape(slot, (1, 1)) if name in rule.row_slots else slot
+        for name, slot in zip(rule.slots, rest[:num_slots], strict=True)
+    )
+    hyperparameters = tuple(
+        value != 0 if name in rule.bool_hyperparameters else value
+        for name, value in zip(
+            rule.hyperparameters, rest[num_slots:], strict=True
+        )
+    )
+    row, slots = rule.step(
+        gradient, row, slots, hyperparameters, **static_params
+    )
+    return (
+        utils.maybe_clip_params(row, min_value, max_value),
+        *(
+            jnp.reshape(slot, (1,)) if name in rule.row_slots else slot
+            for name, slot in zip(rule.slots, slots, strict=True)
+        ),
+    )
+
+  row = jax.core.ShapedArray((1, *(table_shape[1:] or (1,))), jnp.float32)
+  number = row.update(shape=(1,))
+  rows = (
+      row,
+      row,
+      *(number if name in rule.row_slots else row for name in rule.slots),
+      *(row,) * len(rule.hyperparameters),
+  )
+  if len(table_shape) == 2:
+    return RowFunction(function=step, rows=rows)
+  vectors = tpu_vectors.on_vectors(step, rows)
+  return RowFunction(
+      function=vectors.function,
+      rows=(number,) * (len(rows) + len(vectors.constants)),
+      constants=vectors.constants,
+  )
+
+
+def step_of_computation(
+    computation: custom_update_rule.Computation,
+) -> Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]:
+  """The step of an update rule that runs a caller's computation.
+
+  That of the rule itself is for many rows at once, and for hyperparameters that
+  are single numbers.
+  """
+
+  def step(gradient, row, slots, hyperparameters):
+    results = computation(gradient, row, *slots, *hyperparameters)
+    if not isinstance(results, (tuple, list)):
+      results = (results,)
+    row, *slots = results
+    return row, tuple(slots)
+
+  return step

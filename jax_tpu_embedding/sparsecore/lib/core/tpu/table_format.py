@@ -1,0 +1,42 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The layouts in which SparseCores read and write tables, and in which they
+copy nothing.
+
+XLA's own choice for fewer than 128 columns is column after column; a program
+then transposes every table before and after it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax.experimental import layout
+
+# Eight numbers to a tile.
+_TILING = ((8,),)
+
+
+def table_layout(shape: Sequence[int]) -> layout.Layout:
+  """The layout of a table or slot of a shape.
+
+  Rows are contiguous and padded to tiles; but one number per row, [rows] or
+  [rows, 1], is stored without padding.
+  """
+  dimensions = tuple(range(len(shape)))
+  if tuple(shape[1:]) == (1,):
+    dimensions = dimensions[::-1]
+  return layout.Layout(major_to_minor=dimensions, tiling=_TILING)
+
+
+def table_format(
+    sharding: jax.sharding.Sharding, shape: Sequence[int]
+) -> layout.Format:
+  """`sharding` with the layout of a table or slot of a shape, for TPU.
+
+  It is the `sharding` of a jax.ShapeDtypeStruct, and one of `out_shardings` of
+  jax.jit.
+  """
+  return layout.Format(table_layout(shape), sharding)

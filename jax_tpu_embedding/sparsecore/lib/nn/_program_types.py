@@ -1,0 +1,32 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The library's own types in programs that jax.export writes to bytes.
+
+jax.export knows trees of them by the names given here, which therefore never
+change.
+"""
+
+from __future__ import annotations
+
+from jax import export
+from jax_tpu_embedding.sparsecore.lib.nn import _initialize
+from jax_tpu_embedding.sparsecore.lib.nn import _inputs
+
+
+def register() -> None:
+  """Makes the types known to jax.export; once for each process."""
+  for named_tuple in (
+      _initialize.EmbeddingVariables,
+      _inputs.SparseDenseMatmulInput,
+  ):
+    export.register_namedtuple_serialization(
+        named_tuple, serialized_name=f"jax_tpu_embedding.{named_tuple.__name__}"
+    )
+  export.register_pytree_node_serialization(
+      _inputs.PreprocessedInput,
+      serialized_name="jax_tpu_embedding.PreprocessedInput",
+      # All of its fields are children.
+      serialize_auxdata=lambda unused_fields: b"",
+      deserialize_auxdata=lambda unused_bytes: (),
+  )

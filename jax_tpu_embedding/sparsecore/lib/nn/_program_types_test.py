@@ -1,0 +1,29 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from absl.testing import absltest
+import jax
+from jax import export
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
+
+
+class ProgramTypesTest(absltest.TestCase):
+
+  def test_arguments_and_results_come_back_as_they_are(self):
+    buffers = {"stack": jnp.arange(3.0)}
+    args = (
+        embedding.PreprocessedInput(
+            embedding.SparseDenseMatmulInput(buffers, buffers, buffers, buffers)
+        ),
+        {"stack": embedding.EmbeddingVariables(jnp.ones(2), (jnp.ones(2),))},
+    )
+    exported = export.export(jax.jit(lambda *args: args))(*args)
+    results = export.deserialize(exported.serialize()).call(*args)
+    self.assertEqual(jax.tree.structure(results), jax.tree.structure(args))
+    jax.tree.map(np.testing.assert_array_equal, results, args)
+
+
+if __name__ == "__main__":
+  absltest.main()
