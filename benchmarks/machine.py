@@ -24,3 +24,11 @@ def describe() -> str:
 def num_cpus() -> int:
   """The CPUs that this process may run on."""
   return len(os.sched_getaffinity(0))
+
+
+def available_memory_bytes() -> int:
+  """What new processes can have without swapping."""
+  for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+    if line.startswith("MemAvailable:"):
+      return 1024 * int(line.split()[1])
+  raise RuntimeError("/proc/meminfo has no MemAvailable.")

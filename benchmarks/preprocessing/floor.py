@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 import ctypes
 import pathlib
-import time
 
 import numpy as np
+
+from benchmarks import turns
 
 # Less than this is not worth the start of a thread.
 _MIN_BYTES_PER_THREAD = 1 << 17
@@ -47,8 +48,8 @@ class Floor:
 
   def run(self, calls: int, reuse: bool) -> dict[str, float]:
     """Times `calls` moves, into new arrays or always the same; seconds."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(calls):
+
+    def move():
       outputs = self._reused if reuse else self._new_outputs()
       self._move(
           self._input_pointers,
@@ -59,10 +60,8 @@ class Floor:
           ctypes.c_int64(len(outputs)),
           ctypes.c_int64(self._num_threads),
       )
-      del outputs
-    wall = time.perf_counter() - wall
-    cpu = time.process_time() - cpu
-    return {"cpu": cpu / calls, "wall": wall / calls}
+
+    return turns.time_calls(move, calls)
 
 
 def _int64s(numbers: Sequence[int]) -> ctypes.Array:

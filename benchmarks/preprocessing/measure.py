@@ -5,37 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import json
 import math
 import pathlib
-import statistics
 from typing import Any
 
 import numpy as np
 
 from benchmarks import machine
+from benchmarks import turns
+from benchmarks import worker_process
 from benchmarks.preprocessing import floor
 from benchmarks.preprocessing import same_buffers
-from benchmarks.preprocessing import worker_process
 from benchmarks.preprocessing import workloads
 
 # Of limits and buffers over what the batch needs.
 _HEADROOM = 1.1
-# A sample repeats short calls for this long, far above the clocks' resolution.
-_MIN_SAMPLE_SECONDS = 0.01
 
 _ARRAYS = ("row_pointers", "embedding_ids", "sample_ids", "gains")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Timing:
-  """Seconds per call: one number per round."""
-
-  cpu: Sequence[float]
-  wall: Sequence[float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +34,9 @@ class Result:
   workload: workloads.Workload
   has_weights: bool
   num_ids: int
-  # "reference", "ours", "ours, native function", "ours, output pool",
+  # "reference", "ours", "ours, native function", "ours, new memory",
   # "floor, new memory", "floor, reused memory": those that were measured.
-  timings: dict[str, Timing]
+  timings: dict[str, turns.Timing]
   # Why it was not measured, or where the packages differ.
   problem: str | None = None
 
@@ -107,20 +96,16 @@ def measure(
     inputs += [feature.weights for feature in batch]
   bottom = floor.Floor(inputs, output_sizes, machine.num_cpus())
   timed = {
-      "ours": lambda calls: ours.command("run", calls=calls),
-      "ours, native function": lambda calls: ours.command(
-          "run", calls=calls, core=True
-      ),
+      "ours": ours.timed(),
+      "ours, native function": ours.timed(core=True),
       "floor, new memory": lambda calls: bottom.run(calls, reuse=False),
       "floor, reused memory": lambda calls: bottom.run(calls, reuse=True),
   }
   if ours.command("describe")["has_pool"]:
-    timed["ours, output pool"] = lambda calls: ours.command(
-        "run", calls=calls, pool=True
-    )
+    timed["ours, new memory"] = ours.timed(new_memory=True)
   if reference is not None:
-    timed["reference"] = lambda calls: reference.command("run", calls=calls)
-  return dataclasses.replace(result, timings=_time_in_turns(timed, rounds))
+    timed["reference"] = reference.timed()
+  return dataclasses.replace(result, timings=turns.take(timed, rounds))
 
 
 def _write_batch(
@@ -244,42 +229,9 @@ def _compare(
   return sizes
 
 
-def _time_in_turns(
-    timed: dict[str, Callable[[int], dict[str, float]]], rounds: int
-) -> dict[str, Timing]:
-  """Samples of everything in each round, every other round backwards."""
-  calls = {}
-  for name, run in timed.items():
-    run(2)  # warms up
-    seconds = run(2)["wall"]
-    calls[name] = max(1, math.ceil(_MIN_SAMPLE_SECONDS / seconds))
-  samples = {name: [] for name in timed}
-  order = list(timed)
-  for _ in range(rounds):
-    for name in order:
-      samples[name].append(timed[name](calls[name]))
-    order.reverse()
-  return {
-      name: Timing(
-          cpu=[sample["cpu"] for sample in of_name],
-          wall=[sample["wall"] for sample in of_name],
-      )
-      for name, of_name in samples.items()
-  }
-
-
 def ratio(result: Result, kind: str = "cpu") -> tuple[float, float, float]:
-  """Reference to ours: lower quartile, median, upper quartile over rounds.
-
-  Rounds are ratios of neighbours in time, so that a machine that slows down
-  slows both.
-  """
-  ratios = [
-      theirs / ours
-      for theirs, ours in zip(
-          getattr(result.timings["reference"], kind),
-          getattr(result.timings["ours"], kind),
-      )
-  ]
-  low, median, high = statistics.quantiles(ratios, n=4)
-  return low, median, high
+  """Reference to ours: lower quartile, median, upper quartile over rounds."""
+  return turns.quartiles_of_ratio(
+      getattr(result.timings["reference"], kind),
+      getattr(result.timings["ours"], kind),
+  )

@@ -26,11 +26,13 @@ import tempfile
 from absl import app
 from absl import flags
 
+from benchmarks import worker_process
 from benchmarks.preprocessing import measure
 from benchmarks.preprocessing import report
 from benchmarks.preprocessing import stages
-from benchmarks.preprocessing import worker_process
 from benchmarks.preprocessing import workloads
+
+_WORKER = "benchmarks.preprocessing.worker"
 
 _REFERENCE = flags.DEFINE_string(
     "reference",
@@ -75,10 +77,10 @@ def main(argv: Sequence[str]) -> None:
   load_before = os.getloadavg()[0]
   results = []
   with contextlib.ExitStack() as stack:
-    ours = stack.enter_context(worker_process.WorkerProcess())
+    ours = stack.enter_context(worker_process.WorkerProcess(_WORKER))
     python = _reference_python()
     reference = python and stack.enter_context(
-        worker_process.WorkerProcess(python)
+        worker_process.WorkerProcess(_WORKER, python)
     )
     for workload in chosen:
       for has_weights in (False, True)[: 1 + workload.can_have_weights]:

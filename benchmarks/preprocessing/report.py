@@ -63,14 +63,14 @@ def cpu_row(result: measure.Result) -> str:
 
   return (
       f"| {_label(result)} | {median('reference')} | {median('ours')}"
-      f" | {_ratio(result, 'cpu')} | {median('ours, output pool')}"
+      f" | {_ratio(result, 'cpu')} | {median('ours, new memory')}"
       f" | {median('ours, native function')} | {median('floor, new memory')}"
       f" | {median('floor, reused memory')} |"
   )
 
 
 _CPU_HEADER = """\
-| workload | weights | ids | reference | ours | reference / ours (quartiles) | ours, output pool | ours, native function | floor, new memory | floor, reused memory |
+| workload | weights | ids | reference | ours | reference / ours (quartiles) | ours, new memory | ours, native function | floor, new memory | floor, reused memory |
 |---|---|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 

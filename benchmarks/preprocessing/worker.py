@@ -3,10 +3,9 @@
 
 """Converts batches with the `jax_tpu_embedding` of the interpreter it runs on.
 
-A process of its own, so that two packages of one name can be measured in turns
-and `time.process_time` counts the threads of one of them. Reads a command per
-line from standard input and answers with a line, both JSON. It uses the public
-interface alone, which both packages have.
+In a process of its own (worker_process.py), so that two packages of one name
+can be measured in turns. It uses the public interface alone, which both
+packages have.
 
 What a command does is in the docstring of the method of its name.
 """
@@ -18,8 +17,6 @@ import json
 import os
 import pathlib
 import sys
-import time
-import traceback
 from typing import Any
 
 import jax
@@ -28,6 +25,8 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 import numpy as np
+
+from benchmarks import turns
 
 # The public entry takes the numbers of SparseCores that TPUs have. For others,
 # the entry below it is measured.
@@ -151,11 +150,11 @@ class Worker:
         **keywords,
     )
 
-  def _call(self, public: bool, pool: bool):
+  def _call(self, public: bool, new_memory: bool = False):
     """What is measured: its function, arguments and keywords."""
     keywords = dict(self._keywords)
-    if pool:
-      keywords["output_pool"] = self._pool
+    if new_memory:  # A pool that keeps nothing.
+      keywords["output_pool"] = converter.OutputPool(max_bytes=0)
     if public:
       arguments = (*self._inputs, self._specs)
       return getattr(embedding, self._entry), arguments, keywords
@@ -166,7 +165,7 @@ class Worker:
     return getattr(converter, self._native_entry), arguments, keywords
 
   def run(
-      self, calls: int, core: bool = False, pool: bool = False
+      self, calls: int, core: bool = False, new_memory: bool = False
   ) -> dict[str, Any]:
     """Times `calls` calls; seconds per call.
 
@@ -176,18 +175,14 @@ class Worker:
     Args:
       calls: how many.
       core: the native function, without the Python above it.
-      pool: into reused memory.
+      new_memory: into memory that no call had before.
     """
-    if pool and not hasattr(self, "_pool"):
-      self._pool = converter.OutputPool()
-    call, arguments, keywords = self._call(self._is_public and not core, pool)
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(calls):
-      result = self._step(call, arguments, keywords)
-      del result
-    wall = time.perf_counter() - wall
-    cpu = time.process_time() - cpu
-    return {"cpu": cpu / calls, "wall": wall / calls}
+    call, arguments, keywords = self._call(
+        self._is_public and not core, new_memory
+    )
+    return turns.time_calls(
+        lambda: self._step(call, arguments, keywords), calls
+    )
 
   def save(self, directory: str) -> dict[str, Any]:
     """Converts once; writes the buffers, answers with the rest.
@@ -195,7 +190,7 @@ class Worker:
     Files: <stack>.<array>.npy with array in row_pointers, embedding_ids,
     sample_ids, gains.
     """
-    result = self._step(*self._call(self._is_public, pool=False))
+    result = self._step(*self._call(self._is_public))
     if self._is_public:
       inputs, stats = result
       buffers = inputs.sparse_dense_matmul_input
@@ -235,22 +230,3 @@ class Worker:
             embedding.preprocess_sparse_dense_matmul_input
         ).parameters,
     }
-
-
-def main() -> None:
-  # Whatever a library prints must not mix with the answers.
-  answers = os.fdopen(os.dup(1), "w")
-  os.dup2(2, 1)
-  worker = Worker()
-  for line in sys.stdin:
-    command = json.loads(line)
-    try:
-      answer = getattr(worker, command.pop("command"))(**command)
-    except Exception as error:  # pylint: disable=broad-except
-      traceback.print_exc()
-      answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-  main()

@@ -6,19 +6,16 @@
 A workload is a row of `WORKLOADS`: distributions of ids and of ids per sample,
 a topology, and the form of the input. Each is measured without weights and,
 where the form can carry them, with weights.
-
-Ids follow a bounded Zipf law, P(rank k) ~ k^-s for k = 1 .. vocabulary, drawn
-through the inverse of its continuous distribution. Ranks are scattered over
-the table, as popular rows of real tables are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import math
 
 import numpy as np
+
+from benchmarks import zipf
 
 # MLPerf DLRM-DCNv2: rows of the 26 tables, capped at 40 M, and ids per sample.
 # Source: https://github.com/mlcommons/training, recommendation_v2.
@@ -113,7 +110,7 @@ class Workload:
   valencies: Sequence[int]
   # Samples per step of each feature.
   batch_size: int = 16384
-  # The s of the law; 0 is uniform.
+  # The s of the Zipf law of the ids; 0 is uniform.
   zipf: float = 1.05
   # "dense", "ragged" (object array of rows) or "sparse" (COO: indices, values).
   form: str = "dense"
@@ -212,23 +209,6 @@ class FeatureBatch:
   weights: np.ndarray | None  # f32[num_ids]
 
 
-def _zipf_ids(
-    rng: np.random.Generator, s: float, vocabulary: int, n: int
-) -> np.ndarray:
-  """i64[n] ids in [0, vocabulary)."""
-  if s == 0:
-    return rng.integers(0, vocabulary, n)
-  exponent = 1.0 - s
-  largest = (vocabulary + 1.0) ** exponent
-  rank = (1.0 + rng.random(n) * (largest - 1.0)) ** (1.0 / exponent)
-  rank = np.minimum(rank.astype(np.int64) - 1, vocabulary - 1)
-  # A bijection, since the factor has no divisor in common with the vocabulary.
-  factor = 2_654_435_761 % vocabulary
-  while math.gcd(factor, vocabulary) != 1:
-    factor += 1
-  return rank * factor % vocabulary
-
-
 def make_batch(workload: Workload, has_weights: bool) -> list[FeatureBatch]:
   """One step of `workload`; the same ids with weights and without."""
   batch = []
@@ -242,7 +222,7 @@ def make_batch(workload: Workload, has_weights: bool) -> list[FeatureBatch]:
       lengths = rng.integers(0, 2 * valency + 1, workload.batch_size)
     row_splits = np.concatenate([[0], np.cumsum(lengths)])
     num_ids = int(row_splits[-1])
-    ids = _zipf_ids(rng, workload.zipf, vocabulary, num_ids)
+    ids = zipf.sample(rng, workload.zipf, vocabulary, num_ids)
     weights = rng.random(num_ids, np.float32) + np.float32(0.5)
     batch.append(
         FeatureBatch(

@@ -1,10 +1,16 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A process that runs worker.py on some interpreter."""
+"""A worker in a process of its own.
+
+So that packages that do not go together can be measured in turns, and
+`time.process_time` counts the threads of one of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Mapping
 import json
 import os
 import pathlib
@@ -20,21 +26,33 @@ class WorkerError(Exception):
 class WorkerProcess:
   """Sends commands to a worker. Use it in a `with` statement."""
 
-  def __init__(self, python: str | None = None):
-    """`python`: the interpreter, by default this one with its packages."""
-    worker = str(pathlib.Path(__file__).with_name("worker.py"))
-    environment = dict(os.environ, JAX_PLATFORMS="cpu")
+  def __init__(
+      self,
+      module: str,
+      python: str | None = None,
+      environment: Mapping[str, str] | None = None,
+  ):
+    """Starts the process.
+
+    Args:
+      module: the module with the class `Worker`.
+      python: the interpreter, by default this one with its packages.
+      environment: variables to set for it.
+    """
+    self.module = module
+    serve = str(pathlib.Path(__file__).with_name("serve_worker.py"))
+    variables = dict(os.environ, JAX_PLATFORMS="cpu")
     if python is None:
-      # Not from this folder (-P): its modules are not the worker's.
-      command = [sys.executable, "-P", worker]
-      environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+      # Not from the folder of the program (-P).
+      command = [sys.executable, "-P", serve, module]
+      variables["PYTHONPATH"] = os.pathsep.join(sys.path)
     else:
-      command = [python, "-I", worker]  # with its own packages only
+      command = [python, "-I", serve, module]  # with its own packages first
     # What libraries log would be measured too if somebody had to read it.
     self._errors = subprocess.DEVNULL
     self._process = subprocess.Popen(
         command,
-        env=environment,
+        env=variables | dict(environment or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=self._errors,
@@ -48,7 +66,7 @@ class WorkerProcess:
     self._process.stdin.close()
     self._process.wait()
 
-  def command(self, name: str, **arguments: Any) -> dict[str, Any]:
+  def command(self, name: str, /, **arguments: Any) -> dict[str, Any]:
     """What the worker answers.
 
     Raises:
@@ -68,3 +86,7 @@ class WorkerProcess:
     if "error" in answer:
       raise WorkerError(answer["error"])
     return answer
+
+  def timed(self, **arguments: Any) -> Callable[[int], dict[str, float]]:
+    """The command `run`, as turns.take wants it: a function of `calls`."""
+    return lambda calls: self.command("run", calls=calls, **arguments)

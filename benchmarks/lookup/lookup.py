@@ -1,0 +1,162 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+r"""How fast are lookup and update on the CPU?
+
+Measures them beside PyTorch, FBGEMM, TensorFlow (installed by install_peers.sh)
+and plain JAX, beside what the memory allows, and by themselves: the cost of a
+call, of compiling, of a larger table, of more devices.
+
+  benchmarks/lookup/install_peers.sh
+  bazel run //benchmarks/lookup -- --output_dir=benchmarks/lookup
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import re
+
+from absl import app
+from absl import flags
+
+from benchmarks import machine
+from benchmarks import worker_process
+from benchmarks.lookup import cases
+from benchmarks.lookup import compile_time
+from benchmarks.lookup import devices
+from benchmarks.lookup import dispatch
+from benchmarks.lookup import measure
+from benchmarks.lookup import report
+from benchmarks.lookup import table_size
+
+_SECTIONS = {
+    "dispatch": dispatch.section,
+    "table_size": table_size.section,
+    "compile_time": compile_time.section,
+    "devices": devices.section,
+}
+
+# Threads of OpenMP that wait must not spin: PyTorch's CPU time would be a third
+# more, and on a busy machine several times as much.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+_PEERS = flags.DEFINE_string(
+    "peers",
+    os.path.expanduser("~/.cache/jax_tpu_embedding/lookup_peers"),
+    "Folder with the virtual environments of the peers. Those that are not"
+    " there are left out.",
+)
+_CASES = flags.DEFINE_string(
+    "cases", "", "Measure only cases whose name and step match this regex."
+)
+_ONLY = flags.DEFINE_multi_enum(
+    "only", [], ["peers", *_SECTIONS], "Measure only these."
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
+_QUICK = flags.DEFINE_bool(
+    "quick", False, "Tiny sizes: the numbers mean nothing."
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir",
+    None,
+    "Write RESULTS.md and results.json here, from the workspace.",
+)
+
+
+def _workers(
+    stack: contextlib.ExitStack,
+) -> tuple[list[worker_process.WorkerProcess], str]:
+  """A process for each package; a line on those that are not installed."""
+  modules = {"ours": None, "jax": None}
+  missing = []
+  for name in ("torch", "tensorflow"):
+    python = pathlib.Path(_PEERS.value, name, "bin", "python")
+    if python.exists():
+      modules[name] = str(python)
+    else:
+      missing.append(name)
+  workers = [
+      stack.enter_context(
+          worker_process.WorkerProcess(
+              f"benchmarks.lookup.{name}_worker", python, _ENVIRONMENT
+          )
+      )
+      for name, python in modules.items()
+  ]
+  if not missing:
+    return workers, ""
+  return workers, (
+      f"- Not measured: {', '.join(missing)}, since not installed. Run"
+      " benchmarks/lookup/install_peers.sh.\n"
+  )
+
+
+def _measure_peers() -> tuple[list[measure.Result], str, str]:
+  """Results, a line of versions, and a line on what is missing."""
+  results = []
+  with contextlib.ExitStack() as stack:
+    workers, missing = _workers(stack)
+    for case in cases.CASES:
+      for step in cases.STEPS:
+        if not re.search(_CASES.value, f"{case.name}, {step}"):
+          continue
+        chosen = cases.shrink(case) if _QUICK.value else case
+        result = measure.measure(chosen, step, workers, _ROUNDS.value)
+        print(report.row(result), result.problems or "", flush=True)
+        results.append(result)
+    versions = {}
+    for worker in workers:
+      versions |= worker.command("describe")
+  return (
+      results,
+      ", ".join(f"{name} {version}" for name, version in versions.items()),
+      missing,
+  )
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  load_before = os.getloadavg()[0]
+  only = _ONLY.value or ["peers", *_SECTIONS]
+  results, versions, missing = [], "", ""
+  sections = []
+  if "peers" in only:
+    results, versions, missing = _measure_peers()
+    sections.append(report.section(results))
+  for name, section in _SECTIONS.items():
+    if name in only:
+      sections.append(section(_ROUNDS.value, _QUICK.value))
+      print(sections[-1], flush=True)
+  text = f"""# Lookup and update on the CPU
+
+Written by `bazel run //benchmarks/lookup -- --output_dir=<this folder>`,
+{datetime.date.today().isoformat()}. README.md says what the columns are.
+
+- Machine: {machine.describe()}; Linux. Load before and after the run:
+  {load_before:.1f} and {os.getloadavg()[0]:.1f}. Compare inside a row first.
+- {versions or "No peers"}; {machine.num_cpus()} threads for everybody.
+- {_ROUNDS.value} rounds. Numbers are medians; a ratio is the median of the
+  rounds' ratios.
+{missing}
+"""
+  text += "\n".join(sections)
+  print(text)
+  if _OUTPUT_DIR.value:
+    # `bazel run` starts somewhere else.
+    workspace = os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")
+    directory = pathlib.Path(workspace, _OUTPUT_DIR.value)
+    (directory / "RESULTS.md").write_text(text)
+    if results:
+      (directory / "results.json").write_text(
+          json.dumps(report.as_json(results), indent=1) + "\n"
+      )
+
+
+if __name__ == "__main__":
+  app.run(main)
