@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/bucket_table.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/count_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_writer.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
@@ -145,7 +145,7 @@ PartitionTable SortIntoBuckets(SortedIds& ids, const PartitionTable& partitions,
                                 {.columns = scratch.columns.Take(num_elements),
                                  .ends = scratch.ends.Take(num_elements)});
   const std::span<uint8_t> buckets = scratch.buckets.Take(rows.columns.size());
-  FindBuckets(rows.columns, buckets);
+  BucketTable::OfProcess().Find(rows.columns, buckets);
   PartitionTable table = {
       .num_buckets = kMaxMinibatches,
       .counts = std::vector<BucketCounts>(limits.num_scs * kMaxMinibatches)};

@@ -25,6 +25,16 @@ void ComputeSamples(std::span<const uint64_t> elements, const Divisor& valency,
   }
 }
 
+JTE_VECTOR_CLONES
+void UnpackSamples(std::span<const uint64_t> elements, int position_bits,
+                   uint64_t* __restrict with_samples) {
+  for (size_t i = 0; i < elements.size(); ++i) {
+    with_samples[i] =
+        SortKey::Element(SortKey::KeyOf(elements[i]),
+                         SortKey::PayloadOf(elements[i]) >> position_bits);
+  }
+}
+
 // Lookups are left to plain loads: gather instructions take twice the time.
 void LookUp(std::span<const uint64_t> elements, const float* of_payload,
             float* __restrict id_gains) {
@@ -44,6 +54,16 @@ void Resolve(const MatrixGains& gains, std::span<const uint64_t> elements,
              uint64_t* with_samples, float* id_gains) {
   ComputeSamples(elements, gains.valency, with_samples);
   LookUp(elements, gains.gains.data(), id_gains);
+}
+
+void Resolve(const PackedGains& gains, std::span<const uint64_t> elements,
+             uint64_t* with_samples, float* id_gains) {
+  UnpackSamples(elements, gains.position_bits, with_samples);
+  const PackedGains packed = gains;  // no other name for it: not reloaded
+  for (size_t i = 0; i < elements.size(); ++i) {
+    id_gains[i] =
+        packed.gains[packed.PositionOf(SortKey::PayloadOf(elements[i]))];
+  }
 }
 
 void Resolve(const IdGains& gains, std::span<const uint64_t> elements,

@@ -56,6 +56,8 @@ void Resolve(const SampleGains& gains, std::span<const uint64_t> elements,
              uint64_t* with_samples, float* id_gains);
 void Resolve(const MatrixGains& gains, std::span<const uint64_t> elements,
              uint64_t* with_samples, float* id_gains);
+void Resolve(const PackedGains& gains, std::span<const uint64_t> elements,
+             uint64_t* with_samples, float* id_gains);
 void Resolve(const IdGains& gains, std::span<const uint64_t> elements,
              uint64_t* with_samples, float* id_gains);
 

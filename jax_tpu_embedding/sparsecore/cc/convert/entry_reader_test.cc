@@ -64,6 +64,13 @@ TEST(EntryReaderTest, LooksUpSamplesAndGainsOfPayloads) {
                           Entry(7, 2, 2.0f, 1)));
   EXPECT_THAT(ReadAll(elements, MatrixGains{gains, Divisor(2)}),
               ElementsAre(Entry(5, 0, 0.75f, 2), Entry(7, 1, 2.0f, 1)));
+  // Samples 3 and 9, positions of two bits.
+  const std::vector<uint64_t> packed = {
+      SortKey::Element(5, PackedGains::Payload(3, 0, 2)),
+      SortKey::Element(5, PackedGains::Payload(3, 1, 2)),
+      SortKey::Element(7, PackedGains::Payload(9, 2, 2))};
+  EXPECT_THAT(ReadAll(packed, PackedGains{gains, 2}),
+              ElementsAre(Entry(5, 3, 0.75f, 2), Entry(7, 9, 2.0f, 1)));
   EXPECT_THAT(ReadAll(elements, IdGains{ids}),
               ElementsAre(Entry(5, 3, 0.75f, 2), Entry(7, 9, 2.0f, 1)));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,11 +35,20 @@ struct Output {
   std::span<float> sample_factors;     // one per sample id
   std::span<float> id_gains;           // one per element
   std::span<WeightedId> weighted_ids;  // one per element
+  int position_bits = 0;               // of PackedGains; 0 for other gains
 };
 
+// Of the n ids from position `first` on; without position_bits, the positions.
 JTE_VECTOR_CLONES
-void WritePositions(uint32_t first, int64_t n, uint32_t* positions) {
-  for (int64_t i = 0; i < n; ++i) positions[i] = first++;
+void WritePayloads(const uint32_t* samples, uint32_t first, int position_bits,
+                   int64_t n, uint32_t* payloads) {
+  if (position_bits == 0) {
+    for (int64_t i = 0; i < n; ++i) payloads[i] = first++;
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    payloads[i] = PackedGains::Payload(samples[i], first++, position_bits);
+  }
 }
 
 // The gains of n ids from `begin` on, which lie at `first` on their SparseCore.
@@ -57,17 +67,27 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
   }
 }
 
+// Of a slice with weights. What they are divided by is finite only if all of
+// them are; the other way round it may have overflown.
+bool WeightsAreFinite(Combiner combiner, const Slice& slice,
+                      std::span<const float> sample_factors) {
+  return (combiner != Combiner::kSum &&
+          AreFinite(sample_factors.subspan(slice.samples.first_sample_id,
+                                           slice.samples.size))) ||
+         AreFinite(*slice.weights);
+}
+
 // Writes a slice from `position` on. Returns false, with unspecified output, if
 // an id is out of range, or a weight is not finite that has to be.
 bool WriteSlice(const StackPlan& plan, const FeaturePlan& feature,
                 const Slice& slice, int64_t position, const Output& output) {
-  if (slice.weights &&
-      feature.input.non_finite_weights != WeightPolicy::kKeep &&
-      !AreFinite(*slice.weights)) {
-    return false;
-  }
   if (!output.sample_factors.empty()) {
     WriteSampleFactors(plan.combiner, slice, output.sample_factors);
+  }
+  if (slice.weights &&
+      feature.input.non_finite_weights != WeightPolicy::kKeep &&
+      !WeightsAreFinite(plan.combiner, slice, output.sample_factors)) {
+    return false;
   }
   SampleIds sample_ids(slice);
   const int64_t num_ids = slice.num_ids();
@@ -75,13 +95,14 @@ bool WriteSlice(const StackPlan& plan, const FeaturePlan& feature,
     const int64_t n = std::min(kBlockSize, num_ids - begin);
     const int64_t first = position + begin;
     std::array<uint32_t, kBlockSize + SampleIds::kSlack> samples;
-    std::array<uint32_t, kBlockSize> positions;
+    std::array<uint32_t, kBlockSize> payloads_with_positions;
     sample_ids.Next(n, samples.data());
     const uint32_t* payloads = samples.data();
     if (plan.has_weights) {
       WriteGains(plan, slice, begin, n, samples.data(), first, output);
-      WritePositions(static_cast<uint32_t>(first), n, positions.data());
-      payloads = positions.data();
+      WritePayloads(samples.data(), static_cast<uint32_t>(first),
+                    output.position_bits, n, payloads_with_positions.data());
+      payloads = payloads_with_positions.data();
     }
     if (!WriteElements(plan, feature, slice.ids, begin, n, payloads,
                        output.elements.data() + first)) {
@@ -160,8 +181,18 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
           ExtractMatrices(plan, local_sc, *valency, output, scratch);
       if (matrices) return *matrices;
     }
-    output.weighted_ids = scratch.weighted_ids.Take(num_ids);
-    extracted.gains = IdGains{output.weighted_ids};
+    const int position_bits = std::bit_width(static_cast<uint64_t>(num_ids));
+    const int sample_bits =
+        std::bit_width(static_cast<uint64_t>(plan.num_sample_ids));
+    if (sample_bits + position_bits <= 32) {
+      output.position_bits = position_bits;
+      output.id_gains = scratch.id_gains.Take(num_ids);
+      extracted.gains =
+          PackedGains{.gains = output.id_gains, .position_bits = position_bits};
+    } else {
+      output.weighted_ids = scratch.weighted_ids.Take(num_ids);
+      extracted.gains = IdGains{output.weighted_ids};
+    }
   } else if (!output.sample_factors.empty()) {
     extracted.gains = SampleGains{output.sample_factors};
   }

