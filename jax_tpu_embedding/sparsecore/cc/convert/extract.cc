@@ -71,7 +71,8 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
 // them are; the other way round it may have overflown.
 bool WeightsAreFinite(Combiner combiner, const Slice& slice,
                       std::span<const float> sample_factors) {
-  return (combiner != Combiner::kSum &&
+  // Without samples, the first one may be beyond the SparseCore.
+  return (combiner != Combiner::kSum && slice.samples.size > 0 &&
           AreFinite(sample_factors.subspan(slice.samples.first_sample_id,
                                            slice.samples.size))) ||
          AreFinite(*slice.weights);
