@@ -120,7 +120,8 @@ class Ours(case_worker.Contender):
     (stack_name,) = variables
     if table is not None:
       variables[stack_name] = variables[stack_name]._replace(table=table)
-    self._variables = variables
+    # "limit" writes to their memory, and JAX may still be filling it.
+    self._variables = jax.block_until_ready(variables)
     self._stack_name = stack_name
     self._gradients = [jnp.array(cases.make_gradient(case))]
     if converts:
