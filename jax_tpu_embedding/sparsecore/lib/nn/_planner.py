@@ -20,8 +20,8 @@ import math
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.nn import _native_planner
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
-from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 from jax_tpu_embedding.sparsecore.lib.proto import planner_pb2
 import numpy as np
@@ -265,7 +265,7 @@ def _request(
 
 
 def _ask(request: planner_pb2.PlanRequest) -> planner_pb2.Plan:
-  answer = pybind_planner.plan(request.SerializeToString())
+  answer = _native_planner.plan(request.SerializeToString())
   return planner_pb2.Plan.FromString(answer)
 
 
