@@ -8,7 +8,9 @@
 // as was spent before, at most, and a process that seldom needs buckets never
 // has one. It takes 1 MiB, which fits an L2 cache, and it is never freed.
 //
-// Measured, a column of 1 M: 1.5 ns, and 3.6 to hash it with AVX-512.
+// Measured with AVX-512: 4 minibatches of a table of 1 M rows take 10.2 ns per
+// id in all, and 13.2 when every column is hashed. A table for 40 M columns
+// leaves the cache and was slower than hashing.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_BUCKET_TABLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_BUCKET_TABLE_H_

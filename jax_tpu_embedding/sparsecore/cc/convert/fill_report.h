@@ -29,6 +29,7 @@ struct LargestPartition {
 };
 
 struct FillReport {
+  // With minibatches, set only where something was dropped.
   LargestPartition ids;
   LargestPartition unique_ids;
   int64_t required_cells = 0;  // had nothing been dropped
