@@ -26,15 +26,23 @@ struct Range {
   uintptr_t end;
 };
 
+uintptr_t PageBytes() {
+  static const auto kBytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  return kBytes;
+}
+
+// The whole pages that `bytes` are in.
+Range PagesOf(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  return {begin / PageBytes() * PageBytes(),
+          RoundUp(begin + bytes.size(), PageBytes())};
+}
+
 // The pages of `memory`, each once, cut at huge pages.
 std::vector<Range> Pages(std::span<const std::span<std::byte>> memory) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   std::vector<Range> ranges;
   for (const std::span<std::byte> bytes : memory) {
-    if (bytes.empty()) continue;
-    const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
-    ranges.push_back(
-        {begin / page * page, RoundUp(begin + bytes.size(), page)});
+    if (!bytes.empty()) ranges.push_back(PagesOf(bytes));
   }
   std::ranges::sort(ranges, {}, &Range::begin);
   std::vector<Range> pages;
@@ -72,6 +80,20 @@ void PopulatePages(std::vector<std::span<std::byte>> memory,
     // A kernel that cannot provides them when they are written.
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
   });
+#endif
+}
+
+void PopulateNewPages(std::span<std::byte> memory, Executor& executor) {
+#if defined(MADV_POPULATE_WRITE)
+  if (memory.size() < kMinPopulatedBytes) return;
+  const auto [begin, end] = PagesOf(memory);
+  std::vector<unsigned char> pages((end - begin) / PageBytes());
+  if (mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) {
+    return;
+  }
+  const int64_t num_there = std::ranges::count_if(
+      pages, [](unsigned char page) { return (page & 1) != 0; });
+  if (2 * num_there <= std::ssize(pages)) PopulatePages({memory}, executor);
 #endif
 }
 

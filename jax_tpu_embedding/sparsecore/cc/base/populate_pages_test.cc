@@ -85,5 +85,28 @@ TEST(PopulatePagesTest, LeavesLittleMemoryAlone) {
   EXPECT_EQ(mapping.NumResidentPages(), 0);
 }
 
+TEST(PopulateNewPagesTest, ProvidesPagesUnlessMostAreThere) {
+  if (!SystemCanPopulate()) GTEST_SKIP() << "This kernel cannot.";
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const int64_t num_pages = kMinPopulatedBytes / page;
+  InlineExecutor executor;
+  for (const int64_t num_there : {int64_t{0}, num_pages / 2, num_pages - 1}) {
+    const Mapping mapping(kMinPopulatedBytes);
+    for (int64_t i = 0; i < num_there; ++i) {
+      mapping.bytes()[i * page] = std::byte{42};
+    }
+    PopulateNewPages(mapping.bytes(), executor);
+    const bool is_new = num_there <= num_pages / 2;
+    EXPECT_EQ(mapping.NumResidentPages(), is_new ? num_pages : num_there);
+  }
+}
+
+TEST(PopulateNewPagesTest, LeavesLittleMemoryAlone) {
+  const Mapping mapping(kMinPopulatedBytes);
+  InlineExecutor executor;
+  PopulateNewPages(mapping.bytes().subspan(1), executor);
+  EXPECT_EQ(mapping.NumResidentPages(), 0);
+}
+
 }  // namespace
 }  // namespace jte

@@ -1,49 +1,18 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory that the stages work in.
-//
-// Tasks of a call pass it on to each other, and calls to later calls: the
-// system takes longer to provide new pages than a stage needs to fill them.
-// Between calls, the process keeps at most kMaxCachedBytes of it.
+// Memory that the stages work in, from base/scratch_pool.h.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_SCRATCH_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_SCRATCH_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <span>
-#include <utility>
-#include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/gain_source.h"
 
 namespace jte {
-
-// An array that grows. Unlike std::vector it does not write what it hands out.
-template <typename T>
-class ScratchArray {
- public:
-  // n elements of unspecified values. Ends the use of the previous span.
-  std::span<T> Take(size_t n) {
-    if (n > capacity_) {
-      // A little more, so that batches of about the same size fit.
-      capacity_ = 0;
-      data_.reset();
-      data_ = std::make_unique_for_overwrite<T[]>(n + n / 8);
-      capacity_ = n + n / 8;
-    }
-    return {data_.get(), n};
-  }
-
-  size_t capacity_bytes() const { return capacity_ * sizeof(T); }
-
- private:
-  std::unique_ptr<T[]> data_;
-  size_t capacity_ = 0;
-};
 
 // What one SparseCore needs.
 struct Scratch {
@@ -61,81 +30,6 @@ struct Scratch {
            weighted_ids.capacity_bytes() + num_ids.capacity_bytes() +
            num_unique_ids.capacity_bytes();
   }
-};
-
-// What the process keeps between calls. Thread-safe.
-//
-// It never waits for its mutex: a process that was forked while another thread
-// held it would wait forever. Who does not get it does without the cache.
-template <typename Scratch>
-class ScratchCache {
- public:
-  static constexpr size_t kMaxCachedBytes = size_t{64} << 20;
-
-  static ScratchCache& OfProcess() {
-    // Never destroyed: a thread may convert while the process exits.
-    static ScratchCache& cache = *new ScratchCache();
-    return cache;
-  }
-
-  std::unique_ptr<Scratch> Take() {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || free_.empty()) return std::make_unique<Scratch>();
-    std::unique_ptr<Scratch> scratch = std::move(free_.back());
-    free_.pop_back();
-    cached_bytes_ -= scratch->capacity_bytes();
-    return scratch;
-  }
-
-  void Return(std::unique_ptr<Scratch> scratch) {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    const size_t bytes = scratch->capacity_bytes();
-    if (!lock || cached_bytes_ + bytes > kMaxCachedBytes) return;
-    cached_bytes_ += bytes;
-    free_.push_back(std::move(scratch));
-  }
-
-  size_t cached_bytes() {
-    const std::lock_guard lock(mutex_);
-    return cached_bytes_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> free_;  // guarded by mutex_
-  size_t cached_bytes_ = 0;                     // guarded by mutex_
-};
-
-// Hands each task of a call a scratch of its own. Thread-safe.
-template <typename Scratch>
-class ScratchPool {
- public:
-  ScratchPool() = default;
-  ScratchPool(const ScratchPool&) = delete;
-  ScratchPool& operator=(const ScratchPool&) = delete;
-
-  ~ScratchPool() {
-    for (std::unique_ptr<Scratch>& scratch : free_) {
-      ScratchCache<Scratch>::OfProcess().Return(std::move(scratch));
-    }
-  }
-
-  std::unique_ptr<Scratch> Take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) return ScratchCache<Scratch>::OfProcess().Take();
-    std::unique_ptr<Scratch> scratch = std::move(free_.back());
-    free_.pop_back();
-    return scratch;
-  }
-
-  void Return(std::unique_ptr<Scratch> scratch) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(scratch));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> free_;  // guarded by mutex_
 };
 
 }  // namespace jte

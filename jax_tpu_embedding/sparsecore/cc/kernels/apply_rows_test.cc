@@ -138,6 +138,30 @@ INSTANTIATE_TEST_SUITE_P(All, ApplyRowsTest,
                                           testing::Values(1, 8, 72),
                                           testing::Values(0, 1, 3)));
 
+// Eight of its rows have a thousand entries or more, in a gradient that is
+// larger than a cache: what PopularRowsPay asks for.
+TEST(ApplyRowsTest, StepsPopularRowsAndTheirNeighbours) {
+  constexpr int64_t kDim = 40;
+  const RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 1,
+                                       .rows_per_shard = 3000,
+                                       .batch_size_per_sc = 8192,
+                                       .enable_minibatching = false,
+                                       .num_minibatches = 1},
+                                      /*ids_per_sample=*/2, /*seed=*/4);
+  const float learning_rate = 0.01f;
+  const State before = RandomState(coo, kDim, 0);
+  const std::vector<float> expected =
+      ExpectedAfterSgd(coo, kDim, before, learning_rate);
+  for (int num_threads : {1, 3, 20}) {
+    State state = before;
+    ThreadExecutor executor(num_threads);
+    ASSERT_TRUE(Apply(coo, kDim,
+                      {.rule = "sgd", .hyperparameters = {&learning_rate, 1}},
+                      state, executor));
+    EXPECT_EQ(state.table, expected) << num_threads << " threads";
+  }
+}
+
 // One core, three rows of one column; row 1 has gradient 2 * 0.5 + 4 * 0.25
 // = 2.
 RandomCoo SmallCoo() {

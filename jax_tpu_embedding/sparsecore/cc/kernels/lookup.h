@@ -7,9 +7,9 @@
 //
 // in float32, whatever the type of the table.
 //
-// Entries are ordered by row in the buffers. They are first distributed over
-// blocks of samples small enough for a core's first cache; then each task
-// streams the rows of its blocks once, in ascending order, with prefetch.
+// Entries are ordered by row in the buffers. They are first sorted by sample
+// (sort_by_sample.h); then each task adds up the rows of some samples in
+// registers, with prefetch (pool_samples.h).
 //
 // Requires: `buffers` fit `geometry` in size. `activations` holds
 //   S * batch_size_per_sc rows of `dim` floats, `table` S * rows_per_shard rows
@@ -19,7 +19,8 @@
 //   entries are zero. The terms of a sample are added in the order of the
 //   buffers, so the result has the same bits for any executor.
 // Errors: InvalidArgument, nothing useful in `activations`, if a row pointer,
-//   an embedding id or a sample id is out of range.
+//   an embedding id or a sample id is out of range, or there are more entries
+//   than 32 bits can count.
 // Complexity: O(entries * dim + samples * dim), whatever the table's size.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_H_

@@ -3,10 +3,12 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <random>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -14,6 +16,8 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/random_coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/sort_by_sample.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 
 namespace jte {
 namespace {
@@ -68,8 +72,54 @@ TEST_P(LookupTest, AddsTermsInOrderForAnyNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(All, LookupTest,
                          testing::Combine(testing::Values(1, 2, 3, 9),
-                                          testing::Values(1, 8, 40),
+                                          testing::Values(1, 8, 40, 103),
                                           testing::Values(0, 1, 3)));
+
+// Moves the entries of each sample to another.
+struct Crowding {
+  std::string_view name;
+  int32_t (*to_sample)(int32_t sample);
+};
+
+constexpr Crowding kCrowdings[] = {
+    {"even", [](int32_t sample) { return sample; }},
+    {"most samples are empty", [](int32_t sample) { return sample / 64 * 64; }},
+    {"one sample has half of the entries",
+     [](int32_t sample) { return sample % 2 == 0 ? 5000 : sample; }},
+    {"only the last sample has any", [](int32_t) { return 5999; }},
+};
+
+// As many samples as are sorted at once, and more, which go by blocks.
+TEST(LookupTest, SkewedBatchesAddTheSameTerms) {
+  constexpr int64_t kDim = 24;
+  for (const int64_t num_scs : {2, 3}) {
+    for (const Crowding& crowding : kCrowdings) {
+      RandomCoo coo = MakeRandomCoo({.num_sc_per_device = num_scs,
+                                     .rows_per_shard = 300,
+                                     .batch_size_per_sc = 6000,
+                                     .enable_minibatching = false,
+                                     .num_minibatches = 1},
+                                    /*ids_per_sample=*/3, /*seed=*/4);
+      ASSERT_EQ(coo.num_samples() > kMaxSortedSamples, num_scs == 3);
+      for (int32_t& sample : coo.sample_ids) {
+        if (sample >= 0) sample = crowding.to_sample(sample);
+      }
+      for (Entry& entry : coo.entries) {
+        const int32_t first = entry.sample / 6000 * 6000;
+        entry.sample = first + crowding.to_sample(entry.sample - first);
+      }
+      const std::vector<float> table = RandomTable(coo.num_rows() * kDim);
+      const std::vector<float> expected = ExpectedActivations(coo, table, kDim);
+      for (int num_threads : {1, 3}) {
+        ThreadExecutor executor(num_threads);
+        std::vector<float> out(expected.size(), kUnwritten);
+        ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table, kDim,
+                           std::nullopt, out, executor));
+        EXPECT_EQ(out, expected) << crowding.name << ", " << num_scs;
+      }
+    }
+  }
+}
 
 TEST(LookupTest, SamplesWithoutEntriesAreZero) {
   RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 2,
@@ -103,6 +153,32 @@ TEST(LookupTest, AnIdOutOfRangeIsAnError) {
   EXPECT_EQ(done.error().message,
             "embedding_ids[1] is 4, expected 0 to 3: a row of the table's "
             "shard.");
+}
+
+TEST(LookupTest, MoreEntriesThanCanBeCountedAreAnError) {
+  // Three regions of 2^31 - 8 cells. The error comes before they are read, so
+  // that they need not exist.
+  constexpr int64_t kRegion = (int64_t{1} << 31) - 8;
+  const std::vector<int32_t> row_pointers(24, kRegion);
+  const int32_t cell = 0;
+  const float gain = 1;
+  const std::span<const int32_t> ids(&cell, 3 * kRegion);
+  const CooBuffers buffers{row_pointers, ids, ids, {&gain, 3 * kRegion}};
+  const std::vector<float> table(6, 1.0f);
+  const std::vector<ConstTableValues> tables = {std::span(table)};
+  std::vector<float> out(6);
+  InlineExecutor executor;
+  const auto done = LookupInTables(buffers,
+                                   {.num_sc_per_device = 3,
+                                    .rows_per_shard = 1,
+                                    .batch_size_per_sc = 1,
+                                    .enable_minibatching = false,
+                                    .num_minibatches = 1},
+                                   tables, 2, std::nullopt, out, executor);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().message,
+            "The buffers of a device have 6442450920 entries, expected at most "
+            "4294967295. Split the batch over more devices.");
 }
 
 }  // namespace

@@ -50,13 +50,19 @@ Result<void> CheckGeometry(const CooBuffers& buffers,
 // InvalidArgument for the first cell of `piece` that is out of range.
 Result<void> CheckPiece(const CooBuffers& buffers, const Partition& piece,
                         const CooGeometry& geometry) {
-  // The first loop has no exit, so that the compiler vectorizes it.
-  bool bad = false;
+  // Maxima, in which a negative number is a large one: 0.2 ns per entry, since
+  // GCC 12 vectorizes them, against 2 for comparisons.
+  uint32_t max_id = 0;
+  uint32_t max_sample = 0;
   for (int64_t i = piece.begin; i < piece.end; ++i) {
-    bad |= OutOfRange(buffers.embedding_ids[i], geometry.rows_per_shard);
-    bad |= OutOfRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+    max_id = std::max(max_id, static_cast<uint32_t>(buffers.embedding_ids[i]));
+    max_sample =
+        std::max(max_sample, static_cast<uint32_t>(buffers.sample_ids[i]));
   }
-  if (!bad) return {};
+  if (max_id < static_cast<uint64_t>(geometry.rows_per_shard) &&
+      max_sample < static_cast<uint64_t>(geometry.batch_size_per_sc)) {
+    return {};
+  }
   for (int64_t i = piece.begin; i < piece.end; ++i) {
     if (OutOfRange(buffers.embedding_ids[i], geometry.rows_per_shard)) {
       return InvalidArgument("embedding_ids[", i, "] is ",

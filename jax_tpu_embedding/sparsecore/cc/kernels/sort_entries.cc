@@ -19,15 +19,6 @@ namespace {
 // writes to stay in the caches of a core.
 constexpr int kMaxDigitBits = 11;
 
-struct SpanEntries {
-  std::span<const Entry> entries;
-
-  template <typename Visit>
-  void ForEach(int64_t begin, int64_t end, Visit visit) const {
-    for (int64_t i = begin; i < end; ++i) visit(entries[i]);
-  }
-};
-
 template <typename Source>
 std::unique_ptr<Entry[]> Sort(const Source& source, int64_t num_entries,
                               int64_t num_rows, Executor& executor) {

@@ -39,16 +39,55 @@ struct BufferEntries {
   // partitions.
   template <typename Visit>
   void ForEach(int64_t begin, int64_t end, Visit visit) const {
+    ForEachPiece(partitions, begin, end,
+                 [this, &visit](const Partition& piece) {
+                   for (int64_t i = piece.begin; i < piece.end; ++i) {
+                     visit(EntryAt(piece, i));
+                   }
+                 });
+  }
+
+  // The same with visit(entry, later_sample): the sample of the entry
+  // `distance` later, or of the last one of the partition.
+  template <typename Visit>
+  void ForEachAndLater(int64_t begin, int64_t end, int64_t distance,
+                       Visit visit) const {
     ForEachPiece(
-        partitions, begin, end, [this, &visit](const Partition& piece) {
-          const auto first_row = static_cast<int32_t>(piece.first_row);
-          const auto first_sample = static_cast<int32_t>(piece.first_sample);
+        partitions, begin, end,
+        [this, &visit, distance](const Partition& piece) {
+          const auto first = static_cast<int32_t>(piece.first_sample);
           for (int64_t i = piece.begin; i < piece.end; ++i) {
-            visit(Entry{.row = first_row + buffers.embedding_ids[i],
-                        .sample = first_sample + buffers.sample_ids[i],
-                        .gain = buffers.gains[i]});
+            const int64_t later = std::min(i + distance, piece.end - 1);
+            visit(EntryAt(piece, i), first + buffers.sample_ids[later]);
           }
         });
+  }
+
+ private:
+  Entry EntryAt(const Partition& piece, int64_t i) const {
+    return {
+        .row = static_cast<int32_t>(piece.first_row) + buffers.embedding_ids[i],
+        .sample =
+            static_cast<int32_t>(piece.first_sample) + buffers.sample_ids[i],
+        .gain = buffers.gains[i]};
+  }
+};
+
+// The same of entries in memory.
+struct SpanEntries {
+  std::span<const Entry> entries;
+
+  template <typename Visit>
+  void ForEach(int64_t begin, int64_t end, Visit visit) const {
+    for (int64_t i = begin; i < end; ++i) visit(entries[i]);
+  }
+
+  template <typename Visit>
+  void ForEachAndLater(int64_t begin, int64_t end, int64_t distance,
+                       Visit visit) const {
+    for (int64_t i = begin; i < end; ++i) {
+      visit(entries[i], entries[std::min(i + distance, end - 1)].sample);
+    }
   }
 };
 

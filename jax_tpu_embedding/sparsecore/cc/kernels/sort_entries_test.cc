@@ -45,6 +45,38 @@ TEST(SortEntriesTest, SortsByRowAndKeepsTheOrderOfEqualRows) {
   }
 }
 
+TEST(SortEntriesTest, LaterSamplesAreOfTheSamePartition) {
+  const RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 2,
+                                       .rows_per_shard = 40,
+                                       .batch_size_per_sc = 30,
+                                       .enable_minibatching = false,
+                                       .num_minibatches = 1},
+                                      /*ids_per_sample=*/3, /*seed=*/5);
+  const CooBuffers buffers = coo.buffers();
+  const auto partitions = ReadPartitions(buffers, coo.geometry).value();
+  const auto expect_later = [&coo](const auto& source, int64_t first,
+                                   int64_t end) {
+    int64_t i = first;
+    source.ForEachAndLater(
+        first, end, /*distance=*/7,
+        [&coo, &i, end](const Entry& entry, int32_t later_sample) {
+          EXPECT_EQ(Fields(entry), Fields(coo.entries[i])) << i;
+          const int64_t later = std::min(i + 7, end - 1);
+          EXPECT_EQ(later_sample, coo.entries[later].sample) << i;
+          ++i;
+        });
+    EXPECT_EQ(i, end);
+  };
+  int64_t first = 0;
+  for (const Partition& partition : partitions) {
+    const int64_t end = first + partition.end - partition.begin;
+    expect_later(BufferEntries{buffers, partitions}, first, end);
+    expect_later(SpanEntries{coo.entries}, first, end);
+    first = end;
+  }
+  EXPECT_EQ(first, std::ssize(coo.entries));
+}
+
 TEST(SortEntriesTest, DistributesNothing) {
   const CooBuffers buffers{};
   ThreadExecutor executor(2);

@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
 
 #include <cstddef>
 #include <memory>

@@ -1,0 +1,81 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
+
+#include <cstddef>
+#include <span>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#endif
+
+namespace jte {
+
+#if defined(__linux__)
+namespace {
+
+// MADV_COLLAPSE of Linux 6.1, which older headers do not have; older kernels
+// answer that they do not know it.
+constexpr int kCollapse = 25;
+
+bool SystemUsesHugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string choices;  // "always [madvise] never"
+  return std::getline(file, choices) &&
+         choices.find("[never]") == std::string::npos;
+}
+
+}  // namespace
+
+size_t UseHugePages(std::span<std::byte> memory) {
+  static const bool kIsUsed = SystemUsesHugePages();
+  const auto begin = RoundUp(reinterpret_cast<uintptr_t>(memory.data()),
+                             uintptr_t{kHugePageBytes});
+  const uintptr_t end =
+      reinterpret_cast<uintptr_t>(memory.data() + memory.size()) /
+      kHugePageBytes * kHugePageBytes;
+  if (!kIsUsed || begin >= end) return 0;
+
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t pages_of_huge = kHugePageBytes / page;
+  std::vector<unsigned char> resident((end - begin) / page);
+  if (mincore(reinterpret_cast<void*>(begin), end - begin, resident.data()) !=
+      0) {
+    return 0;
+  }
+  const auto is_whole = [&resident, pages_of_huge](size_t huge) {
+    return std::ranges::all_of(
+        std::span(resident).subspan(huge * pages_of_huge, pages_of_huge),
+        [](unsigned char bits) { return (bits & 1) != 0; });
+  };
+  size_t moved = 0;
+  const size_t num_huge = (end - begin) / kHugePageBytes;
+  for (size_t first = 0, last = 0; first < num_huge; first = last + 1) {
+    for (last = first; last < num_huge && is_whole(last);) ++last;
+    const size_t size = (last - first) * kHugePageBytes;
+    if (size > 0 &&
+        madvise(reinterpret_cast<void*>(begin + first * kHugePageBytes), size,
+                kCollapse) == 0) {
+      moved += size;
+    }
+  }
+  return moved;
+}
+
+#else
+
+size_t UseHugePages(std::span<std::byte>) { return 0; }
+
+#endif
+
+}  // namespace jte

@@ -1,0 +1,101 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <span>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace jte {
+namespace {
+
+// New memory that starts at a huge page.
+class Mapping {
+ public:
+  explicit Mapping(size_t size) : size_(size + kHugePageBytes) {
+    data_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Small pages, whatever the system's default is.
+    madvise(data_, size_, MADV_NOHUGEPAGE);
+    const auto address = reinterpret_cast<uintptr_t>(data_);
+    const size_t skipped = (kHugePageBytes - address) % kHugePageBytes;
+    bytes_ = {static_cast<std::byte*>(data_) + skipped, size};
+  }
+  ~Mapping() { munmap(data_, size_); }
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+  // Huge pages can be made from now on.
+  void Allow() const { madvise(data_, size_, MADV_HUGEPAGE); }
+
+ private:
+  size_t size_;
+  void* data_;
+  std::span<std::byte> bytes_;
+};
+
+// A number of /proc/self/smaps_rollup, in bytes.
+size_t MemoryInBytes(const std::string& name) {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    size_t kib = 0;
+    if (word == name + ":" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+bool SystemCan() {
+  const Mapping mapping(kHugePageBytes);
+  std::ranges::fill(mapping.bytes(), std::byte{1});
+  mapping.Allow();
+  return UseHugePages(mapping.bytes()) == kHugePageBytes;
+}
+
+TEST(HugePagesTest, MovesWhatIsThereAndKeepsContents) {
+  if (!SystemCan()) GTEST_SKIP() << "This kernel cannot, or may not.";
+  const Mapping mapping(4 * kHugePageBytes);
+  const std::span bytes = mapping.bytes();
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i % 251);
+  mapping.Allow();
+  const size_t before = MemoryInBytes("AnonHugePages");
+  // Not the first and the last one, of which a byte belongs to somebody else.
+  EXPECT_EQ(UseHugePages(bytes.subspan(1, bytes.size() - 2)),
+            2 * kHugePageBytes);
+  EXPECT_EQ(MemoryInBytes("AnonHugePages"), before + 2 * kHugePageBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    ASSERT_EQ(bytes[i], std::byte(i % 251));
+  }
+}
+
+TEST(HugePagesTest, MemoryThatIsNotThereStaysAway) {
+  const Mapping mapping(8 * kHugePageBytes);
+  const std::span bytes = mapping.bytes();
+  std::ranges::fill(bytes.first(3 * kHugePageBytes), std::byte{1});
+  // All but one small page.
+  std::ranges::fill(bytes.subspan(4 * kHugePageBytes, kHugePageBytes - 4096),
+                    std::byte{1});
+  std::ranges::fill(bytes.subspan(6 * kHugePageBytes, kHugePageBytes),
+                    std::byte{1});
+  mapping.Allow();
+  const size_t before = MemoryInBytes("Anonymous");
+  const size_t moved = UseHugePages(bytes);
+  EXPECT_TRUE(moved == 0 || moved == 4 * kHugePageBytes) << moved;
+  EXPECT_LT(MemoryInBytes("Anonymous"), before + kHugePageBytes / 2);
+}
+
+TEST(HugePagesTest, LittleMemoryHasNone) {
+  const Mapping mapping(kHugePageBytes);
+  EXPECT_EQ(UseHugePages({}), 0);
+  EXPECT_EQ(UseHugePages(mapping.bytes().subspan(1)), 0);
+}
+
+}  // namespace
+}  // namespace jte
