@@ -27,30 +27,33 @@ def results_of_earlier_readers(
 ) -> list[mlir.ir.Value]:
   """Results of the operations lowered so far that read one of `tables`.
 
-  All results in the block that is being lowered that are smaller than a table.
-  A larger one may be the table itself in another shape, and keeping that until
-  the update is what forces a copy; its readers count as readers of the table.
+  All results in the block that is being lowered that are smaller than the table
+  that was read. A larger one may be the table itself in another shape, and
+  keeping that until the update is what forces a copy; its readers count as
+  readers of the table.
 
   Not seen are readers outside of the block: those in the caller, when the
   update is in a nested `jax.jit`.
   """
   block = mlir.ir.InsertionPoint.current.block
-  limit = min(_num_elements(table) for table in tables)
-  results = {}  # keyed by operation and number, in order of discovery
-  values = list(tables)
+  # Keyed by operation and number, in order of discovery; with whether it may be
+  # a table. A slot may have one number per row: activations can be larger.
+  results = {}
+  values = [(table, _num_elements(table)) for table in tables]
   while values:
-    for use in values.pop().uses:
+    value, limit = values.pop()
+    for use in value.uses:
       reader = _enclosing_operation(use.owner, block)
       if reader is None:
         continue
       for number, result in enumerate(reader.results):
-        if (reader, number) not in results:
-          results[reader, number] = result
-          if _num_elements(result) >= limit:
-            values.append(result)
-  return [
-      result for result in results.values() if _num_elements(result) < limit
-  ]
+        if (reader, number) in results:
+          continue
+        is_large = _num_elements(result) >= limit
+        results[reader, number] = (result, is_large)
+        if is_large:
+          values.append((result, limit))
+  return [result for result, is_large in results.values() if not is_large]
 
 
 def _enclosing_operation(

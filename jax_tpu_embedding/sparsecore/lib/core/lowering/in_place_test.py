@@ -213,6 +213,38 @@ class InPlaceTest(parameterized.TestCase):
         num_tables=1 + num_full_slots + len(rule.row_slots) / _DIM,
     )
 
+  def test_activations_may_be_larger_than_a_slot(self):
+    # Row-wise Adagrad has one number per row, and here activations for each.
+    batch_size = _ROWS // _DIM
+    coo = random_coo.random_coo(
+        num_sc_per_device=1,
+        rows_per_shard=_ROWS,
+        batch_size_per_sc=batch_size,
+        ids_per_sample=4,
+    )
+    limits = dict.fromkeys(_LIMITS, 8 * batch_size)
+
+    def program(table, accumulator):
+      activations = lookup.lookup_p.bind(
+          *coo.operands, table, device_batch_size=batch_size, **limits
+      )
+      return activations, update.UPDATE_PRIMITIVES["rowwise_adagrad"].bind(
+          *coo.operands,
+          table,
+          accumulator,
+          np.ones((batch_size, _DIM), np.float32),
+          _LEARNING_RATE,
+          np.float32(1e-8),
+          **limits,
+      )
+
+    jitted = jax.jit(program, donate_argnums=(0, 1))
+    lowered = jitted.lower(
+        jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32),
+        jax.ShapeDtypeStruct((_ROWS, 1), jnp.float32),
+    )
+    self.assertEmpty(_table_copies(lowered.compile()))
+
   @parameterized.parameters(True, False)
   def test_ref_is_updated_in_place(self, depends):
     @jax.jit
