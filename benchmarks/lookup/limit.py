@@ -30,8 +30,9 @@ class Limit(case_worker.Contender):
   """Does in native code what any implementation has to do to the memory.
 
   For the forward pass: reads the row of each id, in the order of samples, and
-  writes the pooled rows. For an update: reads and writes each distinct row of
-  the table and of the slot once, in ascending order; gradients are not read.
+  writes the pooled rows. For an update, on top: reads the gradient of the
+  activations once, in its order, and reads and writes each distinct row of the
+  table and of the slot once, in ascending order.
   """
 
   # The values of the table stay.
@@ -59,6 +60,7 @@ class Limit(case_worker.Contender):
     self._updates = step != cases.FORWARD
     self._batches = batches
     self._rows = [np.unique(batch.ids).astype(np.int32) for batch in batches]
+    self._gradient = cases.make_gradient(case)
     self._activations = np.zeros((case.batch_size, case.dim), np.float32)
     is_small = case.gathered_bytes < _MIN_BYTES_TO_SHARE
     self._num_threads = 1 if is_small else machine.num_cpus()
@@ -91,6 +93,8 @@ class Limit(case_worker.Contender):
     rows = self._rows[batch_number]
     pointers = [table.unsafe_buffer_pointer() for table in self._tables()]
     self._library.TouchRows(
+        ctypes.c_void_p(self._gradient.ctypes.data),
+        ctypes.c_int64(self._gradient.size),
         (ctypes.c_void_p * len(pointers))(*pointers),
         ctypes.c_int64(len(pointers)),
         ctypes.c_void_p(rows.ctypes.data),

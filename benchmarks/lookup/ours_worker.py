@@ -30,16 +30,33 @@ _OPTIMIZERS = {
 }
 
 
+_ROW_WISE_ADAGRAD = embedding_spec.RowwiseAdagradOptimizerSpec(
+    learning_rate=cases.LEARNING_RATE,
+    initial_accumulator_value=cases.INITIAL_ACCUMULATOR,
+)
+
+
 def make_specs(
-    case: cases.Case, step: str, num_devices: int = 1
+    case: cases.Case,
+    step: str,
+    num_devices: int = 1,
+    *,
+    is_row_wise: bool = False,
 ) -> list[embedding_spec.FeatureSpec]:
-  """One feature, for devices with one SparseCore each."""
+  """One feature, for devices with one SparseCore each.
+
+  Args:
+    case: what to look up.
+    step: one of cases.STEPS, which names the optimizer.
+    num_devices: the devices that the table is sharded over.
+    is_row_wise: Adagrad has one accumulator per row.
+  """
   table = embedding_spec.TableSpec(
       name="table",
       vocabulary_size=case.num_rows,
       embedding_dim=case.dim,
       initializer=jax.nn.initializers.zeros,
-      optimizer=_OPTIMIZERS[step],
+      optimizer=_ROW_WISE_ADAGRAD if is_row_wise else _OPTIMIZERS[step],
       combiner="sum",
       max_ids_per_partition=_limit(case, num_devices),
       max_unique_ids_per_partition=_limit(case, num_devices),
@@ -105,6 +122,7 @@ class Ours(case_worker.Contender):
       *,
       table: jax.Array | None = None,
       converts: bool = False,
+      is_row_wise: bool = False,
   ):
     """Prepares the steps.
 
@@ -114,8 +132,10 @@ class Ours(case_worker.Contender):
       batches: those of `case`, or others of their shape.
       table: f32[num_rows, dim] to start from; default: zeros.
       converts: whether every step converts its ids.
+      is_row_wise: Adagrad has one accumulator per row.
     """
-    specs = make_specs(case, step)
+    self.is_row_wise = is_row_wise
+    specs = make_specs(case, step, is_row_wise=is_row_wise)
     variables = make_variables(specs)
     (stack_name,) = variables
     if table is not None:
@@ -217,6 +237,10 @@ class Worker(case_worker.CaseWorker):
     if step != cases.FORWARD:
       contenders["ours, jax.Ref"] = OursInRefs(
           case, step, batches, table=jnp.array(table)
+      )
+    if step == cases.ADAGRAD:
+      contenders["ours, row-wise"] = Ours(
+          case, step, batches, table=jnp.array(table), is_row_wise=True
       )
     return contenders
 

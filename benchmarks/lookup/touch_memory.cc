@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,8 @@
 namespace {
 
 constexpr int64_t kCacheLineFloats = 16;
+// As many sums as keep reading from waiting for adding.
+constexpr int64_t kNumSums = 4 * kCacheLineFloats;
 
 // Threads that wait for the next call: starting one takes as long as a tenth of
 // the smallest limit.
@@ -115,6 +118,16 @@ void TouchRange(float* const* tables, int64_t num_tables, const int32_t* rows,
   }
 }
 
+// A sum of the numbers [begin, end), of which the last few are left out.
+VECTOR_CLONES
+float ReadRange(const float* values, int64_t begin, int64_t end) {
+  float sums[kNumSums] = {};
+  for (int64_t i = begin; i + kNumSums <= end; i += kNumSums) {
+    for (int64_t k = 0; k < kNumSums; ++k) sums[k] += values[i + k];
+  }
+  return std::accumulate(sums, sums + kNumSums, 0.0f);
+}
+
 }  // namespace
 
 // Reads the row of each id and pools the rows of each sample.
@@ -130,13 +143,20 @@ extern "C" void GatherRows(const float* table, const int32_t* ids,
   });
 }
 
-// Reads and writes `rows` of each of the tables; their values stay.
-extern "C" void TouchRows(float* const* tables, int64_t num_tables,
+// Reads the `gradient_size` numbers of the gradient, then reads and writes
+// `rows` of each of the tables; their values stay.
+extern "C" void TouchRows(const float* gradient, int64_t gradient_size,
+                          float* const* tables, int64_t num_tables,
                           const int32_t* rows, int64_t num_rows, int64_t dim,
                           int64_t prefetch_distance, int64_t num_threads) {
-  CallInThreads(num_threads, [tables, num_tables, rows, num_rows, dim,
-                              prefetch_distance, num_threads](int64_t t) {
-    TouchRange(tables, num_tables, rows, num_rows * t / num_threads,
-               num_rows * (t + 1) / num_threads, dim, prefetch_distance);
-  });
+  CallInThreads(
+      num_threads, [gradient, gradient_size, tables, num_tables, rows, num_rows,
+                    dim, prefetch_distance, num_threads](int64_t t) {
+        // Else the compiler leaves the reading out.
+        [[maybe_unused]] volatile float sum =
+            ReadRange(gradient, gradient_size * t / num_threads,
+                      gradient_size * (t + 1) / num_threads);
+        TouchRange(tables, num_tables, rows, num_rows * t / num_threads,
+                   num_rows * (t + 1) / num_threads, dim, prefetch_distance);
+      });
 }
