@@ -18,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/ieee_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/raw_id_operands.h"
@@ -75,6 +76,25 @@ Result<void> ConvertIds(Executor& executor, const ffi::RemainingArgs& operands,
   return {};
 }
 
+// Says what is wrong with the ids in the buffers, if `keeps_errors`.
+Result<void> ConvertIdsOrKeepError(bool keeps_errors, Executor& executor,
+                                   const ffi::RemainingArgs& operands,
+                                   const CsrBuffers& buffers,
+                                   std::string_view combiner,
+                                   std::string_view feature_stacking_strategy,
+                                   const FeatureAttributes& attributes,
+                                   int64_t global_device_count,
+                                   int64_t num_sc_per_device) {
+  auto converted = ConvertIds(executor, operands, buffers, combiner,
+                              feature_stacking_strategy, attributes,
+                              global_device_count, num_sc_per_device);
+  if (converted || !keeps_errors || buffers.row_pointers.empty()) {
+    return converted;
+  }
+  WriteFailure(converted.error().message, buffers);
+  return {};
+}
+
 ffi::Error Handler(
     ffi::ThreadPool pool, ffi::RemainingArgs operands,
     ffi::Result<IntVector> row_pointers, ffi::Result<IntVector> embedding_ids,
@@ -85,10 +105,11 @@ ffi::Error Handler(
     std::string_view non_finite_weights, ffi::Span<const int64_t> row_offsets,
     ffi::Span<const int64_t> col_offsets, ffi::Span<const int64_t> col_shifts,
     ffi::Span<const int64_t> vocabulary_sizes,
-    ffi::Span<const int64_t> is_ragged, ffi::Span<const int64_t> has_weights) {
+    ffi::Span<const int64_t> is_ragged, ffi::Span<const int64_t> has_weights,
+    bool keeps_errors) {
   ThreadPoolExecutor pool_executor(pool);
   IeeeExecutor executor(pool_executor);
-  return RunHandler(ConvertIds, executor, operands,
+  return RunHandler(ConvertIdsOrKeepError, keeps_errors, executor, operands,
                     CsrBuffers{.row_pointers = ToSpan<int32_t>(*row_pointers),
                                .embedding_ids = ToSpan<int32_t>(*embedding_ids),
                                .sample_ids = ToSpan<int32_t>(*sample_ids),
@@ -129,6 +150,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<ffi::Span<const int64_t>>("col_shifts")
         .Attr<ffi::Span<const int64_t>>("vocabulary_sizes")
         .Attr<ffi::Span<const int64_t>>("is_ragged")
-        .Attr<ffi::Span<const int64_t>>("has_weights"));
+        .Attr<ffi::Span<const int64_t>>("has_weights")
+        .Attr<bool>("keeps_errors"));
 
 }  // namespace jte

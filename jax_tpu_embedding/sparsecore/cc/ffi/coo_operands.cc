@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
@@ -91,12 +92,16 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                            gains.element_count(),
                            " cells, expected equal numbers.");
   }
-  return CooBuffers{
+  const CooBuffers buffers{
       .row_pointers = ToSpan<const int32_t>(row_pointers),
       .embedding_ids = ToSpan<const int32_t>(embedding_ids),
       .sample_ids = ToSpan<const int32_t>(sample_ids),
       .gains = ToSpan<const float>(gains),
   };
+  if (const auto failure = ReadFailure(buffers)) {
+    return InvalidArgument(*failure);
+  }
+  return buffers;
 }
 
 Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,

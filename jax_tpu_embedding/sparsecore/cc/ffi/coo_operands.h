@@ -50,7 +50,8 @@ struct Table {
 // 1.
 Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer);
 
-// The buffers, once their three cell arrays are known to have one size.
+// The buffers, once their three cell arrays are known to have one size; the
+// message of the conversion if they are those of one that failed.
 Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                                 const IntVector& embedding_ids,
                                 const IntVector& sample_ids,

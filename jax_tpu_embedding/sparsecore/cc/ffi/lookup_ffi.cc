@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
@@ -62,6 +65,22 @@ Result<std::vector<ConstTableValues>> ReadTables(ffi::RemainingArgs args,
   return tables;
 }
 
+// Makes the pages of what the lookup reads and writes fit for it.
+//
+// A table that is looked up where it is in every step gets huge pages: a lookup
+// of 1 M x 64 float32 takes 0.72 of the time with 16384 x 20 uniform ids, 0.65
+// with Zipf 1.05. Activations often are new memory; one page at a time, 4 MiB
+// take 1.2 ms in a virtual machine, and 0.7 all at once.
+void PreparePages(const Table& table, const Matrix& activations,
+                  Executor& executor) {
+  std::visit(
+      [](auto values) {
+        TableMemory::OfProcess().Used(std::as_writable_bytes(values));
+      },
+      table.values);
+  PopulateNewPages(std::as_writable_bytes(activations.values), executor);
+}
+
 Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
                            const IntVector& sample_ids,
@@ -89,6 +108,7 @@ Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
   }
   const auto quantization = ReadQuantization(quantization_numbers);
   if (!quantization) return std::unexpected(quantization.error());
+  PreparePages(*table, *activations, executor);
   if (num_devices > 1) {
     geometry->num_devices = num_devices;
     const auto tables = ReadTables(args, num_devices, *table);

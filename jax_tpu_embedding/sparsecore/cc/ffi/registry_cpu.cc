@@ -16,6 +16,7 @@ pybind11::dict Registrations() {
     return pybind11::capsule(reinterpret_cast<void*>(handler));
   };
   pybind11::dict targets;
+  targets["jte_check_seal_cpu"] = capsule(JteCheckSealCpu);
   targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);

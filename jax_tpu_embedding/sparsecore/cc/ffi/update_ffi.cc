@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -19,6 +20,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
 #include "xla/ffi/api/ffi.h"
@@ -55,6 +57,17 @@ Result<Devices> ReadDevices(ffi::RemainingArgs args, size_t k,
   return devices;
 }
 
+// For what the update writes.
+void PreferHugePages(const OptimizerOperands& operands) {
+  TableMemory& memory = TableMemory::OfProcess();
+  std::visit(
+      [&memory](auto table) { memory.Used(std::as_writable_bytes(table)); },
+      operands.table.values);
+  for (const std::span<float> slot : operands.slots) {
+    memory.Used(std::as_writable_bytes(slot));
+  }
+}
+
 Result<void> CheckedUpdate(
     Executor& executor, const IntVector& row_pointers,
     const IntVector& embedding_ids, const IntVector& sample_ids,
@@ -78,6 +91,7 @@ Result<void> CheckedUpdate(
     return InvalidArgument("The gradient has ", gradient->dim,
                            " columns, expected the table's ", table.dim, ".");
   }
+  PreferHugePages(*operands);
   const Optimizer optimizer{.rule = attributes.rule,
                             .hyperparameters = operands->hyperparameters,
                             .options = operands->options,

@@ -70,7 +70,7 @@ def convert_ids(
       _structure.flatten_like(
           features, feature_specs, "features", "feature_specs"
       ),
-      _flatten_weights(features_weights, feature_specs),
+      flatten_weights(features_weights, feature_specs),
       jax.tree.leaves(feature_specs),
   ):
     operands = _operands(ids, weights, spec, topology)
@@ -94,7 +94,7 @@ def convert_ids(
   return _inputs.PreprocessedInput(arrays)
 
 
-def _flatten_weights(
+def flatten_weights(
     features_weights: Any | None, feature_specs: Any
 ) -> Sequence[Any | None]:
   """The weights of each feature; None where there are none."""
@@ -148,7 +148,7 @@ def _operands(
       )
     weights = jnp.asarray(weights, jnp.float32)
   if not isinstance(ids, tuple):
-    ids = _samples.one_row_per_sample(_as_ids(ids, spec), spec, batch)
+    ids = _samples.one_row_per_sample(as_ids(ids, spec), spec, batch)
     if weights is not None:
       weights = _samples.one_row_per_sample(weights, spec, batch, "weights")
     return raw_ids.Operands(ids, None, weights)
@@ -166,10 +166,18 @@ def _operands(
         f" {(num_samples + 1,)}, one more than its {num_samples} samples here,"
         f" got {np.shape(row_splits)}."
     )
+  return raw_ids.Operands(
+      as_ids(values, spec), as_row_splits(row_splits, spec), weights
+  )
+
+
+def as_row_splits(
+    row_splits: Any, spec: embedding_spec.FeatureSpec
+) -> jax.Array:
+  """Row splits as the primitive takes them, i32."""
   row_splits = _as_integers(row_splits, spec, "row_splits")
   # A split that int32 does not have stays one that leads nowhere.
-  row_splits = jnp.asarray(row_splits.clip(-1, _INT32.max), jnp.int32)
-  return raw_ids.Operands(_as_ids(values, spec), row_splits, weights)
+  return jnp.asarray(row_splits.clip(-1, _INT32.max), jnp.int32)
 
 
 def _as_integers(
@@ -184,8 +192,11 @@ def _as_integers(
   return x
 
 
-def _as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
-  """Ids as one of the types of the primitive."""
+def as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
+  """Ids as one of the types of the primitive.
+
+  Ids of 64 bits stay what they are, or raise, where JAX would cut them to 32.
+  """
   ids = _as_integers(ids, spec, "ids")
   if ids.dtype.itemsize < 4:
     return jnp.asarray(ids, jnp.int32)

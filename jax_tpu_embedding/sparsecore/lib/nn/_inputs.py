@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any
 from typing import NamedTuple
 import warnings
@@ -15,6 +16,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
@@ -185,7 +187,8 @@ def device_topology(
 def _check_mesh(global_device_count: int) -> None:
   """Raises ValueError if a surrounding shard_map has other devices.
 
-  The primitives exchange rows along an axis of its mesh.
+  The primitives exchange rows along an axis of its mesh, or along the axes that
+  the caller named.
   """
   mesh = jax.sharding.get_abstract_mesh()
   sizes = {
@@ -193,10 +196,17 @@ def _check_mesh(global_device_count: int) -> None:
       for name in mesh.manual_axes
       if mesh.shape[name] > 1
   }
-  if sizes and global_device_count not in sizes.values():
+  named = mesh_axis.named_axes()
+  if named is None:
+    possible = sizes.values()
+  else:
+    possible = [math.prod(mesh.shape[name] for name in named)]
+  if sizes and global_device_count not in possible:
     raise ValueError(
         f"The tables are split for {global_device_count} device(s), and"
-        f" shard_map has the mesh axes {sizes}. Preprocess and initialize with"
+        f" shard_map has the mesh axes {sizes}"
+        f"{'' if named is None else f', of which {named} split the rows'}."
+        " Preprocess and initialize with"
         " the size of the axis that splits the tables as global_device_count."
     )
 

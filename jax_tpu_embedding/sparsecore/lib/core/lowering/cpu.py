@@ -13,6 +13,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import earlier_readers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 import numpy as np
 
 for _name, _handler in ffi_cpu.registrations().items():
@@ -148,7 +149,11 @@ def convert_ids(
     features: tuple[raw_ids.Feature, ...],
     feature_stacking_strategy: str,
 ):
-  """Rule of the conversion of raw ids."""
+  """Rule of the conversion of raw ids.
+
+  One of several devices does not fail by itself, the others would wait for it.
+  It hands its error on in the buffers, and the lookup raises it on all of them.
+  """
 
   def numbers(field: str) -> np.ndarray:
     return np.array([getattr(f, field) for f in features], np.int64)
@@ -172,6 +177,7 @@ def convert_ids(
       vocabulary_sizes=numbers("vocabulary_size"),
       is_ragged=numbers("is_ragged"),
       has_weights=numbers("has_weights"),
+      keeps_errors=mesh_axis.is_one_of_several_devices(ctx),
   )
 
 

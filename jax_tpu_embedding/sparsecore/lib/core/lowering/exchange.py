@@ -69,7 +69,7 @@ def lookup(
     def on_operands(*operands):
       return over_devices(rule, axis, ctx.avals_out, operands, params)
 
-    return _lower(on_operands, ctx, operands)
+    return lower(on_operands, ctx, operands)
 
   return wrapped
 
@@ -86,7 +86,7 @@ def _lookup_by_messages(
   packed = _pack(coo, axis, table.shape[0], params["device_batch_size"], params)
   wanted = _all_to_all(packed.requests, axis)
   fetched = _all_to_all(messages.read_rows(table, wanted), axis)
-  return one_device.call(
+  (activations,) = one_device.call(
       rule,
       avals_out,
       *packed[1:],
@@ -94,6 +94,10 @@ def _lookup_by_messages(
       fetched.reshape(-1, table.shape[1]),
       **params | dict(enable_minibatching=False),
   )
+  # The buffers of a conversion that failed (cc/ffi/failed_buffers.h), which
+  # have no entries.
+  has_failed = coo[0][0] < 0
+  return [jnp.where(has_failed, jnp.nan, activations)]
 
 
 def update(
@@ -142,7 +146,7 @@ def update(
           gradient_operand=gradient_operand,
       )
 
-    return _lower(on_operands, ctx, operands)
+    return lower(on_operands, ctx, operands)
 
   return wrapped
 
@@ -181,40 +185,66 @@ def _update_by_messages(
   """The update over the devices along `axis`, by `rule` for one."""
   operands = list(operands)
   gradient = operands[gradient_operand]
-  columns = gradient.reshape(gradient.shape[0], -1)
-  packed = _pack(
-      operands[:_NUM_COO],
+  wanted, received = send_gradients(
+      lookup_rule,
       axis,
+      operands[:_NUM_COO],
+      gradient.reshape(gradient.shape[0], -1),
       operands[table_operand].shape[0],
-      gradient.shape[0],
       params,
   )
+  operands[:_NUM_COO] = *messages.entries_of(wanted), jnp.int32(1)
+  operands[gradient_operand] = received.reshape(-1, *gradient.shape[1:])
+  return one_device.call(
+      rule, avals_out, *operands, **params | dict(enable_minibatching=False)
+  )
+
+
+def send_gradients(
+    lookup_rule: one_device.LoweringRule,
+    axis: mesh_axis.MeshAxis | None,
+    coo: Sequence[jax.Array],
+    gradient: jax.Array,
+    rows_per_device: int,
+    params: dict[str, Any],
+) -> tuple[jax.Array, jax.Array]:
+  """Gradients of rows, summed over each SparseCore's entries, to their owners.
+
+  Args:
+    lookup_rule: as in `update`.
+    axis: along which rows are split; None if one device has them all.
+    coo: row pointers, embedding ids, sample ids, gains, minibatch count.
+    gradient: f32[samples, D], of the activations.
+    rows_per_device: of the table.
+    params: of the update: enable_minibatching, max_unique_ids_per_partition.
+
+  Returns:
+    i32[G, C], the rows that each device names, in this device's table, or -1;
+    and f32[G * C, D], the gradient of each.
+  """
+  packed = _pack(coo, axis, rows_per_device, gradient.shape[0], params)
   num_slots = packed.requests.size
   (partial_sums,) = one_device.call(
       lookup_rule,
-      [jax.core.ShapedArray((num_slots, columns.shape[1]), jnp.float32)],
+      [jax.core.ShapedArray((num_slots, gradient.shape[1]), jnp.float32)],
       packed.row_pointers,
       packed.samples,
       packed.slots,
       packed.gains,
       jnp.int32(1),  # minibatch
-      columns,
+      gradient,
       device_batch_size=num_slots,
       max_ids_per_partition=num_slots,
       max_unique_ids_per_partition=num_slots,
   )
   wanted = _all_to_all(packed.requests, axis)
   received = _all_to_all(partial_sums.reshape(*wanted.shape, -1), axis)
-  operands[:_NUM_COO] = *messages.entries_of(wanted), jnp.int32(1)
-  operands[gradient_operand] = received.reshape(num_slots, *gradient.shape[1:])
-  return one_device.call(
-      rule, avals_out, *operands, **params | dict(enable_minibatching=False)
-  )
+  return wanted, received.reshape(num_slots, -1)
 
 
 def _pack(
     coo: Sequence[jax.Array],
-    axis: mesh_axis.MeshAxis,
+    axis: mesh_axis.MeshAxis | None,
     rows_per_device: int,
     batch_size: int,
     params: dict[str, Any],
@@ -240,7 +270,7 @@ def _pack(
   )
 
 
-def _lower(
+def lower(
     function: Callable[..., Any],
     ctx: mlir.LoweringRuleContext,
     operands: Sequence[mlir.ir.Value],
@@ -255,18 +285,25 @@ def _lower(
 
 
 def _topology(
-    num_row_pointers: int, axis: mesh_axis.MeshAxis, enable_minibatching: bool
+    num_row_pointers: int,
+    axis: mesh_axis.MeshAxis | None,
+    enable_minibatching: bool,
 ) -> layout.Topology:
   """The devices along `axis` and their SparseCores."""
+  num_devices = 1 if axis is None else axis.size
   return layout.Topology(
       local_device_count=1,
-      global_device_count=axis.size,
+      global_device_count=num_devices,
       num_sc_per_device=layout.num_sc_per_device_from_row_pointers(
-          num_row_pointers, axis.size, enable_minibatching
+          num_row_pointers, num_devices, enable_minibatching
       ),
   )
 
 
-def _all_to_all(blocks: jax.Array, axis: mesh_axis.MeshAxis) -> jax.Array:
+def _all_to_all(
+    blocks: jax.Array, axis: mesh_axis.MeshAxis | None
+) -> jax.Array:
   """Block q [G, ...] to device q; block q of the result is from device q."""
+  if axis is None:
+    return blocks
   return lax.all_to_all(blocks, axis.name, split_axis=0, concat_axis=0)

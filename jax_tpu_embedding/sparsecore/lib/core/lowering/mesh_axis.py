@@ -3,35 +3,70 @@
 
 """Which mesh axis the rows of a table are spread over.
 
-Callers do not say. What a lowering rule knows is the mesh of the surrounding
+Callers need not say. What a lowering rule knows is the mesh of the surrounding
 shard_map, which of its axes are manual, that is, split by shard_map, and with
 check_vma, along which of them an operand varies. The rows of a table are the
 only thing that a lookup or update does not do for itself on each device, so the
 axis that the table varies along is the one to exchange along.
+
+What no rule can know is the order of several axes that split the rows together.
+Callers who split them so say which, with `rows_are_split_over`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
 import dataclasses
+import math
+from typing import Any
 
 import jax
 from jax._src import config
+from jax._src import xla_metadata_lib
+from jax.experimental import xla_metadata
 from jax.interpreters import mlir
 
 _REMEDY = (
     "Split tables and buffers over one axis, and either name it,"
-    " jax.shard_map(..., axis_names={axis}), or leave check_vma on."
+    " jax.shard_map(..., axis_names={axis}), or leave check_vma on; or name all"
+    " that split them, in order: with mesh_axis.rows_are_split_over(axes)."
 )
+# JAX keeps metadata with the operations that are traced under it, through
+# autodiff, loops and jit, until they are lowered. XLA ignores this key.
+_METADATA_KEY = "jte_rows_are_split_over"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshAxis:
-  """One axis of a mesh with several devices along it."""
+  """One axis of a mesh with several devices along it, or several, as one."""
 
-  name: str
+  name: str | tuple[str, ...]  # as collectives take it
   size: int
   # Whether this process has all devices of the mesh; False if not known.
   is_in_one_process: bool
+
+
+def rows_are_split_over(
+    axes: Sequence[str],
+) -> contextlib.AbstractContextManager[None]:
+  """Says which mesh axes split the rows of tables, for what is traced in it.
+
+  Args:
+    axes: as in PartitionSpec(axes, None) of the tables, in that order.
+  """
+  return xla_metadata.set_xla_metadata(**{_METADATA_KEY: ",".join(axes)})
+
+
+def named_axes() -> list[str] | None:
+  """The axes of the surrounding rows_are_split_over, None outside of it."""
+  return _read_axes(xla_metadata_lib.current_xla_metadata())
+
+
+def named_axes_of(ctx: mlir.LoweringRuleContext) -> list[str] | None:
+  """The axes of rows_are_split_over when an operation was traced."""
+  return _read_axes(ctx.jaxpr_eqn_ctx.xla_metadata)
 
 
 def axis_of_table(
@@ -54,26 +89,53 @@ def axis_of_table(
           " and tables split over one mesh axis."
       )
     return None
-  axes = [
-      name
-      for name in mesh.axis_names
-      if name in context.manual_axes and mesh.shape[name] > 1
-  ]
-  if config._check_vma.value:  # pylint: disable=protected-access
-    axes = [name for name in axes if name in table.mat.varying]
-  if len(axes) > 1:
-    raise NotImplementedError(
-        f"The rows of a table may be split over any of the mesh axes {axes},"
-        f" with sizes {[mesh.shape[name] for name in axes]}, and in any order."
-        f" {_REMEDY}"
-    )
+  axes = named_axes_of(ctx)
+  if axes is None:
+    axes = _possible_axes(context, table)
+    if len(axes) > 1:
+      raise NotImplementedError(
+          f"The rows of a table may be split over any of the mesh axes {axes},"
+          f" with sizes {[mesh.shape[name] for name in axes]}, and in any"
+          f" order. {_REMEDY}"
+      )
+  axes = [name for name in axes if mesh.shape[name] > 1]
   if not axes:
     return None
   return MeshAxis(
-      name=axes[0],
-      size=mesh.shape[axes[0]],
+      name=axes[0] if len(axes) == 1 else tuple(axes),
+      size=math.prod(mesh.shape[name] for name in axes),
       is_in_one_process=_is_in_one_process(mesh),
   )
+
+
+def is_one_of_several_devices(ctx: mlir.LoweringRuleContext) -> bool:
+  """Whether an operation is part of a shard_map over several devices."""
+  context = ctx.module_context.axis_context
+  mesh = getattr(context, "mesh", None)
+  return mesh is not None and any(
+      mesh.shape[name] > 1 for name in context.manual_axes
+  )
+
+
+def _read_axes(metadata: Mapping[str, Any] | None) -> list[str] | None:
+  """What rows_are_split_over wrote."""
+  if not metadata or _METADATA_KEY not in metadata:
+    return None
+  return metadata[_METADATA_KEY].split(",")
+
+
+def _possible_axes(
+    context: mlir.SPMDAxisContext, table: jax.core.ShapedArray
+) -> list[str]:
+  """Axes of several devices along which the table may differ."""
+  axes = [
+      name
+      for name in context.mesh.axis_names
+      if name in context.manual_axes and context.mesh.shape[name] > 1
+  ]
+  if config._check_vma.value:  # pylint: disable=protected-access
+    axes = [name for name in axes if name in table.mat.varying]
+  return axes
 
 
 def _is_in_one_process(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh):

@@ -6,6 +6,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -26,6 +27,9 @@ _COO = random_coo.random_coo(
 _TABLE = np.float32(np.random.default_rng(0).normal(size=(_NUM_SCS * 16, 4)))
 # Four devices have the table, twice.
 _MESH = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("d", "x"))
+_MESH_OF_TWO_BY_TWO = jax.sharding.Mesh(
+    np.array(jax.devices()[:4]).reshape(2, 2), ("d", "x")
+)
 
 
 def _step(num_devices):
@@ -71,6 +75,58 @@ class MeshAxisTest(parameterized.TestCase):
   def test_one_axis_of_several_splits_the_table(self, mesh, kwargs):
     expected = jax.jit(_step(1))(*_COO.operands, _TABLE)
     actual = _over_devices(mesh=mesh, **kwargs)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+  @parameterized.product(
+      axes=[("x",), ("d", "x"), ("x", "d")], check_vma=[False, True]
+  )
+  def test_axes_that_are_named_split_the_table_in_their_order(
+      self, axes, check_vma
+  ):
+    # Four SparseCores: on the four devices of "x", or one on each of four.
+    mesh = _MESH if axes == ("x",) else _MESH_OF_TWO_BY_TWO
+    expected = jax.jit(_step(1))(*_COO.operands, _TABLE)
+    with mesh_axis.rows_are_split_over(axes):
+      actual = _over_devices(_P(axes), mesh=mesh, check_vma=check_vma)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+  def test_names_hold_in_loops_and_recomputed_programs(self):
+    def step(*operands):
+      *coo, table = operands
+
+      def body(table, _):
+        with mesh_axis.rows_are_split_over(("x", "d")):
+          return _step(4)(*coo, table)[1], None
+
+      return jax.lax.scan(jax.checkpoint(body), table, length=2)[0]
+
+    spec = _P(("x", "d"))
+    actual = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=_MESH_OF_TWO_BY_TWO,
+            in_specs=(*[spec] * 4, _P(), spec),
+            out_specs=spec,
+            check_vma=False,
+        )
+    )(*_COO.operands, _TABLE)
+    one = jax.jit(_step(1))
+    expected = one(*_COO.operands, one(*_COO.operands, _TABLE)[1])[1]
+    np.testing.assert_array_equal(actual, expected)
+
+  def test_one_named_axis_of_one_device_exchanges_nothing(self):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 8), ("d", "x"))
+    expected = jax.jit(_step(1))(*_COO.operands, _TABLE)
+    with mesh_axis.rows_are_split_over(("d",)):
+      actual = jax.jit(
+          jax.shard_map(
+              _step(1),
+              mesh=mesh,
+              in_specs=(*[_P("d")] * 4, _P(), _P("d")),
+              out_specs=_P("d"),
+              check_vma=False,
+          )
+      )(*_COO.operands, _TABLE)
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
   @parameterized.named_parameters(

@@ -20,7 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
 
-_NO_ROW = -1
+NO_ROW = -1
 
 
 class Packed(NamedTuple):
@@ -102,7 +102,7 @@ def pack(
   has_sample = (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
   has_row = (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
   row = jnp.where(
-      has_row, embedding_ids + target % num_sources * rows_per_shard, _NO_ROW
+      has_row, embedding_ids + target % num_sources * rows_per_shard, NO_ROW
   )
   # Equal ids are neighbours in a partition.
   is_first = is_entry & (
@@ -123,7 +123,7 @@ def pack(
   slot = target // num_sources * block_size + place
   no_slot = num_devices * block_size
   requests = (
-      jnp.full(no_slot, _NO_ROW)
+      jnp.full(no_slot, NO_ROW)
       .at[jnp.where(is_first & (place < block_size), slot, no_slot)]
       .set(row, mode="drop")
   )
@@ -175,7 +175,7 @@ def _place_by_owner(
 
 def read_rows(table: jax.Array, wanted: jax.Array) -> jax.Array:
   """Answers requests i32[G, C] with rows [G, C, D]; NaN for no row."""
-  rows = jnp.where(wanted == _NO_ROW, table.shape[0], wanted)
+  rows = jnp.where(wanted == NO_ROW, table.shape[0], wanted)
   return table.at[rows].get(mode="fill", fill_value=jnp.nan)
 
 
@@ -189,7 +189,7 @@ def entries_of(wanted: jax.Array) -> tuple[jax.Array, ...]:
   """
   rows = wanted.reshape(-1)
   return _one_partition(
-      rows != _NO_ROW,
+      rows != NO_ROW,
       rows,
       jnp.arange(rows.size, dtype=jnp.int32),
       jnp.ones(rows.size, jnp.float32),

@@ -70,7 +70,12 @@ def update(
     gradient_operand: int,
 ) -> list[jax.Array]:
   """The update over the devices along `axis`, by the native `rule`."""
-  coo, gradient = operands[:_NUM_COO], operands[gradient_operand]
+  # One buffer for all who read it: in loops, XLA makes a gradient that is
+  # constant, of a sum for example, once for each.
+  gradient = lax.optimization_barrier(operands[gradient_operand])
+  operands = list(operands)
+  operands[gradient_operand] = gradient
+  coo = operands[:_NUM_COO]
   records, device = _publish(
       axis,
       coo,

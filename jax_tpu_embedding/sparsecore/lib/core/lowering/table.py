@@ -16,10 +16,12 @@ from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
+from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import exchange
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.lowering import one_dimensional
+from jax_tpu_embedding.sparsecore.lib.core.lowering import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.lowering import shared_memory
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu
@@ -60,6 +62,8 @@ def _update(
 
 # (operation, platform) -> lowering rule.
 LOWERINGS = {
+    ("check_seal", _ANY): check_seal.any_platform,
+    ("check_seal", "cpu"): check_seal.cpu,
     ("convert_ids", _ANY): any_platform.convert_ids,
     ("convert_ids", "cpu"): cpu.convert_ids,
     ("custom_update", _ANY): exchange.update(
@@ -79,7 +83,17 @@ LOWERINGS = {
         exchange.lookup(cpu.lookup, shared_memory.lookup), _is_table_of_lookup
     ),
     ("lookup", "tpu"): tpu.lookup,
+    ("row_gradients", _ANY): functools.partial(
+        row_gradients.row_gradients, any_platform.lookup
+    ),
+    ("row_gradients", "cpu"): functools.partial(
+        row_gradients.row_gradients, cpu.lookup
+    ),
     ("stack_gradients", _ANY): stacking.stack_gradients,
+    ("sum_rows", _ANY): functools.partial(
+        row_gradients.sum_rows, any_platform.lookup
+    ),
+    ("sum_rows", "cpu"): functools.partial(row_gradients.sum_rows, cpu.lookup),
     ("unstack_activations", _ANY): stacking.unstack_activations,
 }
 for _name, _rule in update_rules.UPDATE_RULES.items():

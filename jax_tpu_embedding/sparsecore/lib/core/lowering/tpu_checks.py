@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 
 # "SparseCore only supports 16 GiB of HBM per tensor."
 MAX_TABLE_BYTES_PER_DEVICE = 2**34
@@ -122,7 +123,24 @@ def _num_devices(ctx: mlir.LoweringRuleContext, what: str) -> int:
         f"{what}: called under a jax.shard_map that leaves the mesh axes"
         f" {automatic} to the compiler. Let it map over every axis."
     )
+  named = mesh_axis.named_axes_of(ctx)
+  if named is not None:
+    _check_order(named, mesh, what)
   return mesh.size
+
+
+def _check_order(
+    named: Sequence[str], mesh: jax.sharding.AbstractMesh, what: str
+) -> None:
+  """Checks that rows are split in the order in which chips exchange them."""
+  named = [name for name in named if mesh.shape[name] > 1]
+  in_order = [name for name in mesh.axis_names if name in named]
+  if named != in_order:
+    raise NotImplementedError(
+        f"{what}: rows are split over the mesh axes {named}. SparseCores have"
+        " them in the order of the devices of the mesh: split them over"
+        f" {in_order}."
+    )
 
 
 def _num_sc_per_device_of_chip(

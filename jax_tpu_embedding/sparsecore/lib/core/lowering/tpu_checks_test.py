@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import libtpu_features
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
@@ -34,6 +35,7 @@ def _mesh(shape=(4,), names=("x",), device_kind="TPU v5"):
   return jax.sharding.AbstractMesh(
       shape,
       names,
+      axis_types=(jax.sharding.AxisType.Auto,) * len(names),
       abstract_device=jax.sharding.AbstractDevice(
           device_kind=device_kind, num_cores=1, platform="tpu"
       ),
@@ -242,6 +244,18 @@ class DevicesTest(parameterized.TestCase):
           _FOUR_DEVICES,
           _mesh(device_kind="TPU v5 lite"),
       )
+
+  @parameterized.parameters(*_PROGRAMS)
+  def test_rows_that_are_split_in_another_order_raise(self, operation):
+    mesh = _mesh((2, 2), ("x", "y"))
+    with mesh_axis.rows_are_split_over(("x", "y")):
+      _lower(_PROGRAMS[operation], _FOUR_DEVICES, mesh)
+    with mesh_axis.rows_are_split_over(("y", "x")):
+      with self.assertRaisesRegex(
+          NotImplementedError,
+          r"split over the mesh axes \['y', 'x'\].*over \['x', 'y'\]",
+      ):
+        _lower(_PROGRAMS[operation], _FOUR_DEVICES, mesh)
 
   @parameterized.parameters(*_PROGRAMS)
   def test_axis_that_is_left_to_the_compiler_raises(self, operation):

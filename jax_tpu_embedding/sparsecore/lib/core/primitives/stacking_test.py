@@ -88,6 +88,7 @@ class StackingTest(parameterized.TestCase):
     mesh = jax.sharding.AbstractMesh(
         (1,),
         ("x",),
+        axis_types=(jax.sharding.AxisType.Auto,),
         abstract_device=jax.sharding.AbstractDevice(
             device_kind="TPU v5", num_cores=2, platform="tpu"
         ),

@@ -1,0 +1,55 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Target "jte_check_seal_cpu": fails unless the seal is (1, h, h * h). The
+// result is the second operand, so that what needs it comes after the check.
+
+#include <cstdint>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+Result<void> CheckSeal(const FloatVector& seal, const ffi::AnyBuffer& value,
+                       const ffi::AnyBuffer& result, std::string_view message) {
+  if (seal.element_count() != 3) {
+    return InvalidArgument("The seal has ", seal.element_count(),
+                           " numbers, expected 3.");
+  }
+  if (value.untyped_data() != result.untyped_data()) {
+    return FailedPrecondition(
+        "The second operand and the result are different buffers. Alias them "
+        "in the custom call.");
+  }
+  const auto numbers = ToSpan<float>(seal);
+  const float h = numbers[1];
+  // Not "!=" of either: NaN is no seal.
+  if (numbers[0] == 1.0f && numbers[2] == h * h) return {};
+  return InvalidArgument(message, " (The seal is ", numbers[0], ", ", h, ", ",
+                         numbers[2], ".)");
+}
+
+ffi::Error Handler(FloatVector seal, ffi::AnyBuffer value,
+                   ffi::Result<ffi::AnyBuffer> result,
+                   std::string_view message) {
+  return RunHandler(CheckSeal, seal, value, *result, message);
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckSealCpu, Handler,
+                              ffi::Ffi::Bind()
+                                  .Arg<FloatVector>()     // seal
+                                  .Arg<ffi::AnyBuffer>()  // value
+                                  .Ret<ffi::AnyBuffer>()  // value
+                                  .Attr<std::string_view>("message"));
+
+}  // namespace jte

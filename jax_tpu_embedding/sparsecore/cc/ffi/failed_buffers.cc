@@ -1,0 +1,49 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+
+void WriteFailure(std::string_view message, const CsrBuffers& buffers) {
+  std::ranges::fill(buffers.row_pointers, 0);
+  buffers.row_pointers[0] = kFailedConversion;
+  const auto write = [&message](auto cells) {
+    const size_t size = std::min(message.size(), cells.size_bytes());
+    std::memset(cells.data(), 0, cells.size_bytes());
+    std::memcpy(cells.data(), message.data(), size);
+    message.remove_prefix(size);
+  };
+  write(buffers.embedding_ids);
+  write(buffers.sample_ids);
+  write(buffers.gains);
+}
+
+std::optional<std::string> ReadFailure(const CooBuffers& buffers) {
+  if (buffers.row_pointers.empty() ||
+      buffers.row_pointers[0] != kFailedConversion) {
+    return std::nullopt;
+  }
+  std::string message;
+  const auto read = [&message](auto cells) {
+    message.append(reinterpret_cast<const char*>(cells.data()),
+                   cells.size_bytes());
+  };
+  read(buffers.embedding_ids);
+  read(buffers.sample_ids);
+  read(buffers.gains);
+  message.resize(std::min(message.size(), message.find('\0')));
+  return message;
+}
+
+}  // namespace jte

@@ -1,0 +1,43 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The message of a conversion that failed, in place of its buffers.
+//
+// With several devices in one program, a device whose ids are wrong must not
+// fail alone: the others would wait for it in the next collective, which ends
+// the process. So it hands the message on, and whoever reads the buffers fails,
+// on all devices at once (device_records.h).
+//
+//   row_pointers    kFailedConversion, then zeros
+//   embedding_ids   \.
+//   sample_ids       } the text, as far as there is room, then zeros
+//   gains           /
+//
+// No converter writes that first row pointer: it is negative.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+
+inline constexpr int32_t kFailedConversion =
+    std::numeric_limits<int32_t>::min();
+
+// Fills `buffers`, which have a row pointer at least, with `message`.
+void WriteFailure(std::string_view message, const CsrBuffers& buffers);
+
+// The message, if the buffers are those of a failed conversion.
+std::optional<std::string> ReadFailure(const CooBuffers& buffers);
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_

@@ -1,0 +1,60 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+
+namespace jte {
+namespace {
+
+struct Buffers {
+  std::vector<int32_t> row_pointers = std::vector<int32_t>(8, 7);
+  std::vector<int32_t> embedding_ids = std::vector<int32_t>(8, 7);
+  std::vector<int32_t> sample_ids = std::vector<int32_t>(8, 7);
+  std::vector<float> gains = std::vector<float>(8, 7.0f);
+
+  CsrBuffers ToWrite() {
+    return {.row_pointers = row_pointers,
+            .embedding_ids = embedding_ids,
+            .sample_ids = sample_ids,
+            .gains = gains};
+  }
+  CooBuffers ToRead() const {
+    return {.row_pointers = row_pointers,
+            .embedding_ids = embedding_ids,
+            .sample_ids = sample_ids,
+            .gains = gains};
+  }
+};
+
+TEST(FailedBuffersTest, AMessageIsReadAsItWasWritten) {
+  // Three arrays of 8 cells of 4 bytes hold 96.
+  for (const size_t size : {0, 1, 31, 32, 33, 64, 95, 96}) {
+    Buffers buffers;
+    const std::string message(size, 'x');
+    WriteFailure(message, buffers.ToWrite());
+    EXPECT_EQ(ReadFailure(buffers.ToRead()), message);
+  }
+}
+
+TEST(FailedBuffersTest, AMessageIsCutWhereTheBuffersEnd) {
+  Buffers buffers;
+  WriteFailure(std::string(200, 'x'), buffers.ToWrite());
+  EXPECT_EQ(ReadFailure(buffers.ToRead()), std::string(96, 'x'));
+}
+
+TEST(FailedBuffersTest, OtherBuffersHaveNoMessage) {
+  EXPECT_EQ(ReadFailure(Buffers().ToRead()), std::nullopt);
+  EXPECT_EQ(ReadFailure(CooBuffers{}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace jte

@@ -1,0 +1,68 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Gives huge pages to tables, which XLA allocates in small ones.
+//
+// A table that was donated, is in a jax.Ref or is only looked up is the same
+// memory in every step; one that XLA copies is not, and not worth the work. So
+// memory counts as a table's after a few uses. Large memory is moved by and by,
+// a part in each use.
+//
+// Threading: all functions may be called at once.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_TABLE_MEMORY_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_TABLE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
+
+namespace jte {
+
+class TableMemory {
+ public:
+  // Less is within reach of the processor's cache of translations.
+  static constexpr size_t kMinBytes = size_t{1} << 24;
+  // A copy for one or two of them is not worth it.
+  static constexpr int64_t kNumUses = 3;
+  // Other memory may come to the same address, and moving what was moved costs
+  // almost nothing: so all of it is moved again.
+  static constexpr int64_t kNumUsesToRepeat = 1024;
+  // About a second at most.
+  static constexpr size_t kBytesPerUse = size_t{1} << 30;
+
+  // use_huge_pages: what moves memory.
+  explicit TableMemory(
+      std::function<void(std::span<std::byte>)> use_huge_pages = UseHugePages)
+      : use_huge_pages_(std::move(use_huge_pages)) {}
+
+  static TableMemory& OfProcess();
+
+  // To be called in every lookup and update, with each array whose rows it
+  // reads or writes at random.
+  void Used(std::span<std::byte> memory);
+
+ private:
+  struct Record {
+    size_t size = 0;
+    int64_t num_uses = 0;
+    size_t next = 0;  // what is left to be moved begins here
+  };
+
+  // What to move now.
+  std::span<std::byte> NextPart(std::span<std::byte> memory);
+
+  std::function<void(std::span<std::byte>)> use_huge_pages_;
+  std::mutex mutex_;
+  std::unordered_map<const std::byte*, Record> records_;  // guarded by mutex_
+};
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_TABLE_MEMORY_H_

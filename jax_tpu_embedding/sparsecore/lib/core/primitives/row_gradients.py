@@ -1,0 +1,113 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The gradients of the rows that a batch names, as primitives.
+
+row_gradients_p is an update without the step of the optimizer. Operands:
+row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B], gains f32[B],
+num_minibatches i32[], activation_gradient f32[samples, D]. Results: i32[n], the
+distinct rows of this device that any device names, ascending; and f32[n, D],
+the gradient of each. Rows are counted over the tables of all devices, one after
+another; after the last row comes PADDING_VALUE, with gradient zero.
+
+sum_rows_p adds such results, side by side: i32[m] and f32[m, D], to i32[m] and
+f32[m, D], the distinct rows and the sum for each.
+
+Source: docs/reference/primitives.md, "Gradients of rows".
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import messages
+from jax_tpu_embedding.sparsecore.lib.core.primitives import define
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+
+_DIFFERENTIATION_HINT = (
+    "it is part of the backward pass. Call it on values outside of jax.grad."
+)
+
+
+def _abstract_row_gradients(
+    row_pointers,
+    embedding_ids,
+    sample_ids,
+    gains,
+    num_minibatches,
+    activation_gradient,
+    *,
+    global_device_count: int,
+    rows_per_device: int,
+    max_unique_ids_per_partition: int,
+    enable_minibatching: bool = False,
+) -> tuple[jax.core.ShapedArray, jax.core.ShapedArray]:
+  """Checks the operands; the shapes of rows and gradients."""
+  utils.ensure_dtype(row_pointers, jnp.int32, "row_pointers")
+  utils.ensure_dtype(sample_ids, jnp.int32, "sample_ids")
+  utils.ensure_dtype(embedding_ids, jnp.int32, "embedding_ids")
+  utils.ensure_dtype(gains, jnp.float32, "gains")
+  utils.ensure_dtype(num_minibatches, jnp.int32, "num_minibatches")
+  utils.ensure_dtype(activation_gradient, jnp.float32, "activation_gradient")
+  utils.ensure_dim(row_pointers, 1, "row_pointers")
+  utils.ensure_dim(num_minibatches, 0, "num_minibatches")
+  utils.ensure_dim(sample_ids, 1, "sample_ids")
+  utils.ensure_shape(embedding_ids, sample_ids.shape, "embedding_ids")
+  utils.ensure_shape(gains, sample_ids.shape, "gains")
+  utils.ensure_dim(activation_gradient, 2, "activation_gradient")
+  utils.ensure_positive(rows_per_device, "rows_per_device")
+  utils.ensure_positive(
+      max_unique_ids_per_partition, "max_unique_ids_per_partition"
+  )
+  topology = layout.Topology(
+      local_device_count=1,
+      global_device_count=global_device_count,
+      num_sc_per_device=layout.num_sc_per_device_from_row_pointers(
+          row_pointers.shape[0], global_device_count, enable_minibatching
+      ),
+  )
+  most_from_one_device = messages.capacity(
+      topology,
+      num_cells=embedding_ids.shape[0],
+      rows_per_device=rows_per_device,
+      max_unique_ids_per_partition=max_unique_ids_per_partition,
+      enable_minibatching=enable_minibatching,
+  )
+  num_rows = min(global_device_count * most_from_one_device, rows_per_device)
+  num_columns = activation_gradient.shape[1]
+  return (
+      jax.core.ShapedArray((num_rows,), jnp.int32),
+      jax.core.ShapedArray((num_rows, num_columns), jnp.float32),
+  )
+
+
+def _abstract_sum_rows(
+    rows, values
+) -> tuple[jax.core.ShapedArray, jax.core.ShapedArray]:
+  """Checks the operands; the shapes of rows and sums."""
+  utils.ensure_dtype(rows, jnp.int32, "rows")
+  utils.ensure_dtype(values, jnp.float32, "values")
+  utils.ensure_dim(rows, 1, "rows")
+  utils.ensure_dim(values, 2, "values")
+  utils.ensure_shape(rows, values.shape[:1], "rows")
+  return (
+      jax.core.ShapedArray(rows.shape, jnp.int32),
+      jax.core.ShapedArray(values.shape, jnp.float32),
+  )
+
+
+row_gradients_p = define.primitive(
+    "sparse_dense_matmul_row_gradients",
+    _abstract_row_gradients,
+    operation="row_gradients",
+    multiple_results=True,
+    differentiation_hint=_DIFFERENTIATION_HINT,
+)
+sum_rows_p = define.primitive(
+    "sparse_dense_matmul_sum_rows",
+    _abstract_sum_rows,
+    operation="sum_rows",
+    multiple_results=True,
+    differentiation_hint=_DIFFERENTIATION_HINT,
+)
