@@ -92,7 +92,9 @@ def init_embedding_variables(
   if not isinstance(rng, jax.core.Tracer) and isinstance(
       rng.sharding, jax.sharding.NamedSharding
   ):
-    rng = jax.device_put(rng, _shardings.auto(rng.sharding))
+    # Whole, whatever the sharding of the numbers in it says.
+    whole = rng.sharding.update(spec=jax.sharding.PartitionSpec())
+    rng = jax.device_put(rng, _shardings.auto(whole))
   stacks = {}
   for table in jax.tree.leaves(table_specs):
     stacks.setdefault(table.setting_in_stack.stack_name, []).append(table)

@@ -256,6 +256,13 @@ def _request(
           )
       )
   for feature in jax.tree.leaves(feature_specs):
+    if None in feature.output_shape:
+      raise ValueError(
+          f"Feature {feature.name!r}: output_shape is"
+          f" {tuple(feature.output_shape)}, and a plan needs all sizes. Leave"
+          " out only what a layer is to take from raw ids, and do not stack or"
+          " prepare such features yourself."
+      )
     request.features.add(
         name=feature.name,
         table_name=feature.table_spec.name,

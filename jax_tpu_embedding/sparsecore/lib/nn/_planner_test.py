@@ -270,6 +270,13 @@ class PlanRequestTest(parameterized.TestCase):
     ):
       _planner.plan_stack_alone(specs, **_TOPOLOGY)
 
+  def test_unknown_sizes_raise(self):
+    specs = [_feature("f", _table("t"), None)]
+    with self.assertRaisesRegex(
+        ValueError, r"'f': output_shape is \(None, 8\), and a plan needs all"
+    ):
+      _planner.plan_stack_alone(specs, **_TOPOLOGY)
+
   def test_features_of_one_name_raise(self):
     specs = [_feature("f", _table("t"), 16), _feature("f", _table("u"), 16)]
     with self.assertRaisesRegex(ValueError, "f is already defined"):

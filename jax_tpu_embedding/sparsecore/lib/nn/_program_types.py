@@ -12,6 +12,7 @@ from __future__ import annotations
 from jax import export
 from jax_tpu_embedding.sparsecore.lib.nn import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
+from jax_tpu_embedding.sparsecore.lib.nn import _sparse_gradients
 
 
 def register() -> None:
@@ -19,6 +20,7 @@ def register() -> None:
   for named_tuple in (
       _initialize.EmbeddingVariables,
       _inputs.SparseDenseMatmulInput,
+      _sparse_gradients.SparseGradient,
   ):
     export.register_namedtuple_serialization(
         named_tuple, serialized_name=f"jax_tpu_embedding.{named_tuple.__name__}"

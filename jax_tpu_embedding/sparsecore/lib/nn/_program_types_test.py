@@ -18,6 +18,7 @@ class ProgramTypesTest(absltest.TestCase):
             embedding.SparseDenseMatmulInput(buffers, buffers, buffers, buffers)
         ),
         {"stack": embedding.EmbeddingVariables(jnp.ones(2), (jnp.ones(2),))},
+        {"stack": embedding.SparseGradient(jnp.arange(2), jnp.ones((2, 8)))},
     )
     exported = export.export(jax.jit(lambda *args: args))(*args)
     results = export.deserialize(exported.serialize()).call(*args)

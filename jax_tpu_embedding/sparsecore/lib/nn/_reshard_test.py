@@ -224,6 +224,24 @@ class UnshardAndUnstackTest(parameterized.TestCase):
             back[name].sharding.is_equivalent_to(given[name].sharding, 2)
         )
 
+  def test_arrays_that_jax_may_move_give_arrays_that_it_may_move(self):
+    specs = _stacked({"a": (40, 8)}, 2, 2)
+    rows = jnp.asarray(_rows(0, (40, 8)))
+    stack = _reshard.stack_and_shard_tables(specs, {"a": rows}, 4)["a"]
+    self.assertFalse(stack.committed)
+    back = _reshard.unshard_and_unstack_tables(specs, {"a": stack}, 4)["a"]
+    self.assertFalse(back.committed)
+    np.testing.assert_array_equal(back, rows)
+
+  def test_one_table_that_is_put_somewhere_takes_the_stack_there(self):
+    specs = _stacked({"a": (40, 8), "b": (24, 8)}, 2, 2)
+    tables = {
+        "a": jnp.asarray(_rows(0, (40, 8))),
+        "b": jax.device_put(_rows(100, (24, 8)), jax.devices()[2]),
+    }
+    stack = _reshard.stack_and_shard_tables(specs, tables, 4)["a_b"]
+    self.assertEqual(stack.devices(), {jax.devices()[2]})
+
   @parameterized.parameters("Auto", "Explicit")
   def test_meshes_set_by_the_user_do_not_matter(self, axis_type):
     specs = _stacked({"a": (40, 8), "b": (24, 8)}, 2, 2)

@@ -113,7 +113,7 @@ def optional(check: Check) -> Check:
 
 
 def check_input_shape(owner: str, field: str, shape: Any) -> None:
-  _check_shape(owner, field, shape)
+  _check_shape(owner, field, shape, may_be_none=lambda unused_axis: True)
   if not shape:
     raise ValueError(
         f"{owner}: {field} must be (batch, ids per sample) or (batch,), got"
@@ -122,17 +122,22 @@ def check_input_shape(owner: str, field: str, shape: Any) -> None:
 
 
 def check_output_shape(owner: str, field: str, shape: Any) -> None:
-  _check_shape(owner, field, shape)
+  _check_shape(
+      owner, field, shape, may_be_none=lambda axis: axis < len(shape) - 1
+  )
   if len(shape) < 2:
     raise ValueError(
         f"{owner}: {field} must be (batch, ..., embedding_dim), got {shape!r}."
     )
 
 
-def _check_shape(owner: str, field: str, shape: Any) -> None:
+def _check_shape(
+    owner: str, field: str, shape: Any, may_be_none: Callable[[int], bool]
+) -> None:
   if isinstance(shape, str) or not isinstance(shape, Sequence):
     raise TypeError(
         f"{owner}: {field} must be a tuple of integers, got {shape!r}."
     )
-  for size in shape:
-    check_positive(owner, f"every entry of {field}", size)
+  for axis, size in enumerate(shape):
+    if size is not None or not may_be_none(axis):
+      check_positive(owner, f"every entry of {field}", size)

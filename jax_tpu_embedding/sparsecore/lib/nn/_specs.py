@@ -261,10 +261,11 @@ class FeatureSpec:
   name: str
   table_spec: TableSpec
   # [global batch, ids per sample]; ragged input may leave out the second.
-  input_shape: Sequence[int]
+  input_shape: Sequence[int | None]
   # [global batch, ..., embedding_dim]: one sample per entry but the last, so
-  # [batch, positions, embedding_dim] looks up every position by itself.
-  output_shape: Sequence[int]
+  # [batch, positions, embedding_dim] looks up every position by itself. Sizes
+  # but the last may be None where raw ids tell: in layers.
+  output_shape: Sequence[int | None]
   # What to do with ids that are not rows of the table: raise an error; drop
   # them, as if they were not in the sample, and count them; take the nearest
   # row; or take the id modulo vocabulary_size.

@@ -328,6 +328,11 @@ class FeatureSpecTest(parameterized.TestCase):
       ),
       (dict(output_shape=(16,)), ValueError, r"must be \(batch, ..., embeddi"),
       (
+          dict(output_shape=(None, None)),
+          TypeError,
+          "every entry of output_shape must be an integer, got None",
+      ),
+      (
           dict(out_of_range_ids="wrap"),
           ValueError,
           "'f': out_of_range_ids must be one of error, drop, clamp, modulo, got"
@@ -348,6 +353,10 @@ class FeatureSpecTest(parameterized.TestCase):
     with self.assertRaisesRegex(error, message):
       setattr(feature, field, value)
     self.assertEqual(feature, _feature())
+
+  def test_all_sizes_but_the_width_may_be_unknown(self):
+    feature = _feature(input_shape=(None, None), output_shape=(None, None, 4))
+    self.assertEqual(feature.output_shape, (None, None, 4))
 
   def test_shapes_are_kept_as_they_are_given(self):
     feature = _feature(input_shape=[16, 1])

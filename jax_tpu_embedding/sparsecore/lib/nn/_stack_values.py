@@ -115,7 +115,7 @@ def stack_on_device(
   if isinstance(tables[0], jax.core.Tracer):
     return _stack(tables, pad_value, placement, shape, dtype, None)
 
-  given = tables[0].sharding
+  given = _sharding_of(tables)
   wanted = given
   if isinstance(given, jax.sharding.NamedSharding):
     rows, columns = (*given.spec, None, None)[:2]
@@ -145,7 +145,7 @@ def unstack_on_device(
   """
   if isinstance(stack, jax.core.Tracer):
     return _unstack(stack, placement, dtype, None)
-  given = stack.sharding
+  given = _sharding_of([stack])
   by_table = given
   if isinstance(given, jax.sharding.NamedSharding):
     entries = (*given.spec, None, None, None)[: stack.ndim]
@@ -165,6 +165,15 @@ def unstack_on_device(
   with _shardings.auto_mesh(given):
     tables = program(jax.device_put(stack, _shardings.auto(given)))
     return jax.device_put(tables, list(wanted))
+
+
+def _sharding_of(arrays: Sequence[jax.Array]) -> jax.sharding.Sharding | None:
+  """Where JAX must leave the arrays, or None if it may move them.
+
+  Then it may also move the result, as that of any function of jax.numpy: to
+  put it into a given layout on several devices takes that.
+  """
+  return next((array.sharding for array in arrays if array.committed), None)
 
 
 def to_block(

@@ -106,52 +106,96 @@ def tpu_sparse_dense_matmul_grad(
         feature_stacking_strategy=feature_stacking_strategy,
     )
   _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
-
-  updated = {}
-  for name, stack in stacks.items():
-    minimum, maximum = _limits(embedding_var_limits, stack)
-    table, *slots = jax.tree.leaves(embedding_variables[name])
-    options = stack.optimizer.get_row_options(step)
-    operands = stack.optimizer.order_operands(
-        coo=tuple(buffers[name]),
-        table=table,
-        slots=tuple(slots),
-        gradient=activation_gradients[name],
-        hyperparameters=(
-            *stack.optimizer.get_hyperparameters(step),
-            *options.values(),
-        ),
-    )
-    # Only where there are any: primitives of users may not know them.
-    params = {"row_options": tuple(options)} if options else {}
-    if rounding_seed is not None and table.dtype != jnp.float32:
-      operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
-      params["stochastic_rounding"] = True
-    new = stack.optimizer.get_optimizer_primitive().bind(
-        *operands,
-        max_ids_per_partition=stack.max_ids_per_partition,
-        max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
-        computation_name=f"{stack.optimizer.short_name()}-{name}{label}",
-        sharding_strategy=int(strategy),
-        enable_minibatching=enable_minibatching,
-        min_value=minimum,
-        max_value=maximum,
-        **stack.optimizer.get_static_params(),
-        **params,
-    )
-    # The update of an optimizer without slots has one result, not a list.
-    updated[name] = jax.tree.unflatten(
-        jax.tree.structure(embedding_variables[name]), jax.tree.leaves(new)
-    )
-  return updated
+  return {
+      name: step_stack(
+          stack,
+          buffers[name],
+          activation_gradients[name],
+          embedding_variables[name],
+          strategy=strategy,
+          label=label,
+          step=step,
+          enable_minibatching=enable_minibatching,
+          limits=limits_of(embedding_var_limits, stack),
+          rounding_seed=rounding_seed,
+      )
+      for name, stack in stacks.items()
+  }
 
 
-def _limits(
+def step_stack(
+    stack: embedding_spec.StackedTableSpec,
+    buffers: _inputs.DeviceBuffers,
+    gradient: jax.Array,
+    variables: Any,
+    *,
+    strategy: int,
+    label: str,
+    step: jax.typing.ArrayLike | None,
+    enable_minibatching: bool,
+    limits: tuple[float | None, float | None],
+    rounding_seed: jax.typing.ArrayLike | None,
+) -> Any:
+  """Steps the optimizer of one stack.
+
+  Args:
+    stack: its limits hold for `buffers`.
+    buffers: those of one device.
+    gradient: f32[device_batch, D], of the activations.
+    variables: (table, slots) of this device.
+    strategy: a member of ShardingStrategy.
+    label: as in tpu_sparse_dense_matmul_grad.
+    step: as there.
+    enable_minibatching: as there.
+    limits: (min, max) of new table values.
+    rounding_seed: as there.
+
+  Returns:
+    The new (table, slots), in the tree of `variables`.
+  """
+  minimum, maximum = limits
+  table, *slots = jax.tree.leaves(variables)
+  options = stack.optimizer.get_row_options(step)
+  operands = stack.optimizer.order_operands(
+      coo=tuple(buffers),
+      table=table,
+      slots=tuple(slots),
+      gradient=gradient,
+      hyperparameters=(
+          *stack.optimizer.get_hyperparameters(step),
+          *options.values(),
+      ),
+  )
+  # Only where there are any: primitives of users may not know them.
+  params = {"row_options": tuple(options)} if options else {}
+  if rounding_seed is not None and table.dtype != jnp.float32:
+    operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
+    params["stochastic_rounding"] = True
+  new = stack.optimizer.get_optimizer_primitive().bind(
+      *operands,
+      max_ids_per_partition=stack.max_ids_per_partition,
+      max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+      computation_name=(
+          f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
+      ),
+      sharding_strategy=int(strategy),
+      enable_minibatching=enable_minibatching,
+      min_value=minimum,
+      max_value=maximum,
+      **stack.optimizer.get_static_params(),
+      **params,
+  )
+  # The update of an optimizer without slots has one result, not a list.
+  return jax.tree.unflatten(jax.tree.structure(variables), jax.tree.leaves(new))
+
+
+def limits_of(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ),
     stack: embedding_spec.StackedTableSpec,
 ) -> tuple[float | None, float | None]:
+  """The entry of a stack in `embedding_var_limits`."""
   name = stack.stack_name
   if embedding_var_limits is None:
     return None, None

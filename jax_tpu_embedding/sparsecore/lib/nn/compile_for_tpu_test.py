@@ -50,7 +50,20 @@ def _feature_specs():
   return specs
 
 
-def _step_and_arguments(mesh, specs, enable_minibatching):
+def _in_one_call(gradients, inputs, variables, specs, *, step, **keywords):
+  return embedding.tpu_sparse_dense_matmul_grad(
+      gradients, inputs, variables, specs, step=step, **keywords
+  )
+
+
+def _in_two_calls(gradients, inputs, variables, specs, *, step, **_):
+  gradients = embedding.sparse_gradients(gradients, inputs, specs)
+  return embedding.apply_sparse_gradients(
+      gradients, variables, specs, step=step
+  )
+
+
+def _step_and_arguments(mesh, specs, update, enable_minibatching):
   """Lookup, a loss and the update; shapes of inputs, variables and step."""
   keywords = dict(
       global_device_count=_DEVICES,
@@ -65,7 +78,7 @@ def _step_and_arguments(mesh, specs, enable_minibatching):
     loss, gradients = jax.value_and_grad(
         lambda x: sum(jnp.mean(jnp.tanh(a) ** 2) for a in x.values())
     )(activations)
-    variables = embedding.tpu_sparse_dense_matmul_grad(
+    variables = update(
         gradients, inputs, variables, specs, step=number, **keywords
     )
     return variables, jax.lax.pmean(loss, "x")
@@ -111,13 +124,17 @@ def _step_and_arguments(mesh, specs, enable_minibatching):
 )
 class CompileForTpuTest(parameterized.TestCase):
 
-  @parameterized.parameters(False, True)
-  def test_training_step_updates_two_stacks_in_place(self, enable_minibatching):
+  @parameterized.parameters(
+      (_in_one_call, False), (_in_one_call, True), (_in_two_calls, False)
+  )
+  def test_training_step_updates_two_stacks_in_place(
+      self, update, enable_minibatching
+  ):
     specs = _feature_specs()
     stacks = embedding.get_stacked_table_specs(specs)
     self.assertLen(stacks, 2)
     jitted, args = _step_and_arguments(
-        topology.topology_mesh("v5p:2x2x1"), specs, enable_minibatching
+        topology.topology_mesh("v5p:2x2x1"), specs, update, enable_minibatching
     )
     smallest = min(
         stack.stack_vocab_size * stack.stack_embedding_dim * 4 // _DEVICES

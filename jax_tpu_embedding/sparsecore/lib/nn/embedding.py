@@ -9,6 +9,7 @@ The public functions of the library, each defined in a module of its own:
   initialize               _initialize.py
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
   look up, update          _lookup.py, _update.py
+  gradients of rows        _sparse_gradients.py
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
+from jax_tpu_embedding.sparsecore.lib.nn import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn import _stacking_plan
 from jax_tpu_embedding.sparsecore.lib.nn import _stats
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
@@ -91,6 +93,11 @@ tpu_sparse_dense_matmul = _lookup.tpu_sparse_dense_matmul
 tpu_sparse_dense_matmul_grad = _update.tpu_sparse_dense_matmul_grad
 unstack_embedding_activations = _lookup.unstack_embedding_activations
 stack_embedding_gradients = _update.stack_embedding_gradients
+
+SparseGradient = _sparse_gradients.SparseGradient
+sparse_gradients = _sparse_gradients.sparse_gradients
+add_sparse_gradients = _sparse_gradients.add_sparse_gradients
+apply_sparse_gradients = _sparse_gradients.apply_sparse_gradients
 
 create_proto_from_feature_specs = (
     embedding_proto_utils.create_proto_from_feature_specs
