@@ -1,74 +1,142 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lookup with an update as its backward pass, shared by the Flax layers.
+"""Lookup and update over a mesh, and lookups whose backward pass updates.
 
-Tables live in mutable arrays (jax.Ref). The forward pass reads them; the
-backward pass runs the optimizer on the rows that the batch names and writes
-them back in place. So tables have no gradient that could be summed, clipped or
-fed to another optimizer by mistake.
+Shared by the layers of all libraries. Arrays are global ones, in and out; each
+device works on its part under shard_map.
 
-JAX runs a backward pass only for values that something differentiable flows
-into, and ids are integers. A layer therefore owns one float parameter, the
-anchor, that the lookup takes and ignores; its gradient is always zero.
+JAX has gradients shaped like the parameters, and that of a table would be a
+table, mostly zeros. So the backward pass of a lookup does not return a
+gradient. It runs the optimizer on the rows that the batch names, and there are
+two forms of where the result goes:
+
+* lookup_updating_refs: tables are mutable arrays (jax.Ref), and their rows are
+  written in place. Nothing flows back that could be summed, clipped or fed to
+  another optimizer by mistake.
+* lookup_returning_tables: tables are ordinary values, and the "gradient" of a
+  table is the new table, to be put in its place. A seal guards it, _seal.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax import _raw_ids
+from jax_tpu_embedding.sparsecore.lib.flax import _seal
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 
+P = jax.sharding.PartitionSpec
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LookupConfig:
-  """What a lookup and its update need to know besides arrays."""
+LookupConfig = _lookup_config.LookupConfig
+num_devices_along = _lookup_config.num_devices_along
+convert = _raw_ids.convert
 
-  feature_specs: Any  # prepared
-  topology: layout.Topology
 
-  def read(self, refs: Any) -> Any:
-    """The values of all refs."""
-    return jax.tree.map(lambda ref: ref[...], refs)
+def lookup(
+    config: LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    *,
+    seal: jax.Array | None = None,
+) -> Any:
+  """The activations of every feature; nothing is mutated.
 
-  def lookup(self, inputs: embedding.PreprocessedInput, refs: Any) -> Any:
-    """The activations of every feature."""
+  Args:
+    config: specs and devices.
+    inputs: the buffers of all devices.
+    variables: stack name -> (table, slots); slots may be missing.
+    seal: checked if given; see _seal.check.
+
+  Returns:
+    The tree of feature specs with f32[*output_shape].
+
+  Raises:
+    ValueError: if inputs, variables and specs do not belong together.
+  """
+  tables = {name: variables[name][0] for name in variables}
+
+  def of_device(inputs, tables, seal):
+    if seal is not None:
+      inputs = _seal.check(seal, inputs)
     return embedding.tpu_sparse_dense_matmul(
         inputs,
-        self.read(refs),
-        self.feature_specs,
-        global_device_count=self.topology.global_device_count,
+        {name: (table,) for name, table in tables.items()},
+        config.feature_specs,
+        **_options(config),
     )
 
-  def update(
-      self,
-      gradients: Any,
-      inputs: embedding.PreprocessedInput,
-      refs: Any,
-      step: Any,
-  ) -> None:
-    """Writes new rows to tables and slots."""
-    new = embedding.tpu_sparse_dense_matmul_grad(
+  return config.on_each_device(
+      of_device,
+      (config.partition_inputs(inputs), config.table_partition, P()),
+      config.data_partition,
+  )(inputs, tables, seal)
+
+
+def update(
+    config: LookupConfig,
+    gradients: Any,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    step: jax.typing.ArrayLike | None,
+) -> dict[str, embedding.EmbeddingVariables]:
+  """The variables after the optimizer ran on every row that inputs name.
+
+  Tables of bfloat16 and float16 are rounded at random, by numbers that depend
+  on the batch and the step.
+
+  Args:
+    config: specs and devices.
+    gradients: the tree of feature specs with gradients of the activations.
+    inputs: the buffers that the lookup read.
+    variables: stack name -> (table, slots).
+    step: passed to optimizers and schedules, or None.
+
+  Raises:
+    ValueError: if the arguments do not belong together, or a schedule needs a
+      step.
+  """
+  rounding_seed = None
+  if any(v[0].dtype != jnp.float32 for v in variables.values()):
+    rounding_seed = _seal.hash_of_batch(inputs)
+    if step is not None:
+      rounding_seed += jnp.asarray(step).astype(jnp.uint32)
+
+  def of_device(gradients, inputs, variables, step, rounding_seed):
+    return embedding.tpu_sparse_dense_matmul_grad(
         gradients,
         inputs,
-        self.read(refs),
-        self.feature_specs,
-        global_device_count=self.topology.global_device_count,
+        variables,
+        config.feature_specs,
         step=step,
+        rounding_seed=rounding_seed,
+        **_options(config),
     )
 
-    def write(ref, value):
-      ref[...] = value
+  return config.on_each_device(
+      of_device,
+      (
+          config.data_partition,
+          config.partition_inputs(inputs),
+          config.table_partition,
+          P(),
+          P(),
+      ),
+      config.table_partition,
+  )(
+      jax.tree.map(lambda g: g.astype(jnp.float32), gradients),
+      inputs,
+      variables,
+      step,
+      rounding_seed,
+  )
 
-    jax.tree.map(write, refs, new)
 
-
-def lookup_with_update(
+def lookup_updating_refs(
     config: LookupConfig,
     anchor: jax.Array,
     inputs: embedding.PreprocessedInput,
@@ -77,30 +145,93 @@ def lookup_with_update(
 ) -> Any:
   """Activations whose backward pass updates `refs` in place.
 
+  JAX runs a backward pass only for values that something differentiable flows
+  into, and ids are integers. So a layer owns one float parameter, the anchor,
+  that the lookup takes and ignores; its gradient is zero.
+
   Args:
-    config: specs and topology.
+    config: specs and devices.
     anchor: f32[], a parameter that the loss is differentiated by.
-    inputs: buffers of one device.
+    inputs: the buffers of all devices.
     refs: stack name -> variables whose leaves are jax.Ref.
-    step: passed to optimizers and schedules.
+    step: passed to optimizers and schedules, or None.
 
   Returns:
     The tree of feature specs with f32[*output_shape].
   """
 
   @jax.custom_vjp
-  def lookup(anchor, inputs, refs, step):
+  def differentiable(anchor, inputs, refs, step):
     del anchor, step
-    return config.lookup(inputs, refs)
+    return lookup(config, inputs, _read_tables(refs))
 
   def forward(anchor, inputs, refs, step):
     del anchor
-    return config.lookup(inputs, refs), (inputs, refs, step)
+    return lookup(config, inputs, _read_tables(refs)), (inputs, refs, step)
 
   def backward(residuals, gradients):
     inputs, refs, step = residuals
-    config.update(gradients, inputs, refs, step)
+    values = jax.tree.map(lambda ref: ref[...], refs)
+    _write(refs, update(config, gradients, inputs, values, step))
     return jnp.zeros(()), None, None, None
 
-  lookup.defvjp(forward, backward)
-  return lookup(anchor, inputs, refs, step)
+  differentiable.defvjp(forward, backward)
+  return differentiable(anchor, inputs, dict(refs), step)
+
+
+def lookup_returning_tables(
+    config: LookupConfig,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    seal: jax.Array,
+    inputs: embedding.PreprocessedInput,
+    step: jax.typing.ArrayLike | None,
+) -> Any:
+  """Activations with the new variables as the "gradient" of `variables`.
+
+  Args:
+    config: specs and devices.
+    variables: stack name -> (table, slots).
+    seal: f32[3], beside the tables; its "gradient" is the new seal. The lookup
+      raises if another thing than such a gradient was put in its place.
+    inputs: the buffers of all devices. They have no gradient.
+    step: passed to optimizers and schedules, or None.
+
+  Returns:
+    The tree of feature specs with f32[*output_shape].
+  """
+
+  @jax.custom_vjp
+  def differentiable(variables, seal, inputs, step):
+    del step
+    return lookup(config, inputs, variables, seal=seal)
+
+  def forward(variables, seal, inputs, step):
+    activations = lookup(config, inputs, variables, seal=seal)
+    return activations, (variables, inputs, step)
+
+  def backward(residuals, gradients):
+    variables, inputs, step = residuals
+    new = update(config, gradients, inputs, variables, step)
+    return new, _seal.seal_of_batch(inputs), None, None
+
+  differentiable.defvjp(forward, backward)
+  return differentiable(variables, seal, inputs, step)
+
+
+def _options(config: LookupConfig) -> dict[str, Any]:
+  return dict(
+      global_device_count=config.num_shards,
+      num_sc_per_device=config.num_sc_per_device,
+      sharding_strategy=config.table_sharding_strategy,
+      enable_minibatching=config.enable_minibatching,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
+
+
+def _read_tables(refs: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: (variables[0][...],) for name, variables in refs.items()}
+
+
+def _write(refs: Any, values: Any) -> None:
+  for ref, value in zip(jax.tree.leaves(refs), jax.tree.leaves(values)):
+    ref[...] = value

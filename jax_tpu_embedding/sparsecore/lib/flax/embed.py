@@ -6,6 +6,10 @@
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 
 EMBEDDING_COLLECTION = embed.EMBEDDING_COLLECTION
+EMBEDDING_PARAM_NAME = embed.EMBEDDING_PARAM_NAME
 EmbeddingLookupInput = embed.EmbeddingLookupInput
+LogicalNames = embed.LogicalNames
 Nested = embed.Nested
 SparseCoreEmbed = embed.SparseCoreEmbed
+WithSparseCoreLayout = embed.WithSparseCoreLayout
+with_sparsecore_layout = embed.with_sparsecore_layout

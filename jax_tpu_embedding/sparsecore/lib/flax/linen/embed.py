@@ -5,59 +5,167 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+from typing import Literal
+
 import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import hardware
-from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.flax import _bridge
+from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
+from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.linen import _devices
+from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
+from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 
+P = jax.sharding.PartitionSpec
 Nested = embedding.Nested
 EmbeddingLookupInput = embedding.PreprocessedInput
+LogicalNames = _table_parameters.LogicalNames
+WithSparseCoreLayout = _table_parameters.WithSparseCoreLayout
+with_sparsecore_layout = _table_parameters.with_sparsecore_layout
 
-# The collection in which a model finds its tables.
-EMBEDDING_COLLECTION = "embedding"
+# The parameter of a layer that owns its tables.
+EMBEDDING_PARAM_NAME = "sc_embedding_variables"
+EMBEDDING_COLLECTION = _table_collection.EMBEDDING_COLLECTION
+# The parameter that guards EMBEDDING_PARAM_NAME, see _seal.py: a dict with that
+# key, so that whatever treats tables by their path treats it the same way.
+SEAL_PARAM_NAME = "update_seal"
 
 
 class SparseCoreEmbed(nn.Module):
-  """Looks ids up; the backward pass updates the tables in place.
+  """Looks ids up; the backward pass runs the optimizers of the tables.
 
-  Tables are not parameters: create_embedding_variables makes them, and they are
+  Tables are in one of two places, `tables` says which.
+
+  "ref": in mutable arrays that create_embedding_variables makes, and that are
   passed to `model.apply` as the collection "embedding", whatever the place of
   the layer in the model. Differentiating the loss by the model's parameters
-  also updates the tables; applying the model without differentiating only
-  reads them.
+  updates them in place; applying the model without differentiating only reads
+  them.
 
       tables = SparseCoreEmbed.create_embedding_variables(feature_specs, key)
       params = model.init(key, ids)["params"]
       model.apply({"params": params, "embedding": tables}, ids)
 
-  The layer owns one scalar parameter, "update_anchor". It is always zero and so
-  is its gradient: it is what makes JAX run the layer's backward pass. Tables
-  are not updated when the loss is not differentiated by it.
+  The layer then owns one scalar parameter, "update_anchor". It is always zero
+  and so is its gradient: it is what makes JAX run the layer's backward pass.
+  Tables are not updated when the loss is not differentiated by it. Each lookup
+  is an update of its own: a layer that is called twice makes two steps.
+
+  "param": in a parameter of the layer, "sc_embedding_variables", with the
+  optimizer's slots. Its "gradient" is not a gradient, but the new tables and
+  slots, which have to replace the old ones as they are; embed_optimizer.py does
+  so. A second parameter, "update_seal", is replaced with them; a lookup after
+  anything else was done with such gradients raises (on TPU and GPU, it gives
+  NaN).
+
+  "auto": "param" if the layer has a mesh or is called with preprocessed inputs,
+  and the model was applied without the collection "embedding"; else "ref".
   """
 
-  # The features to look up, any tree. Specs that are not prepared are prepared
-  # by the layer, without stacking.
+  # The features to look up, any tree. Tables that are in no stack yet are
+  # prepared by the layer, each alone.
   feature_specs: Nested[embedding_spec.FeatureSpec]
+  # The mesh axis that tables and batches are split over, or a tuple of several,
+  # the first one outermost. The default stands for all axes of a mesh that has
+  # none of this name.
+  sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS
+  # Default: that of jax.set_mesh, or else one axis over all devices.
+  mesh: jax.sharding.Mesh | None = None
+  table_sharding_strategy: str = "MOD"
+  # Whether preprocessing may split a batch. Raw ids never need it.
+  enable_minibatching: bool = False
+  # Default: that of the hardware; where SparseCores are emulated, what the
+  # specs were prepared for.
+  num_sc_per_device: int = -1
+  tables: Literal["auto", "ref", "param"] = "auto"
+  # Of the activations; sums and gradients of rows are float32 in any case.
+  activation_dtype: jax.typing.DTypeLike = jnp.float32
+  feature_stacking_strategy: str = "SPLIT_THEN_STACK"
+
+  def __post_init__(self):
+    if self.tables not in ("auto", "ref", "param"):
+      raise ValueError(
+          "tables must be one of 'auto', 'ref' and 'param', got"
+          f" {self.tables!r}."
+      )
+    super().__post_init__()
+
+  @property
+  def embedding_table_partition(self) -> P:
+    return self._config().table_partition
+
+  @property
+  def data_partition(self) -> P:
+    return self._config().data_partition
+
+  @property
+  def num_shards(self) -> int:
+    """Devices that share the tables."""
+    return self._config().num_shards
+
+  @property
+  def embedding_table(self) -> Mapping[str, Any] | None:
+    """The tables and slots, if they are a parameter and there is one."""
+    return nn.meta.unbox(self.get_variable("params", EMBEDDING_PARAM_NAME))
+
+  @nn.nowrap
+  def preprocess_inputs(
+      self,
+      step: int,
+      features: Any,
+      features_weights: Any | None,
+      all_reduce_interface: Any | None = None,
+  ) -> embedding.PreprocessedInput:
+    """Converts this process's part of a batch, on the host.
+
+    Needs no `apply`. See embedding.preprocess_sparse_dense_matmul_input for the
+    forms of features and weights and the errors.
+
+    Args:
+      step: names the batch in reductions between hosts.
+      features: ids of every feature.
+      features_weights: weights of every id, or None for ones.
+      all_reduce_interface: how hosts agree on minibatches.
+    """
+    _partial_shapes.check_known(self.feature_specs)
+    config = self._config()
+    local_mesh = config.mesh.local_mesh
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        features,
+        features_weights,
+        config.feature_specs,
+        _bridge.num_devices_along(local_mesh, config.sharding_axis),
+        config.num_shards,
+        num_sc_per_device=config.num_sc_per_device,
+        sharding_strategy=self.table_sharding_strategy,
+        batch_number=step,
+        enable_minibatching=self.enable_minibatching,
+        all_reduce_interface=all_reduce_interface,
+        feature_stacking_strategy=self.feature_stacking_strategy,
+    )
+    return inputs
 
   @nn.compact
   def __call__(
       self,
-      inputs: EmbeddingLookupInput | Nested[jax.typing.ArrayLike],
-      weights: Nested[jax.typing.ArrayLike] | None = None,
+      embedding_lookup_inputs: EmbeddingLookupInput | Nested[Any],
+      weights: Nested[Any] | None = None,
       *,
       step: jax.typing.ArrayLike | None = None,
   ) -> Nested[jax.Array]:
     """Looks up a batch.
 
     Args:
-      inputs: what preprocess_sparse_dense_matmul_input returned, or the tree of
-        `feature_specs` with integer arrays of raw ids, which are converted
-        inside the program. A feature with output_shape (*lead, D) takes ids of
+      embedding_lookup_inputs: what preprocessing returned, or the tree of
+        `feature_specs` with raw ids, which are converted inside the program:
+        for each feature an integer array or a pair (values, row_splits); see
+        _raw_ids.convert. A feature with output_shape (*lead, D) takes ids of
         shape `lead`, one per vector, or `(*lead, valency)`, pooled by the
         table's combiner.
       weights: with raw ids, a weight per id, or None for ones.
@@ -66,130 +174,211 @@ class SparseCoreEmbed(nn.Module):
         step 0.
 
     Returns:
-      The tree of `feature_specs` with activations f32[*output_shape].
+      The tree of `feature_specs` with activations [*output_shape] of
+      `activation_dtype`.
 
     Raises:
-      ValueError: if inputs do not fit the specs, or the collection "embedding"
-        is missing.
-      NotImplementedError: on more than one device.
+      ValueError: if inputs do not fit the specs, the collection "embedding" is
+        missing, or there are tables in both places.
     """
-    config = _lookup_config(flax.core.unfreeze(self.feature_specs))
-    anchor = self.param("update_anchor", nn.initializers.zeros, (), jnp.float32)
-    tables = self.scope.root.variables().get(EMBEDDING_COLLECTION)
-    if tables is None:
-      if self.is_initializing():
-        return _zero_activations(config.feature_specs)
-      raise ValueError(
-          f"The model was applied without the collection"
-          f" {EMBEDDING_COLLECTION!r}. Make its tables with"
-          " SparseCoreEmbed.create_embedding_variables and pass"
-          f" {{'params': ..., {EMBEDDING_COLLECTION!r}: tables}}."
-      )
-    if isinstance(inputs, embedding.PreprocessedInput):
-      if weights is not None:
-        raise ValueError(
-            "weights go with raw ids. Preprocessed inputs contain theirs: pass"
-            " them to preprocess_sparse_dense_matmul_input."
-        )
-    else:
-      inputs = embedding.convert_ids(
-          flax.core.unfreeze(inputs),
-          weights,
-          config.feature_specs,
-          config.topology,
-      )
+    inputs, is_preprocessed = self._read_inputs(embedding_lookup_inputs)
+    config = self._config(None if is_preprocessed else inputs)
     stacks = embedding.get_stacked_table_specs(config.feature_specs)
-    missing = sorted(set(stacks) - set(tables))
-    if missing:
-      raise ValueError(
-          f"The collection {EMBEDDING_COLLECTION!r} lacks the stacks {missing};"
-          f" it has {sorted(tables)}. Make it with create_embedding_variables"
-          " for the feature specs of this layer."
+    collection = _table_collection.find(self.scope, stacks)
+    has_parameter = self._has_parameter(is_preprocessed, collection)
+    if has_parameter:
+      variables, seal = self._parameters(config)
+    else:
+      anchor = self.param(
+          "update_anchor", nn.initializers.zeros, (), jnp.float32
       )
-    return _bridge.lookup_with_update(
-        config,
-        anchor,
-        inputs,
-        {name: tables[name] for name in stacks},
-        step,
-    )
+    if self.is_initializing():
+      return _zero_activations(config.feature_specs, self.activation_dtype)
+
+    if not is_preprocessed:
+      inputs = _bridge.convert(config, inputs, weights)
+    elif weights is not None:
+      raise ValueError(
+          "weights go with raw ids. Preprocessed inputs contain theirs: pass"
+          " them to preprocess_sparse_dense_matmul_input."
+      )
+    if has_parameter:
+      activations = _bridge.lookup_returning_tables(
+          config, variables, seal, inputs, step
+      )
+    else:
+      refs = _table_collection.select(collection, stacks, self.path)
+      activations = _bridge.lookup_updating_refs(
+          config, anchor, inputs, refs, step
+      )
+    return jax.tree.map(lambda x: x.astype(self.activation_dtype), activations)
+
+  def apply_gradient(
+      self,
+      gradients: Nested[jax.Array],
+      embedding_lookup_inputs: EmbeddingLookupInput,
+      *,
+      step: jax.typing.ArrayLike | None = None,
+  ) -> dict[str, Any]:
+    """The tables and slots of the layer after an update.
+
+    For programs that differentiate by the activations themselves.
+
+    Args:
+      gradients: the tree of `feature_specs` with gradients of the activations.
+      embedding_lookup_inputs: what the lookup was given, preprocessed.
+      step: passed to optimizers and schedules.
+
+    Returns:
+      The path of the parameter, joined by "/", and its new value.
+
+    Raises:
+      ValueError: if the tables are not a parameter of the layer.
+      TypeError: if the inputs are raw ids.
+    """
+    variables = self.embedding_table
+    if variables is None:
+      raise ValueError(
+          "apply_gradient updates the parameter"
+          f" {EMBEDDING_PARAM_NAME!r}, which the layer does not have. Pass"
+          " tables='param'."
+      )
+    inputs, is_preprocessed = self._read_inputs(embedding_lookup_inputs)
+    if not is_preprocessed:
+      raise TypeError(
+          "apply_gradient takes what preprocess_inputs returned, got"
+          f" {type(inputs).__name__}. Raw ids lack their weights here."
+      )
+    new = _bridge.update(self._config(), gradients, inputs, variables, step)
+    return {"/".join((*self.path, EMBEDDING_PARAM_NAME)): new}
 
   @staticmethod
   def create_embedding_variables(
       feature_specs: Nested[embedding_spec.FeatureSpec],
       rng: jax.Array,
+      *,
+      sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS,
+      mesh: jax.sharding.Mesh | None = None,
+      num_sc_per_device: int = -1,
   ) -> dict[str, embedding.EmbeddingVariables]:
-    """Initializes the tables and slots that the layer reads and updates.
+    """Makes the collection "embedding": tables and slots in mutable arrays.
 
     Specs that are not prepared are prepared, in place and without stacking.
-    Tables are laid out over the mesh of jax.set_mesh, or else over all devices.
 
     Args:
       feature_specs: the features, any tree.
       rng: a key.
+      sharding_axis: as the layer's, like the rest.
+      mesh: default: that of jax.set_mesh, or else one axis over all devices.
+      num_sc_per_device: default: as the layer's.
 
     Returns:
       Stack name -> EmbeddingVariables whose leaves are jax.Ref of
       f32[stack_vocab_size, D].
-
-    Raises:
-      NotImplementedError: on more than one device.
     """
-    specs = flax.core.unfreeze(feature_specs)
-    config = _lookup_config(specs)
-    mesh = _mesh()
-    variables = embedding.init_embedding_variables(
-        rng,
-        embedding.get_table_specs(specs),
-        jax.sharding.NamedSharding(
-            mesh, jax.sharding.PartitionSpec(mesh.axis_names, None)
-        ),
-        config.topology.num_sc_per_device,
-        # A mesh that the user set may have some of the devices, in any order.
-        bypass_mesh_check=True,
+    config = _devices.lookup_config(
+        flax.core.unfreeze(feature_specs),
+        mesh,
+        sharding_axis,
+        num_sc_per_device,
     )
-    return jax.tree.map(jax.new_ref, variables)
+    return jax.tree.map(jax.new_ref, _init(config, rng))
 
-
-def _lookup_config(
-    feature_specs: Nested[embedding_spec.FeatureSpec],
-) -> _bridge.LookupConfig:
-  """Prepares the specs for this process's devices."""
-  # get_mesh is not for traced code, get_abstract_mesh is.
-  mesh = jax.sharding.get_abstract_mesh()
-  num_devices = jax.device_count() if mesh.empty else mesh.size
-  if num_devices != 1:
-    raise NotImplementedError(
-        f"SparseCoreEmbed runs on one device, and the mesh has {num_devices}."
-        " Set a mesh of one device:"
-        " jax.set_mesh(jax.sharding.Mesh(jax.devices()[:1], ('device',)))."
+  @nn.nowrap
+  def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
+    return _devices.lookup_config(
+        flax.core.unfreeze(self.feature_specs),
+        self.mesh,
+        self.sharding_axis,
+        self.num_sc_per_device,
+        ids,
+        table_sharding_strategy=self.table_sharding_strategy,
+        # Raw ids are converted to one batch, whatever their number.
+        enable_minibatching=self.enable_minibatching and ids is None,
+        feature_stacking_strategy=self.feature_stacking_strategy,
     )
-  topology = layout.Topology(
-      local_device_count=num_devices,
-      global_device_count=num_devices,
-      num_sc_per_device=hardware.num_sparsecores_per_device(),
-  )
-  embedding.prepare_feature_specs_for_training(
-      feature_specs,
-      topology.global_device_count,
-      topology.num_sc_per_device,
-  )
-  return _bridge.LookupConfig(feature_specs=feature_specs, topology=topology)
+
+  @nn.nowrap
+  def _read_inputs(self, inputs: Any) -> tuple[Any, bool]:
+    """The inputs, and whether they were preprocessed."""
+    if isinstance(inputs, embedding.SparseDenseMatmulInput):
+      inputs = embedding.PreprocessedInput(inputs)
+    if not isinstance(inputs, embedding.PreprocessedInput):
+      return flax.core.unfreeze(inputs), False
+    _partial_shapes.check_known(self.feature_specs)
+    return inputs, True
+
+  def _has_parameter(self, is_preprocessed: bool, collection: Any) -> bool:
+    """Whether the tables are a parameter."""
+    has_both = collection is not None and self.has_variable(
+        "params", EMBEDDING_PARAM_NAME
+    )
+    if has_both:
+      raise ValueError(
+          f"There are tables in the parameter {EMBEDDING_PARAM_NAME!r} and in"
+          f" the collection {EMBEDDING_COLLECTION!r}. Initialize the model"
+          " with tables='ref' if the layer is to use the collection, or apply"
+          " it without one."
+      )
+    if self.tables != "auto":
+      return self.tables == "param"
+    return collection is None and (self.mesh is not None or is_preprocessed)
+
+  def _parameters(
+      self, config: _bridge.LookupConfig
+  ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array]:
+    """The tables and their seal; made if the layer is initialized."""
+    if self.is_initializing():
+      names = tuple(config.table_partition)
+      self.param(
+          EMBEDDING_PARAM_NAME,
+          with_sparsecore_layout(
+              lambda rng: _init(config, rng), names, config.mesh
+          ),
+      )
+      self.param(
+          SEAL_PARAM_NAME,
+          lambda unused_rng: {
+              EMBEDDING_PARAM_NAME: _seal.initial_seal(config.mesh)
+          },
+      )
+    # Not self.param, which would initialize the tables once more, in the
+    # abstract, to compare shapes.
+    variables = self.embedding_table
+    if variables is None:
+      raise ValueError(
+          "The model was applied without the parameter"
+          f" {EMBEDDING_PARAM_NAME!r} of the layer {'/'.join(self.path)!r}. Initialize the model with"
+          " tables='param', or with tables='ref' to use the collection"
+          f" {EMBEDDING_COLLECTION!r}."
+      )
+    # Tables that were made elsewhere may come without a seal.
+    seal = self.get_variable(
+        "params",
+        SEAL_PARAM_NAME,
+        {EMBEDDING_PARAM_NAME: _seal.initial_seal()},
+    )
+    return dict(variables), seal[EMBEDDING_PARAM_NAME]
 
 
-def _mesh() -> jax.sharding.Mesh:
-  """The mesh that the user set, or all devices on one axis."""
-  mesh = jax.sharding.get_mesh()
-  if mesh.empty:
-    return jax.sharding.Mesh(jax.devices(), ("device",))
-  return mesh
+def _init(
+    config: _bridge.LookupConfig, rng: jax.Array
+) -> dict[str, embedding.EmbeddingVariables]:
+  return embedding.init_embedding_variables(
+      rng,
+      embedding.get_table_specs(config.feature_specs),
+      jax.sharding.NamedSharding(config.mesh, config.table_partition),
+      config.num_sc_per_device,
+      # A mesh of the user may have some of the devices, in any order.
+      bypass_mesh_check=True,
+  )
 
 
 def _zero_activations(
     feature_specs: Nested[embedding_spec.FeatureSpec],
+    dtype: jax.typing.DTypeLike,
 ) -> Nested[jax.Array]:
   """What the layer returns while parameters are initialized: only shapes."""
   return jax.tree.map(
-      lambda feature: jnp.zeros(feature.output_shape, jnp.float32),
-      feature_specs,
+      lambda feature: jnp.zeros(feature.output_shape, dtype), feature_specs
   )

@@ -1,0 +1,149 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What layers do not show: configs, seals, and programs that cannot raise."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import _bridge
+from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+P = jax.sharding.PartitionSpec
+MESH = jax.sharding.Mesh(
+    np.array(jax.devices()).reshape(2, 2), ("data", "model")
+)
+BATCH, VOCAB, DIM = 8, 32, 8
+IDS = {"f": np.arange(BATCH * 2).reshape(BATCH, 2)}
+
+
+def make_config(mesh=MESH, sharding_axis=("data", "model")):
+  table = embedding_spec.TableSpec(
+      name="t",
+      vocabulary_size=VOCAB,
+      embedding_dim=DIM,
+      optimizer=embedding_spec.SGDOptimizerSpec(0.5),
+  )
+  spec = embedding_spec.FeatureSpec(
+      name="f",
+      table_spec=table,
+      input_shape=(BATCH, 2),
+      output_shape=(BATCH, DIM),
+  )
+  embedding.prepare_feature_specs_for_training([spec], 4, 1)
+  return _bridge.LookupConfig(
+      feature_specs={"f": spec},
+      mesh=mesh,
+      sharding_axis=sharding_axis,
+      num_sc_per_device=1,
+  )
+
+
+def make_variables(config, mesh=MESH):
+  return embedding.init_embedding_variables(
+      jax.random.key(0),
+      embedding.get_table_specs(config.feature_specs),
+      jax.sharding.NamedSharding(mesh, config.table_partition),
+      1,
+  )
+
+
+class BridgeTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ("data", 2, P("data", None), P("data")),
+      (
+          ("model", "data"),
+          4,
+          P(("model", "data"), None),
+          P(("model", "data")),
+      ),
+  )
+  def test_the_config_says_how_arrays_are_split(
+      self, axis, num_shards, table_partition, data_partition
+  ):
+    config = make_config(sharding_axis=axis)
+    self.assertEqual(config.num_shards, num_shards)
+    self.assertEqual(config.topology.global_device_count, num_shards)
+    self.assertEqual(config.table_partition, table_partition)
+    self.assertEqual(config.data_partition, data_partition)
+
+  def test_an_update_of_lookups_of_nothing_changes_nothing(self):
+    config = make_config()
+    variables = make_variables(config)
+    ids = {"f": (np.zeros(4, np.int32), np.zeros(BATCH + 1, np.int32))}
+    inputs = _bridge.convert(config, ids)
+    activations = _bridge.lookup(config, inputs, variables)
+    np.testing.assert_array_equal(activations["f"], np.zeros((BATCH, DIM)))
+    new = _bridge.update(config, activations, inputs, variables, None)
+    jax.tree.map(np.testing.assert_array_equal, new, dict(variables))
+
+  def test_variables_need_no_more_than_tables_to_be_looked_up(self):
+    config = make_config()
+    variables = make_variables(config)
+    inputs = _bridge.convert(config, IDS)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        _bridge.lookup(config, inputs, {"t": (variables["t"].table,)}),
+        _bridge.lookup(config, inputs, variables),
+    )
+
+  def test_devices_of_unknown_processes_give_the_same_by_messages(self):
+    config = make_config()
+    variables = make_variables(config)
+    abstract = make_config(mesh=MESH.abstract_mesh)
+
+    def step(config):
+      def run(variables):
+        inputs = _bridge.convert(config, IDS)
+        activations = _bridge.lookup(config, inputs, variables)
+        new = _bridge.update(config, activations, inputs, variables, None)
+        return activations, new
+
+      return jax.jit(run)(variables)
+
+    jax.tree.map(np.testing.assert_array_equal, step(abstract), step(config))
+
+  def test_wrong_ids_are_nan_where_devices_cannot_raise_together(self):
+    config = make_config()
+    variables = make_variables(config)
+    abstract = make_config(mesh=MESH.abstract_mesh)
+    ids = {"f": IDS["f"].copy()}
+    ids["f"][5, 0] = VOCAB
+    out = jax.jit(
+        lambda v: _bridge.lookup(abstract, _bridge.convert(abstract, ids), v)
+    )(variables)["f"]
+    # The samples of the third of four devices.
+    np.testing.assert_array_equal(
+        np.isnan(out).all(axis=1), np.arange(BATCH) // 2 == 2
+    )
+
+  @parameterized.parameters(1, 2, 3)
+  def test_seals_are_intact_and_depend_on_the_ids(self, shift):
+    config = make_config()
+    seal = lambda ids: np.asarray(
+        _seal.seal_of_batch(_bridge.convert(config, {"f": ids}))
+    )
+    first, second = seal(IDS["f"]), seal((IDS["f"] * 5 + shift) % VOCAB)
+    for x in (first, second):
+      _seal.check_concrete(x)
+      self.assertEqual(x[0], 1)
+      self.assertBetween(x[1], 0, 2047)
+    self.assertNotEqual(first[1], second[1])
+    with self.assertRaisesRegex(ValueError, "not the result of one update"):
+      _seal.check_concrete((first + second) / 2)
+
+  def test_the_initial_seal_is_intact_wherever_it_is(self):
+    for mesh in (None, MESH):
+      _seal.check_concrete(_seal.initial_seal(mesh))
+    jax.jit(_seal.check_concrete)(jnp.zeros(3))
+
+
+if __name__ == "__main__":
+  absltest.main()

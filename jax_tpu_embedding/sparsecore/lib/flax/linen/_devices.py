@@ -1,0 +1,97 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which devices and SparseCores a layer has its tables on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax._src import mesh as mesh_lib
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+
+DEFAULT_AXIS = "sparsecore_sharding"
+
+ShardingAxis = str | tuple[str, ...]
+
+
+def resolve(
+    mesh: jax.sharding.Mesh | None, sharding_axis: ShardingAxis
+) -> tuple[jax.sharding.Mesh, ShardingAxis]:
+  """The mesh and axis to split tables over, where not all was given.
+
+  Args:
+    mesh: None: that of jax.set_mesh, or else one axis over all devices.
+    sharding_axis: DEFAULT_AXIS, if the mesh has no axis of this name, stands
+      for all axes of the mesh.
+  """
+  if not mesh:
+    # jax.sharding.get_mesh is not for traced code, and the abstract mesh does
+    # not know whether all devices are in this process.
+    mesh = mesh_lib.get_concrete_mesh()
+    if mesh is None or mesh.empty:
+      name = DEFAULT_AXIS if isinstance(sharding_axis, tuple) else sharding_axis
+      mesh = jax.sharding.Mesh(jax.devices(), (name,))
+  if sharding_axis == DEFAULT_AXIS and DEFAULT_AXIS not in mesh.shape:
+    axes = tuple(mesh.axis_names)
+    sharding_axis = axes[0] if len(axes) == 1 else axes
+  return mesh, sharding_axis
+
+
+def lookup_config(
+    feature_specs: Any,
+    mesh: jax.sharding.Mesh | None,
+    sharding_axis: ShardingAxis,
+    num_sc_per_device: int,
+    ids: Any | None = None,
+    **options: Any,
+) -> _lookup_config.LookupConfig:
+  """The config of a layer whose specs are prepared here if they are not yet.
+
+  Args:
+    feature_specs: any tree. Tables that are in no stack get one, in place.
+    mesh: see `resolve`.
+    sharding_axis: see `resolve`.
+    num_sc_per_device: if not positive, that of the hardware; where SparseCores
+      are emulated, as many as the specs were prepared for, if they were.
+    ids: raw ids of all features; see _partial_shapes.complete.
+    **options: other fields.
+
+  Raises:
+    ValueError: if the specs were prepared for other devices, or do not fit the
+      ids.
+  """
+  mesh, sharding_axis = resolve(mesh, sharding_axis)
+  num_devices = _lookup_config.num_devices_along(mesh, sharding_axis)
+  if num_sc_per_device <= 0:
+    device = mesh.devices.flat[0]
+    num_sc_per_device = hardware.num_sparsecores_per_device(device)
+    if hardware.emulates_sparsecores(device):
+      planned = _num_planned_shards(feature_specs)
+      if planned and planned % num_devices == 0:
+        num_sc_per_device = planned // num_devices
+  feature_specs = _partial_shapes.complete(
+      feature_specs, ids, num_devices * num_sc_per_device
+  )
+  embedding.prepare_feature_specs_for_training(
+      feature_specs, num_devices, num_sc_per_device
+  )
+  return _lookup_config.LookupConfig(
+      feature_specs=feature_specs,
+      mesh=mesh,
+      sharding_axis=sharding_axis,
+      num_sc_per_device=num_sc_per_device,
+      **options,
+  )
+
+
+def _num_planned_shards(feature_specs: Any) -> int | None:
+  """SparseCores that the first prepared table was prepared for."""
+  for feature in jax.tree.leaves(feature_specs):
+    if feature.table_spec.is_stacked():
+      return feature.table_spec.setting_in_stack.num_shards
+  return None

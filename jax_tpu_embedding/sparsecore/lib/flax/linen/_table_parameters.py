@@ -1,0 +1,66 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tables as parameters: how Linen is told the way they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.experimental import layout
+from jax_tpu_embedding.sparsecore.utils import utils
+
+LogicalNames = tuple[str | tuple[str, ...] | None, ...]
+
+
+class WithSparseCoreLayout(nn.Partitioned):
+  """A parameter of tables and slots, split by rows, in the SparseCore layout.
+
+  The value is any tree of arrays that are laid out alike.
+  """
+
+  def get_sharding(
+      self, mesh: jax.sharding.Mesh
+  ) -> jax.sharding.Sharding | layout.Format:
+    """The sharding on `mesh`; with SparseCores, and their layout.
+
+    Raises:
+      ValueError: if there is no mesh.
+    """
+    if mesh is None:
+      raise ValueError(
+          "WithSparseCoreLayout.get_sharding needs the mesh that the tables are"
+          f" split over by {self.get_partition_spec()}, got None."
+      )
+    return utils.embedding_table_format(mesh, self.get_partition_spec())
+
+  def unbox(self, apply_constraint: bool = True) -> Any:
+    """The value as it is.
+
+    A constraint would say again what the shard_map of the lookup says, and to
+    XLA it is a place where to copy the table.
+    """
+    del apply_constraint
+    return self.value
+
+
+def with_sparsecore_layout(
+    fn: Callable[..., Any],
+    names: LogicalNames,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Callable[..., WithSparseCoreLayout]:
+  """The initializer `fn` with its result boxed in WithSparseCoreLayout.
+
+  Args:
+    fn: makes the parameter.
+    names: for each dimension the mesh axes that it is split over.
+    mesh: of these axes.
+  """
+
+  def initializer(*args, **kwargs):
+    return WithSparseCoreLayout(fn(*args, **kwargs), names, mesh=mesh)
+
+  return initializer

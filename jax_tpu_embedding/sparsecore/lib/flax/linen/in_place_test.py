@@ -1,0 +1,130 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A training step moves rows, and never copies a table."""
+
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
+import optax
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+ROWS, DIM, BATCH = 1 << 16, 8, 16
+IDS = {"f": np.arange(BATCH * 2, dtype=np.int32).reshape(BATCH, 2)}
+
+
+def make_features(rate=0.1):
+  table = embedding_spec.TableSpec(
+      name="big",
+      vocabulary_size=ROWS,
+      embedding_dim=DIM,
+      optimizer=embedding_spec.AdagradOptimizerSpec(rate),
+  )
+  return {
+      "f": embedding_spec.FeatureSpec(
+          name="f",
+          table_spec=table,
+          input_shape=(BATCH, 2),
+          output_shape=(BATCH, DIM),
+      )
+  }
+
+
+def make_mesh(num_devices, explicit):
+  kind = jax.sharding.AxisType
+  return jax.make_mesh(
+      (num_devices,),
+      ("x",),
+      (kind.Explicit if explicit else kind.Auto,),
+      devices=jax.devices()[:num_devices],
+  )
+
+
+def step_with_refs(specs):
+  """A jitted step with its state, the first arguments."""
+  layer = embed.SparseCoreEmbed(specs, tables="ref")
+  tables = embed.SparseCoreEmbed.create_embedding_variables(
+      specs, jax.random.key(0)
+  )
+  params = layer.init(jax.random.key(1), IDS)["params"]
+
+  @jax.jit
+  def step(params, tables, ids, number):
+    def loss(params):
+      variables = {"params": params, "embedding": tables}
+      return (layer.apply(variables, ids, step=number)["f"] ** 2).sum()
+
+    return jax.grad(loss)(params)
+
+  return step, (params, tables)
+
+
+def step_with_parameters(specs):
+  layer = embed.SparseCoreEmbed(specs, tables="param")
+  params = layer.init(jax.random.key(1), IDS)["params"]
+  optimizer = embed_optimizer.create_optimizer_for_sc_model(
+      params, optax.sgd(0.1)
+  )
+
+  def step(params, state, ids, number):
+    def loss(params):
+      return (layer.apply({"params": params}, ids, step=number)["f"] ** 2).sum()
+
+    updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+    return embed_optimizer.apply_updates_for_sc_model(params, updates), state
+
+  return jax.jit(step, donate_argnums=(0, 1)), (params, optimizer.init(params))
+
+
+class InPlaceTest(parameterized.TestCase):
+
+  @parameterized.product(
+      make_step=[step_with_refs, step_with_parameters],
+      num_devices=[1, 4],
+      explicit=[False, True],
+  )
+  def test_a_step_copies_no_table(self, make_step, num_devices, explicit):
+    with jax.set_mesh(make_mesh(num_devices, explicit)):
+      step, state = make_step(make_features())
+      compiled = step.lower(*state, IDS, 0).compile()
+    rows = ROWS // num_devices
+    self.assertEmpty(
+        re.findall(rf"f32\[{rows},{DIM}\]\S* copy\(.*", compiled.as_text())
+    )
+    memory = compiled.memory_analysis()
+    table_bytes = rows * DIM * 4
+    self.assertLess(memory.temp_size_in_bytes, table_bytes / 8)
+    # The table and its accumulator.
+    self.assertGreaterEqual(memory.alias_size_in_bytes, 2 * table_bytes)
+
+  def test_a_table_that_is_not_donated_is_copied(self):
+    # So that the test above would see a copy.
+    step, state = step_with_parameters(make_features())
+    compiled = jax.jit(step.__wrapped__).lower(*state, IDS, 0).compile()
+    self.assertLess(compiled.memory_analysis().alias_size_in_bytes, 1024)
+    self.assertRegex(compiled.as_text(), rf"f32\[{ROWS // 4},{DIM}\]\S* copy\(")
+
+  @parameterized.parameters(step_with_refs, step_with_parameters)
+  def test_a_schedule_compiles_once(self, make_step):
+    traces = []
+
+    def rate(step):
+      traces.append(step)
+      return 0.1 / (1 + step)
+
+    step, state = make_step(make_features(rate))
+    for number in range(3):
+      result = step(*state, IDS, number)
+      state = result if make_step is step_with_parameters else state
+    self.assertLen(traces, 1)
+
+
+if __name__ == "__main__":
+  absltest.main()

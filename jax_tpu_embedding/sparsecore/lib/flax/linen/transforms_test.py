@@ -1,0 +1,249 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tables in mutable arrays under the transformations of JAX and Flax."""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import flax.linen as nn
+import jax
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+from jax_tpu_embedding.sparsecore.lib.flax.linen import two_feature_model
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+IDS = two_feature_model.make_ids(0)
+OTHER_IDS = two_feature_model.make_ids(1)
+
+
+def changes(after, before):
+  return jax.tree.map(lambda a, b: a - b, after, before)
+
+
+def change_by(make_loss, **kwargs):
+  """What the gradient of make_loss(loss) changes in the tables.
+
+  Args:
+    make_loss: gets loss(params, ids) and returns a function of params.
+    **kwargs: of the model.
+  """
+  model, params, tables = two_feature_model.with_refs(**kwargs)
+  before = two_feature_model.values(tables)
+
+  @jax.jit
+  def gradient(params, tables):
+    def loss(params, ids):
+      return two_feature_model.loss(model, params, ids, tables)
+
+    return jax.grad(make_loss(loss))(params)
+
+  gradient(params, tables)
+  return changes(two_feature_model.values(tables), before)
+
+
+def assert_close(actual, expected):
+  jax.tree.map(
+      functools.partial(np.testing.assert_allclose, atol=1e-5), actual, expected
+  )
+
+
+ONE_LOSS = lambda loss: lambda params: loss(params, IDS)
+
+
+class RefsTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("nothing_saved", {}),
+      ("all_saved", dict(policy=jax.checkpoint_policies.everything_saveable)),
+      ("dots_saved", dict(policy=jax.checkpoint_policies.dots_saveable)),
+  )
+  def test_checkpoint_updates_once(self, kwargs):
+    # The forward pass runs twice, and an update must not.
+    recomputed = change_by(
+        lambda loss: jax.checkpoint(ONE_LOSS(loss), **kwargs)
+    )
+    assert_close(recomputed, change_by(ONE_LOSS))
+
+  def test_a_sum_of_losses_updates_once_for_each(self):
+    both = change_by(lambda loss: lambda p: loss(p, IDS) + loss(p, OTHER_IDS))
+    other = change_by(lambda loss: lambda p: loss(p, OTHER_IDS))
+    # SGD steps add up: gradients are those of the tables before any of them.
+    assert_close(
+        both, jax.tree.map(lambda a, b: a + b, change_by(ONE_LOSS), other)
+    )
+
+  def test_a_layer_that_is_called_twice_updates_twice(self):
+    # The loss is a square, and the bias is zero: twice the activations give
+    # twice the gradient, to each of two calls.
+    one, two = change_by(ONE_LOSS), change_by(ONE_LOSS, num_calls=2)
+    assert_close(two, jax.tree.map(lambda change: 4 * change, one))
+
+  def test_a_loss_in_a_scan_updates_in_each_turn(self):
+    def scanned(loss):
+      def total(params):
+        def turn(carry, ids):
+          return carry + loss(params, ids), None
+
+        stacked = jax.tree.map(lambda *x: np.stack(x), IDS, OTHER_IDS)
+        return jax.lax.scan(turn, 0.0, stacked)[0]
+
+      return total
+
+    summed = lambda loss: lambda p: loss(p, IDS) + loss(p, OTHER_IDS)
+    assert_close(change_by(scanned), change_by(summed))
+
+  def test_steps_in_a_scan_are_steps_one_by_one(self):
+    def train(params, tables, all_ids):
+      def step(params, ids):
+        loss, gradients = jax.value_and_grad(
+            lambda p: two_feature_model.loss(model, p, ids, tables)
+        )(params)
+        return jax.tree.map(lambda p, g: p - g, params, gradients), loss
+
+      return jax.lax.scan(step, params, all_ids)
+
+    model, params, tables = two_feature_model.with_refs()
+    stacked = jax.tree.map(lambda *x: np.stack(x), IDS, OTHER_IDS)
+    in_scan, losses = jax.jit(train)(params, tables, stacked)
+    actual = two_feature_model.values(tables)
+
+    model, params, tables = two_feature_model.with_refs()
+    expected_losses = []
+    for ids in (IDS, OTHER_IDS):
+      one = jax.tree.map(lambda x: x[None], ids)
+      params, loss = jax.jit(train)(params, tables, one)
+      expected_losses.append(loss[0])
+    assert_close(actual, two_feature_model.values(tables))
+    assert_close(in_scan, params)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+
+  def test_remat_sees_tables_at_the_path_of_the_layer(self):
+    model, params, tables = two_feature_model.with_refs(
+        layer=nn.remat(embed.SparseCoreEmbed)
+    )
+    before = two_feature_model.values(tables)
+    jax.jit(
+        jax.grad(
+            lambda p: two_feature_model.loss(model, p, IDS, {"emb": tables})
+        )
+    )(params)
+    actual = changes(two_feature_model.values(tables), before)
+    assert_close(actual, change_by(ONE_LOSS))
+
+  @parameterized.named_parameters(
+      ("of_squares", lambda x: (x**2).sum()),
+      # Its gradient is constant.
+      ("of_sums", lambda x: x.sum()),
+  )
+  def test_a_scan_of_layers_updates_in_each_turn(self, reduce):
+    class Scan(nn.Module):
+
+      @nn.compact
+      def __call__(self, ids):
+        def turn(layer, total, _):
+          return total + reduce(layer(ids)["tags"]), None
+
+        scan = nn.scan(
+            turn,
+            variable_broadcast=("params", "embedding"),
+            split_rngs={"params": False},
+            length=2,
+        )
+        layer = embed.SparseCoreEmbed(specs, tables="ref", name="emb")
+        return scan(layer, 0.0, None)[0]
+
+    def change(make_loss):
+      tables = embed.SparseCoreEmbed.create_embedding_variables(
+          specs, jax.random.key(0)
+      )
+      before = two_feature_model.values(tables)
+      jax.jit(jax.grad(make_loss(tables)))(params)
+      return changes(two_feature_model.values(tables), before)
+
+    specs = two_feature_model.make_features()
+    layer = embed.SparseCoreEmbed(specs, tables="ref")
+    params = layer.init(jax.random.key(1), IDS)["params"]
+
+    def one_by_one(tables):
+      lookup = lambda params: reduce(
+          layer.apply({"params": params, "embedding": tables}, IDS)["tags"]
+      )
+      return lambda params: lookup(params) + lookup(params)
+
+    def scanned(tables):
+      return lambda params: Scan().apply(
+          {"params": {"emb": params}, "embedding": {"emb": tables}}, IDS
+      )
+
+    assert_close(change(scanned), change(one_by_one))
+
+  @parameterized.named_parameters(
+      ("remat", nn.remat(embed.SparseCoreEmbed)),
+      ("jit", nn.jit(embed.SparseCoreEmbed)),
+  )
+  def test_lifted_layers_say_where_they_look_for_tables(self, layer):
+    model, params, tables = two_feature_model.with_refs(layer=layer)
+    with self.assertRaisesRegex(
+        ValueError, "Inside of nn.remat, nn.scan and nn.jit .* at 'emb'"
+    ):
+      two_feature_model.loss(model, params, IDS, tables)
+
+  def test_several_layers_find_their_tables(self):
+    class TwoLayers(nn.Module):
+
+      @nn.compact
+      def __call__(self, ids):
+        return sum(
+            two_feature_model.Model(specs, (("tables", "ref"),))(ids)
+            for specs in (first, second)
+        )
+
+    first = two_feature_model.make_features(prefix="a_")
+    second = two_feature_model.make_features(prefix="b_")
+    make = embed.SparseCoreEmbed.create_embedding_variables
+    tables = make(first, jax.random.key(0)) | make(second, jax.random.key(1))
+    before = two_feature_model.values(tables)
+    model = TwoLayers()
+    params = model.init(jax.random.key(2), IDS)["params"]
+    jax.jit(jax.grad(lambda p: two_feature_model.loss(model, p, IDS, tables)))(
+        params
+    )
+    after = two_feature_model.values(tables)
+    for name in ("a_words", "a_tags", "b_words", "b_tags"):
+      with self.subTest(name):
+        self.assertFalse(np.array_equal(after[name].table, before[name].table))
+
+  @parameterized.named_parameters(
+      (
+          "vmap",
+          lambda loss, p, ids: jax.vmap(loss, (None, 0))(
+              p, jax.tree.map(lambda x: np.stack([x, x]), ids)
+          ),
+          "no batching rule",
+      ),
+      (
+          "second_derivative",
+          lambda loss, p, ids: jax.hessian(loss)(p, ids),
+          "no batching rule|custom_vjp",
+      ),
+      (
+          "forward_mode",
+          lambda loss, p, ids: jax.jvp(lambda p: loss(p, ids), (p,), (p,)),
+          "custom_vjp",
+      ),
+  )
+  def test_what_makes_no_sense_is_refused(self, transform, message):
+    model, params, tables = two_feature_model.with_refs()
+    with self.assertRaisesRegex((NotImplementedError, TypeError), message):
+      transform(
+          lambda p, ids: two_feature_model.loss(model, p, ids, tables),
+          params,
+          IDS,
+      )
+
+
+if __name__ == "__main__":
+  absltest.main()
