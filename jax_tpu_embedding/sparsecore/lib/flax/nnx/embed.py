@@ -1,0 +1,293 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""An NNX layer that looks embeddings up and trains their tables.
+
+class Model(nnx.Module):
+
+  def __init__(self, feature_specs, mesh, rngs):
+    self.embed = SparseCoreEmbed(feature_specs, "data", mesh, rngs)
+    self.dense = nnx.Linear(64, 1, rngs=rngs)
+
+  def __call__(self, ids):
+    return self.dense(self.embed(ids)["words"])
+
+optimizer = PartitionedOptimizer(model, optax.adam(1e-3))
+
+@functools.partial(nnx.jit, donate_argnums=(0, 1))
+def train_step(model, optimizer, ids):
+  loss, grads = nnx.value_and_grad(loss_fn, allow_int=True)(model, ids)
+  optimizer.update(model, grads)
+  return loss
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Literal
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import _bridge
+from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
+from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.linen import _devices
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import _partitioned_optimizer
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+
+Nested = embedding.Nested
+EmbeddingLookupInput = embedding.PreprocessedInput
+
+EmbeddingVariablesParam = _embedding_variables.EmbeddingVariablesParam
+is_embedding_variables = _embedding_variables.is_embedding_variables
+is_non_embedding_variables = _embedding_variables.is_non_embedding_variables
+get_named_sharding = _embedding_variables.get_named_sharding
+PartitionedOptimizer = _partitioned_optimizer.PartitionedOptimizer
+
+
+class SparseCoreEmbed(nnx.Module):
+  """Looks ids up; the backward pass runs the optimizers of the tables.
+
+  The tables have one of two forms.
+
+  "param": `embedding_table` is an EmbeddingVariablesParam, and its "gradient"
+  is the new tables and slots, which PartitionedOptimizer puts into the model;
+  in place, if the model is donated. They have to replace the old ones as they
+  are. A second such variable, `update_seal`, is replaced with them; a lookup
+  after anything else was done with such gradients raises (on TPU and GPU, it
+  gives NaN). A layer that the loss does not use has the gradient zero, which
+  is no table either: leave it out with nnx.DiffState.
+
+  "ref": `embedding_table` is a dict with jax.Refs, which the backward pass
+  updates in place. There is no gradient to handle wrongly, any nnx.Optimizer
+  will do, and each lookup is an update of its own: a layer that is called
+  twice makes two steps. `update_anchor` is always zero and so is its gradient:
+  it is what makes JAX run the backward pass. A model with refs cannot be made
+  inside nnx.jit, go through nnx.scan (jax.lax.scan over what nnx.split returned
+  works) or be donated (there is no need to), which raises; and nnx.clone does
+  not copy them.
+
+  Calling the layer without differentiating only reads, and needs no slots: the
+  `slot` of variables may then be an empty tuple.
+  """
+
+  def __init__(
+      self,
+      feature_specs: Nested[embedding_spec.FeatureSpec],
+      sharding_axis: str | tuple[str, ...],
+      mesh: jax.sharding.Mesh | None,
+      rngs: nnx.Rngs,
+      *,
+      enable_minibatching: bool = False,
+      table_sharding_strategy: str = "MOD",
+      num_sc_per_device: int = -1,
+      tables: Literal["param", "ref"] = "param",
+      activation_dtype: jax.typing.DTypeLike = jnp.float32,
+      feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+  ) -> None:
+    """Initializes tables and slots on their devices.
+
+    Args:
+      feature_specs: the features, any tree. Tables that are in no stack yet are
+        prepared, in place, each alone.
+      sharding_axis: the axis of `mesh` that rows of tables and batches are
+        split over, or several, the first one outermost. Devices along other
+        axes have copies.
+      mesh: axes may be of any type. None: that of jax.set_mesh, or else one
+        axis over all devices.
+      rngs: the stream "params" gives the key of the tables.
+      enable_minibatching: whether preprocessing may split a batch. Raw ids
+        never need it.
+      table_sharding_strategy: "MOD".
+      num_sc_per_device: if not positive, that of the hardware; where
+        SparseCores are emulated, what the specs were prepared for.
+      tables: the form of the tables.
+      activation_dtype: of the activations; sums and gradients of rows are
+        float32 in any case.
+      feature_stacking_strategy: that of the preprocessing.
+
+    Raises:
+      ValueError: if `tables` is another word, the mesh lacks the axis, or the
+        specs were prepared for other devices.
+    """
+    if tables not in ("param", "ref"):
+      raise ValueError(
+          f"tables must be one of 'param' and 'ref', got {tables!r}."
+      )
+    config = _devices.lookup_config(
+        feature_specs, mesh, sharding_axis, num_sc_per_device
+    )
+    features, tree = jax.tree.flatten(feature_specs)
+    # NNX compares what is static, to know which program to run.
+    self._features = nnx.static(tuple(features))
+    self._tree = nnx.static(tree)
+    self.sharding_axis = nnx.static(config.sharding_axis)
+    self.mesh = nnx.static(config.mesh)
+    self.num_sc_per_device = config.num_sc_per_device
+    self.enable_minibatching = enable_minibatching
+    self.table_sharding_strategy = table_sharding_strategy
+    self.activation_dtype = jnp.dtype(activation_dtype)
+    self.feature_stacking_strategy = feature_stacking_strategy
+
+    by_rows = jax.sharding.NamedSharding(config.mesh, config.table_partition)
+    everywhere = by_rows.update(spec=jax.sharding.PartitionSpec())
+    variables = embedding.init_embedding_variables(
+        rngs.params(),
+        embedding.get_table_specs(config.feature_specs),
+        by_rows,
+        config.num_sc_per_device,
+        # A mesh of the user may have some of the devices, in any order.
+        bypass_mesh_check=True,
+    )
+    if tables == "ref":
+      # Not as nnx.Variables: nnx.grad copies those that are not differentiated,
+      # and the update is lost with the copy.
+      self.embedding_table = nnx.data(jax.tree.map(jax.new_ref, variables))
+      self.update_anchor = EmbeddingVariablesParam(
+          jnp.zeros((), jnp.float32), embedding_sharding=everywhere
+      )
+    else:
+      self.embedding_table = EmbeddingVariablesParam(
+          variables, embedding_sharding=by_rows
+      )
+      self.update_seal = EmbeddingVariablesParam(
+          _seal.initial_seal(), embedding_sharding=everywhere
+      )
+
+  @property
+  def feature_specs(self) -> Nested[embedding_spec.FeatureSpec]:
+    """The features; the tree is a copy, its leaves are not."""
+    return jax.tree.unflatten(self._tree, self._features)
+
+  @property
+  def embedding_table_partition(self) -> jax.sharding.PartitionSpec:
+    """How tables and slots are split: by rows."""
+    return self._config().table_partition
+
+  @property
+  def data_partition(self) -> jax.sharding.PartitionSpec:
+    """How inputs and activations are split: on their first axis."""
+    return self._config().data_partition
+
+  @property
+  def num_shards(self) -> int:
+    """Devices that share the tables."""
+    return self._config().num_shards
+
+  def __call__(
+      self,
+      inputs: EmbeddingLookupInput | Nested[Any],
+      step: jax.typing.ArrayLike | None = None,
+      *,
+      weights: Nested[jax.typing.ArrayLike] | None = None,
+  ) -> Nested[jax.Array]:
+    """Looks a batch up, see embedding_lookup."""
+    return embedding_lookup(self, inputs, step=step, weights=weights)
+
+  def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
+    """What a lookup needs besides arrays; for raw ids, of their sizes."""
+    return _devices.lookup_config(
+        self.feature_specs,
+        self.mesh,
+        self.sharding_axis,
+        self.num_sc_per_device,
+        ids,
+        table_sharding_strategy=self.table_sharding_strategy,
+        enable_minibatching=self.enable_minibatching,
+        feature_stacking_strategy=self.feature_stacking_strategy,
+    )
+
+  def _read_inputs(
+      self, inputs: Any, weights: Any | None
+  ) -> tuple[_bridge.LookupConfig, EmbeddingLookupInput]:
+    """The config for inputs, and these, preprocessed."""
+    if isinstance(inputs, embedding.SparseDenseMatmulInput):
+      inputs = EmbeddingLookupInput(inputs)
+    if not isinstance(inputs, EmbeddingLookupInput):
+      config = self._config(inputs)
+      return config, _bridge.convert(config, inputs, weights)
+    if weights is not None:
+      raise ValueError(
+          "weights go with raw ids. Preprocessed inputs contain theirs: pass"
+          " them to preprocess_sparse_dense_matmul_input."
+      )
+    _partial_shapes.check_known(self.feature_specs)
+    return self._config(), inputs
+
+
+def embedding_lookup(
+    layer: SparseCoreEmbed,
+    inputs: EmbeddingLookupInput | Nested[Any],
+    step: jax.typing.ArrayLike | None = None,
+    *,
+    weights: Nested[jax.typing.ArrayLike] | None = None,
+) -> Nested[jax.Array]:
+  """Looks a batch up; differentiating the result updates the tables.
+
+  Args:
+    layer: the layer.
+    inputs: what preprocess_sparse_dense_matmul_input returned, as global
+      arrays; or the tree of the layer's features with raw ids, which are
+      converted inside the program: for each feature an integer array or a pair
+      (values, row_splits); see _raw_ids.convert.
+    step: the training step, from 0, for learning rates that are schedules and
+      for the bias correction of Adam, which without it stays that of step 0.
+    weights: with raw ids, a weight per id, or None for ones.
+
+  Returns:
+    The tree of the layer's features with activations [*output_shape] of its
+    activation_dtype, split as its data_partition says.
+
+  Raises:
+    ValueError: if inputs do not fit the specs, or weights are given with
+      preprocessed inputs.
+  """
+  config, inputs = layer._read_inputs(inputs, weights)  # pylint: disable=protected-access
+  table = layer.embedding_table
+  if isinstance(table, EmbeddingVariablesParam):
+    variables, seal = table.get_value(), layer.update_seal.get_value()
+    activations = _bridge.lookup_returning_tables(
+        config, variables, seal, inputs, step
+    )
+  else:
+    anchor = layer.update_anchor.get_value()
+    activations = _bridge.lookup_updating_refs(
+        config, anchor, inputs, table, step
+    )
+  return jax.tree.map(lambda x: x.astype(layer.activation_dtype), activations)
+
+
+def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
+  """The backward pass alone, for programs with one of their own.
+
+  Args:
+    res: (layer, inputs, step), what the lookup was called with. The layer has
+      the form "param".
+    g: ((layer's gradients, inputs' and step's), gradients of activations), as
+      nnx.custom_vjp has them. The gradients of the layer are its state; the
+      entries "embedding_table" and "update_seal" are changed.
+
+  Returns:
+    The first of `g`, with the new tables as the gradient of tables.
+
+  Raises:
+    ValueError: if the layer has the form "ref", or inputs do not fit the specs.
+  """
+  layer, inputs, step = res
+  if not isinstance(layer.embedding_table, EmbeddingVariablesParam):
+    raise ValueError(
+        "embedding_lookup_bwd returns new tables, and those of this layer are"
+        " jax.Refs, which its lookups update themselves. Make the layer with"
+        " tables='param'."
+    )
+  (layer_g, inputs_g, step_g), activations_g = g
+  config, inputs = layer._read_inputs(inputs, None)  # pylint: disable=protected-access
+  variables = layer.embedding_table.get_value()
+  layer_g["embedding_table"].set_value(
+      _bridge.update(config, activations_g, inputs, variables, step)
+  )
+  layer_g["update_seal"].set_value(_seal.seal_of_batch(inputs))
+  return layer_g, inputs_g, step_g
