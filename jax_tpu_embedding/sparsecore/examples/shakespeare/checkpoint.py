@@ -26,15 +26,6 @@ import orbax.checkpoint as ocp
 _MAX_TO_KEEP = 2
 
 
-def _arrays(state: training.State) -> dict[str, Any]:
-  """The state as a tree of arrays; reads the tables out of their references."""
-  return {
-      "dense": state.dense,
-      "optimizer_state": state.optimizer_state,
-      "tables": jax.tree.map(lambda ref: ref[...], state.tables),
-  }
-
-
 class Checkpoints:
   """The checkpoints of one run; a context manager.
 
@@ -42,6 +33,7 @@ class Checkpoints:
     directory: an absolute path; made if it is missing, except to resume.
     config: the settings of the run.
     data: the text of the run.
+    api: that of the trainer whose states they are.
 
   Raises:
     UsageError: `config` and the checkpoints in `directory` do not fit.
@@ -52,10 +44,15 @@ class Checkpoints:
       directory: pathlib.Path,
       config: config_lib.Config,
       data: dataset.Dataset,
+      api: str,
   ):
     self._directory = directory
     self._config = config
-    self._settings = {"text": data.sha256, **config.result_shaping()}
+    self._settings = {
+        "text": data.sha256,
+        "api": api,
+        **config.result_shaping(),
+    }
     if config.resume and not directory.is_dir():
       raise config_lib.UsageError(
           f"--resume: there is no directory {directory}."
@@ -134,7 +131,7 @@ class Checkpoints:
     self._manager.save(
         state.step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(_arrays(state)),
+            state=ocp.args.StandardSave(state.arrays()),
             run=ocp.args.JsonSave(run),
         ),
     )
@@ -142,19 +139,12 @@ class Checkpoints:
   def restore(self, state: training.State) -> list[dict[str, float]]:
     """Sets `state` to the newest checkpoint; returns its losses so far."""
     step = self._manager.latest_step()
-    target = jax.tree.map(np.zeros_like, _arrays(state))
+    # Orbax restores NumPy arrays where the target has them.
+    target = jax.tree.map(np.zeros_like, state.arrays())
     arrays = self._manager.restore(
         step,
         args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
     )["state"]
     state.step = step
-    state.dense = jax.tree.map(jax.numpy.asarray, arrays["dense"])
-    state.optimizer_state = jax.tree.map(
-        jax.numpy.asarray, arrays["optimizer_state"]
-    )
-
-    def assign(ref, value):
-      ref[...] = value
-
-    jax.tree.map(assign, state.tables, arrays["tables"])
+    state.assign(arrays)
     return self._run(step)["history"]

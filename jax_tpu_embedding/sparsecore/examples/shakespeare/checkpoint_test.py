@@ -10,12 +10,14 @@ from typing import Any
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
 from jax_tpu_embedding.sparsecore.examples.shakespeare import checkpoint
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
+from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
 import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
 
 _CONFIG = config_lib.Config(
     num_steps=20,
@@ -25,14 +27,12 @@ _CONFIG = config_lib.Config(
     pair_table_rows=64,
     hidden_dim=4,
 )
+_TWO_DEVICES = dataclasses.replace(_CONFIG, num_devices=2)
 _HISTORY = [{"step": 0, "heldout_loss": 4.5}]
 
 
 def _arrays(state: training.State) -> Any:
-  return jax.tree.map(
-      lambda leaf: np.array(leaf[...]),
-      (state.dense, state.optimizer_state, state.tables),
-  )
+  return jax.tree.map(np.array, state.arrays())
 
 
 class CheckpointTest(parameterized.TestCase):
@@ -40,50 +40,46 @@ class CheckpointTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self._data = dataset.load(_CONFIG)
-    self._trainer = training.Trainer(
-        _CONFIG,
-        self._data,
-        baseline.log_probabilities(self._data.train_ids, len(self._data.words)),
-    )
+    self._trainer = trainers.trainer(_CONFIG, "linen")
     self._directory = pathlib.Path(self.create_tempdir().full_path)
 
-  def _open(self, data=None, **settings) -> checkpoint.Checkpoints:
+  def _open(self, data=None, api="linen", **settings) -> checkpoint.Checkpoints:
     return checkpoint.Checkpoints(
         self._directory,
         dataclasses.replace(
             _CONFIG, output_dir=str(self._directory), **settings
         ),
         data or self._data,
+        api,
     )
 
-  def _save_at(self, step: int) -> training.State:
+  def _save_at(self, step: int) -> None:
     state = self._trainer.init()
-    for _ in range(step):
-      self._trainer.train_step(state)
+    state.step = step
     with self._open() as checkpoints:
       checkpoints.save(state, _HISTORY)
-    return state
 
-  def test_restores_every_array_and_the_history(self):
-    saved = self._save_at(3)
-    restored = self._trainer.init()
-    with self._open(resume=True) as checkpoints:
-      history = checkpoints.restore(restored)
-    self.assertEqual(history, _HISTORY)
-    self.assertEqual(restored.step, 3)
+  @parameterized.parameters(
+      ("linen", _CONFIG), *((api, _TWO_DEVICES) for api in trainers.TRAINERS)
+  )
+  def test_training_goes_on_as_if_it_had_not_stopped(self, api, config):
+    trainer = trainers.trainer(config, api)
+    straight, resumed = trainer.init(), trainer.init()
+    for _ in range(3):
+      trainer.train_step(straight)
+    settings = dict(api=api, num_devices=config.num_devices)
+    with self._open(**settings) as checkpoints:
+      checkpoints.save(straight, _HISTORY)
+    with self._open(resume=True, **settings) as checkpoints:
+      self.assertEqual(checkpoints.restore(resumed), _HISTORY)
+    self.assertEqual(resumed.step, 3)
     jax.tree.map(
-        np.testing.assert_array_equal, _arrays(restored), _arrays(saved)
+        np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
     )
-
-  def test_training_goes_on_as_if_it_had_not_stopped(self):
-    straight = self._save_at(3)
-    resumed = self._trainer.init()
-    with self._open(resume=True) as checkpoints:
-      checkpoints.restore(resumed)
     for _ in range(2):
       self.assertEqual(
-          float(self._trainer.train_step(straight)),
-          float(self._trainer.train_step(resumed)),
+          float(trainer.train_step(straight)),
+          float(trainer.train_step(resumed)),
       )
     jax.tree.map(
         np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
@@ -119,6 +115,8 @@ class CheckpointTest(parameterized.TestCase):
           {"seed": 1, "dropout": 0.25},
           "other settings: dropout is 0.25, was 0.5; seed is 1, was 0",
       ),
+      ({"num_devices": 2}, "other settings: num_devices is 2, was 1"),
+      ({"api": "nnx"}, "other settings: api is nnx, was linen"),
   )
   def test_refuses_a_checkpoint_with(self, settings, message):
     self._save_at(1)

@@ -22,7 +22,13 @@ class UsageError(ValueError):
   """Something the user can put right: reported in one line, no traceback."""
 
 
-def _flag(default: Any, help_text: str, *, shapes_result: bool = False) -> Any:
+def _flag(
+    default: Any,
+    help_text: str,
+    *,
+    shapes_result: bool = False,
+    older_name: str | None = None,
+) -> Any:
   """A field with its flag's help.
 
   Args:
@@ -30,10 +36,16 @@ def _flag(default: Any, help_text: str, *, shapes_result: bool = False) -> Any:
     help_text: what `--help` says.
     shapes_result: whether another value gives another model or another stream
       of batches, so that a run cannot be resumed with it.
+    older_name: what the flag is called in programs for jax_tpu_embedding 0.1;
+      it is understood, too.
   """
   return dataclasses.field(
       default=default,
-      metadata={"help": help_text, "shapes_result": shapes_result},
+      metadata={
+          "help": help_text,
+          "shapes_result": shapes_result,
+          "older_name": older_name,
+      },
   )
 
 
@@ -50,15 +62,24 @@ class Config:
   num_steps: int = _flag(4000, "Step at which training ends, resumed or not.")
   batch_size: int = _flag(256, "Words to predict per step.", shapes_result=True)
   context_length: int = _flag(
-      4, "Number of previous words that the model sees.", shapes_result=True
+      4,
+      "Number of previous words that the model sees.",
+      shapes_result=True,
+      older_name="sequence_length",
   )
   vocabulary_size: int = _flag(
       2000,
       "Number of words that the model knows, the most frequent ones; all others"
       " are <unk>.",
       shapes_result=True,
+      older_name="vocab_size",
   )
-  embedding_dim: int = _flag(64, "Width of the word table.", shapes_result=True)
+  embedding_dim: int = _flag(
+      64,
+      "Width of the word table.",
+      shapes_result=True,
+      older_name="embedding_size",
+  )
   pair_table_rows: int = _flag(
       1 << 20,
       "Rows of the pair table, into which pairs of adjacent words are hashed.",
@@ -81,7 +102,9 @@ class Config:
       0, "Seed of initial values, batches and dropout.", shapes_result=True
   )
   evaluate_every: int = _flag(
-      200, "Steps between evaluations on the held-out text."
+      200,
+      "Steps between evaluations on the held-out text.",
+      older_name="log_frequency",
   )
   output_dir: str = _flag(
       "", "Where the loss curve goes. Default: a new directory in /tmp."
@@ -90,24 +113,30 @@ class Config:
       "", "Where checkpoints go. Default: <output_dir>/checkpoints."
   )
   checkpoint_every: int = _flag(
-      1000, "Steps between checkpoints; the last step is always saved."
+      1000,
+      "Steps between checkpoints; the last step is always saved.",
+      older_name="checkpoint_interval",
   )
   resume: bool = _flag(
       False, "Continue from the newest checkpoint in the checkpoint directory."
   )
   generated_words: int = _flag(80, "Words to generate at the end.")
-  num_devices: int = _flag(1, "Devices to train on. Only 1 works so far.")
+  num_devices: int = _flag(
+      1,
+      "Devices to train on. A CPU becomes as many as it is told to.",
+      shapes_result=True,
+  )
 
   def __post_init__(self):
-    if self.num_devices > 1:
-      raise UsageError(
-          f"--num_devices: training on {self.num_devices} devices is not"
-          " supported yet, use 1."
-      )
     for name, minimum in _MINIMA.items():
       value = getattr(self, name)
       if value < minimum:
         raise UsageError(f"--{name} must be at least {minimum}, got {value}.")
+    if self.batch_size % self.num_devices:
+      raise UsageError(
+          f"--batch_size must be a multiple of --num_devices={self.num_devices}"
+          f" so that each device gets as many samples, got {self.batch_size}."
+      )
     for name in ("learning_rate", "dense_learning_rate"):
       value = getattr(self, name)
       if not 0 < value < float("inf"):
@@ -157,6 +186,8 @@ def define_flags() -> None:
   for field in dataclasses.fields(Config):
     define = _DEFINE[type(field.default)]
     define(field.name, field.default, field.metadata["help"])
+    if field.metadata["older_name"]:
+      flags.DEFINE_alias(field.metadata["older_name"], field.name)
 
 
 def _absolute(path: str) -> str:

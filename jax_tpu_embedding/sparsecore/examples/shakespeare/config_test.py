@@ -20,6 +20,7 @@ class ConfigTest(parameterized.TestCase):
       ("the_defaults", {}),
       ("the_smallest", {"vocabulary_size": 16, "context_length": 2}),
       ("no_dropout", {"dropout": 0.0}),
+      ("several_devices", {"num_devices": 4}),
       ("resume_with_output_dir", {"resume": True, "output_dir": "/o"}),
       ("resume_with_checkpoint_dir", {"resume": True, "checkpoint_dir": "/c"}),
   )
@@ -27,7 +28,10 @@ class ConfigTest(parameterized.TestCase):
     config_lib.Config(**values)
 
   @parameterized.parameters(
-      ({"num_devices": 4}, "num_devices: .* 4 devices is not supported yet"),
+      (
+          {"num_devices": 3},
+          "batch_size must be a multiple of --num_devices=3 .* got 256",
+      ),
       ({"num_devices": 0}, "num_devices must be at least 1, got 0"),
       ({"vocabulary_size": 15}, "vocabulary_size must be at least 16, got 15"),
       ({"context_length": 1}, "context_length must be at least 2, got 1"),
@@ -68,6 +72,18 @@ class ConfigTest(parameterized.TestCase):
           ),
       )
 
+  @parameterized.parameters(
+      ("vocab_size", "vocabulary_size"),
+      ("sequence_length", "context_length"),
+      ("embedding_size", "embedding_dim"),
+      ("log_frequency", "evaluate_every"),
+      ("checkpoint_interval", "checkpoint_every"),
+  )
+  def test_older_names_are_understood(self, older, name):
+    with flagsaver.flagsaver():
+      flags.FLAGS(["shakespeare", f"--{older}=77"])
+      self.assertEqual(config_lib.from_flags(), config_lib.Config(**{name: 77}))
+
   def test_every_flag_is_explained(self):
     for name in config_lib.Config.__dataclass_fields__:
       self.assertRegex(flags.FLAGS[name].help, r"^[A-Z].*\.$", name)
@@ -97,11 +113,12 @@ class ConfigTest(parameterized.TestCase):
       "pair_table_rows",
       "hidden_dim",
       "seed",
+      "num_devices",
   )
   def test_settings_that_change_the_model_or_the_batches_shape_results(
       self, name
   ):
-    other = config_lib.Config(**{name: 77})
+    other = config_lib.Config(**{name: 32})
     self.assertNotEqual(
         config_lib.Config().result_shaping(), other.result_shaping()
     )

@@ -5,166 +5,122 @@
 
 Run it with `./bazelw run //jax_tpu_embedding/sparsecore/examples/shakespeare`;
 a following `-- --help` explains the flags. README.md says what to read first.
+
+This is the program for Flax Linen. Raw ids go into the jitted step, and the
+backward pass of the layer updates the tables in place.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import pathlib
-import sys
-import tempfile
-from typing import NoReturn
+from collections.abc import Mapping
+import functools
 
-from absl import app
-from absl import flags
-from absl import logging
+import flax.linen as nn
 import jax
-from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
-from jax_tpu_embedding.sparsecore.examples.shakespeare import checkpoint
-from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
-from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
-from jax_tpu_embedding.sparsecore.examples.shakespeare import generation
-from jax_tpu_embedding.sparsecore.examples.shakespeare import progress as progress_lib
-from jax_tpu_embedding.sparsecore.examples.shakespeare import report
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
+from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
+from jax_tpu_embedding.sparsecore.lib.flax import embed
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
-
-# Reading a loss waits for its step: often enough to watch, too rarely to cost.
-_STEPS_PER_UPDATE = 20
+import optax
 
 
-def _make_output_dir(path: pathlib.Path) -> None:
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise config_lib.UsageError(
-        f"--output_dir: cannot make {path}: {error.strerror}."
-    ) from None
+class NextWord(nn.Module):
+  """Ids of the previous words to the logits of the next one, f32[B, V]."""
 
+  feature_specs: embed.Nested[embedding_spec.FeatureSpec]
+  layer_sizes: Mapping[str, model_lib.LayerSize]
+  dropout: float
 
-def _train(
-    config: config_lib.Config,
-    trainer: training.Trainer,
-    state: training.State,
-    checkpoints: checkpoint.Checkpoints,
-    history: list[dict[str, float]],
-) -> None:
-  """Takes the steps that are left; appends each evaluation to `history`."""
-  if not history:
-    history.append({"step": 0, "heldout_loss": trainer.heldout_loss(state)})
-  losses = []
-  with progress_lib.Progress(
-      config.num_steps, state.step, config.batch_size
-  ) as progress:
-    while state.step < config.num_steps:
-      loss = trainer.train_step(state)
-      losses.append(loss)
-      is_last = state.step == config.num_steps
-      if state.step % config.evaluate_every == 0 or is_last:
-        history.append(
-            {
-                "step": state.step,
-                "training_loss": float(np.mean(jax.device_get(losses))),
-                "heldout_loss": trainer.heldout_loss(state),
-            }
-        )
-        losses.clear()
-      if state.step % _STEPS_PER_UPDATE == 0 or is_last:
-        progress.update(
-            state.step,
-            loss=float(loss),
-            heldout_perplexity=math.exp(history[-1]["heldout_loss"]),
-        )
-      if state.step % config.checkpoint_every == 0 or is_last:
-        checkpoints.save(state, history)
-    print("Trained", progress.summary())
-
-
-def run(config: config_lib.Config) -> None:
-  """Trains, evaluates and reports as `config` says.
-
-  Raises:
-    UsageError: the text or a directory cannot be used; nothing was trained.
-  """
-  data = dataset.load(config)
-  output_dir = pathlib.Path(
-      config.output_dir or tempfile.mkdtemp(prefix="shakespeare_")
-  )
-  checkpoint_dir = pathlib.Path(
-      config.checkpoint_dir or output_dir / "checkpoints"
-  )
-  mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], ("data",))
-  with (
-      jax.set_mesh(mesh),
-      checkpoint.Checkpoints(checkpoint_dir, config, data) as checkpoints,
-  ):
-    _make_output_dir(output_dir)
-    unigram = baseline.log_probabilities(data.train_ids, len(data.words))
-    unigram_loss = baseline.loss(unigram, data.heldout_ids)
-    print(
-        f"Text: {data.name}, {len(data.word_ids):,} words and punctuation"
-        f" marks, the last {len(data.heldout_ids):,} of them held out.\n"
-        f"Tables: {len(data.words):,} words x {config.embedding_dim}, and"
-        f" {config.pair_table_rows:,} rows for pairs of words.",
-        flush=True,
+  @nn.compact
+  def __call__(
+      self,
+      features: Mapping[str, jax.Array],
+      dropout_keys: jax.Array | None = None,
+  ) -> jax.Array:
+    activations = embed.SparseCoreEmbed(feature_specs=self.feature_specs)(
+        features
     )
-    trainer = training.Trainer(config, data, unigram)
-    state = trainer.init()
-    history = []
-    if config.resume:
-      history = checkpoints.restore(state)
-      print(f"Resumed at step {state.step} from {checkpoint_dir}.")
-    _train(config, trainer, state, checkpoints, history)
-    text = generation.generate(trainer, state, data, config)
-
-  loss_curve = output_dir / "loss_curve.png"
-  report.save_loss_curve(
-      loss_curve, history, unigram_loss, title=f"Next word of {data.name}"
-  )
-  print(
-      f"Held-out perplexity: {math.exp(history[-1]['heldout_loss']):.1f}"
-      f" (unigram baseline: {math.exp(unigram_loss):.1f})"
-      f"\n\n{text}\n\n"
-      f"Checkpoint: {checkpoint_dir}\nLoss curve: {loss_curve}"
-  )
+    layers = {
+        name: nn.Dense(size.outputs, name=name)
+        for name, size in self.layer_sizes.items()
+    }
+    return model_lib.logits(layers, activations, self.dropout, dropout_keys)
 
 
-def _fail(message: object, code: int) -> NoReturn:
-  print(f"shakespeare: {message}", file=sys.stderr)
-  sys.exit(code)
+class LinenTrainer(training.Trainer):
+  """Tables are references; the tables need no place in a step's results."""
 
+  api = "linen"
 
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the command line: an error is one line, and help is no error."""
-  try:
-    arguments = flags.FLAGS(argv)
-  except flags.Error as error:
-    _fail(" ".join(str(error).split()), code=2)
-  except SystemExit:  # How absl ends after --help, with code 1.
-    sys.exit(0)
-  if len(arguments) > 1:
-    _fail(f"unexpected argument '{arguments[1]}'; flags start with --.", code=2)
-  return arguments
+  def __init__(self, *args):
+    super().__init__(*args)
+    self._model = NextWord(
+        feature_specs=self.feature_specs,
+        layer_sizes=self.layer_sizes,
+        dropout=self.config.dropout,
+    )
 
+  def init(self):
+    with jax.set_mesh(self.mesh):
+      tables = embed.SparseCoreEmbed.create_embedding_variables(
+          self.feature_specs, self.tables_key
+      )
+      features = {
+          name: jnp.zeros(spec.input_shape, jnp.int32)
+          for name, spec in self.feature_specs.items()
+      }
+      dense = self._model.init(jax.random.key(0), features)["params"]
+    # Every program starts from these values.
+    dense = self.on_every_device(dense | self.initial_parameters)
+    return training.TreeState(
+        step=0,
+        dense=dense,
+        optimizer_state=self.on_every_device(self.optimizer.init(dense)),
+        tables=tables,
+    )
 
-def main(argv: list[str]) -> None:
-  del argv  # Checked by parse_flags.
-  if not flags.FLAGS["verbosity"].present:
-    # Orbax tells a long story of every checkpoint; --verbosity=0 shows it.
-    logging.set_verbosity(logging.WARNING)
-  # Unless the user asks for something else, this example is about the CPU.
-  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
-  try:
-    run(config_lib.from_flags())
-  except config_lib.UsageError as error:
-    _fail(error, code=1)
-  except KeyboardInterrupt:
-    # Nothing is saved here: the step may be half done.
-    _fail("interrupted; --resume continues from the last checkpoint.", code=130)
+  def update(self, state, batch):
+    with jax.set_mesh(self.mesh):
+      state.dense, state.optimizer_state, loss = self._step(
+          state.dense,
+          state.optimizer_state,
+          state.tables,
+          self.by_sample(batch),
+          np.int32(state.step),
+      )
+    return loss
+
+  @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+  def _step(self, dense, optimizer_state, tables, batch, step):
+    keys = model_lib.dropout_keys(
+        self.config.seed, step, self.config.batch_size
+    )
+
+    def loss_fn(dense):
+      scores = self._model.apply(
+          {"params": dense, "embedding": tables}, batch.features, keys
+      )
+      return jnp.mean(model_lib.losses(scores, batch.labels))
+
+    # The backward pass also updates the tables: they need no gradient here.
+    loss, gradients = jax.value_and_grad(loss_fn)(dense)
+    updates, optimizer_state = self.optimizer.update(
+        gradients, optimizer_state, dense
+    )
+    return optax.apply_updates(dense, updates), optimizer_state, loss
+
+  def logits(self, state, features):
+    with jax.set_mesh(self.mesh):
+      return self._logits(state.dense, state.tables, self.by_sample(features))
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def _logits(self, dense, tables, features):
+    # No gradient is taken, so the tables stay as they are.
+    return self._model.apply({"params": dense, "embedding": tables}, features)
 
 
 if __name__ == "__main__":
-  config_lib.define_flags()
-  flags.adopt_module_key_flags(config_lib)
-  app.run(main, flags_parser=parse_flags)
+  program.start(LinenTrainer)

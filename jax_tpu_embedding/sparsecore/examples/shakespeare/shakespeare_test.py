@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The program as its users see it."""
+"""The program as its users see it; programs_test.py starts the others."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from absl.testing import flagsaver
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
+from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
 import numpy as np
@@ -50,8 +51,9 @@ def _run(*arguments: str) -> tuple[int, str, str]:
       contextlib.redirect_stderr(stderr),
   ):
     try:
-      shakespeare.main(
-          shakespeare.parse_flags(["shakespeare", *_SMALL, *arguments])
+      program.main(
+          program.parse_flags(["shakespeare", *_SMALL, *arguments]),
+          shakespeare.LinenTrainer,
       )
     except SystemExit as error:
       code = error.code
@@ -181,7 +183,8 @@ class ShakespeareTest(parameterized.TestCase):
       ("--text_file=/no/such/file", 1, "there is no file /no/such/file"),
       ("--text_file=/dev/null", 1, "/dev/null is empty"),
       ("--vocabulary_size=4", 1, "vocabulary_size must be at least 16, got 4"),
-      ("--num_devices=4", 1, "4 devices is not supported yet, use 1"),
+      ("--num_devices=3", 1, "must be a multiple of --num_devices=3"),
+      ("--num_devices=8", 1, "is 8, but JAX has 1 cpu devices"),
       ("--output_dir=/dev/null/x", 1, "cannot make /dev/null/x"),
       ("--resume", 1, "--resume needs the --output_dir or the --checkpoint_d"),
   )

@@ -1,26 +1,28 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Everything that runs under `jit`, and the state it works on."""
+"""What training is, whichever API it is written in."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import functools
 from typing import Any
+from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
-from jax_tpu_embedding.sparsecore.lib.flax import embed
 import numpy as np
 import optax
 
+# The only axis of the mesh: samples and the rows of tables are split along it.
+AXIS = "device"
+
 
 @dataclasses.dataclass(kw_only=True)
-class State:
+class State(abc.ABC):
   """What training changes, and what a checkpoint has to hold.
 
   There is no random number generator in it: every random number of a step is a
@@ -28,15 +30,58 @@ class State:
   """
 
   step: int  # Steps taken so far.
+
+  @abc.abstractmethod
+  def arrays(self) -> Any:
+    """All arrays but the step, as a tree to save."""
+
+  @abc.abstractmethod
+  def assign(self, arrays: Any) -> None:
+    """Takes over the values of `arrays`, NumPy arrays in the tree of arrays().
+
+    Each goes to the devices where the one it replaces is.
+    """
+
+
+@dataclasses.dataclass(kw_only=True)
+class TreeState(State):
+  """The state of programs that keep arrays in plain trees."""
+
   dense: Any  # Parameters of the dense layers.
-  optimizer_state: optax.OptState  # Of the dense layers.
-  # {stack name: EmbeddingVariables of jax.Ref}. A step updates them in place:
-  # the tables, unlike the dense parameters, are never returned.
-  tables: dict[str, Any]
+  optimizer_state: Any  # Of the dense layers.
+  # {stack name: EmbeddingVariables}, of jax.Ref where a step updates them in
+  # place, of arrays where it returns new ones.
+  tables: Any
+
+  def arrays(self) -> dict[str, Any]:
+    return {
+        "dense": self.dense,
+        "optimizer_state": self.optimizer_state,
+        "tables": jax.tree.map(lambda leaf: leaf[...], self.tables),
+    }
+
+  def assign(self, arrays: dict[str, Any]) -> None:
+    def assigned(leaf, value):
+      value = jax.device_put(value, leaf.sharding)
+      if isinstance(leaf, jax.Ref):
+        leaf[...] = value
+        return leaf
+      return value
+
+    for name, tree in arrays.items():
+      setattr(self, name, jax.tree.map(assigned, getattr(self, name), tree))
 
 
-class Trainer:
-  """The model of one run with its compiled functions."""
+class Trainer(abc.ABC):
+  """The model of one run on the run's devices.
+
+  A program is a subclass: it says how tables and layers are made, and how a
+  step and the logits are computed. All start from the same values and see the
+  same batches.
+  """
+
+  # Named in checkpoints: those of different programs hold different trees.
+  api: ClassVar[str]
 
   def __init__(
       self,
@@ -44,89 +89,63 @@ class Trainer:
       data: dataset.Dataset,
       unigram_log_probs: np.ndarray,
   ):
-    self._config = config
-    self._data = data
-    self._feature_specs = model_lib.feature_specs(config, len(data.words))
-    self._model = model_lib.NextWord(
-        feature_specs=self._feature_specs,
-        hidden_dim=config.hidden_dim,
-        dropout=config.dropout,
-        unigram_log_probs=unigram_log_probs,
+    self.config = config
+    self.data = data
+    self.mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], (AXIS,))
+    self.feature_specs = model_lib.feature_specs(config, len(data.words))
+    self.layer_sizes = model_lib.layer_sizes(config, len(data.words))
+    self.params_key, dense_key = jax.random.split(jax.random.key(config.seed))
+    # The first key that nnx.Rngs(params=self.params_key) gives.
+    self.tables_key = jax.random.fold_in(self.params_key, 0)
+    self.initial_parameters = model_lib.initial_parameters(
+        self.layer_sizes, dense_key, unigram_log_probs
     )
-    self._optimizer = optax.adam(config.dense_learning_rate)
+    self.optimizer = optax.adam(config.dense_learning_rate)
 
+  @abc.abstractmethod
   def init(self) -> State:
     """The state before the first step."""
-    tables_key, dense_key = jax.random.split(jax.random.key(self._config.seed))
-    tables = embed.SparseCoreEmbed.create_embedding_variables(
-        self._feature_specs, tables_key
+
+  @abc.abstractmethod
+  def update(self, state: State, batch: dataset.Batch) -> jax.Array:
+    """Learns from a batch: changes all of `state` but its step.
+
+    Returns: the mean loss of the batch before that, f32[].
+    """
+
+  @abc.abstractmethod
+  def logits(self, state: State, features: dict[str, np.ndarray]) -> jax.Array:
+    """Scores of the next word, f32[B, V], for a full batch of `features`."""
+
+  def by_sample(self, tree: Any) -> Any:
+    """Arrays of samples, split over the devices."""
+    return jax.device_put(
+        tree,
+        jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(AXIS)),
     )
-    features = {
-        name: jnp.zeros(spec.input_shape, jnp.int32)
-        for name, spec in self._feature_specs.items()
-    }
-    dense = self._model.init(dense_key, features, training=False)["params"]
-    return State(
-        step=0,
-        dense=dense,
-        optimizer_state=self._optimizer.init(dense),
-        tables=tables,
+
+  def on_every_device(self, tree: Any) -> Any:
+    """A copy of `tree` on each device; nothing shares memory with `tree`."""
+    return jax.device_put(
+        jax.tree.map(np.asarray, tree),
+        jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec()),
     )
 
   def train_step(self, state: State) -> jax.Array:
     """Takes one step: changes `state`, returns the mean loss, f32[]."""
-    batch = self._data.train_batch(
-        self._config.seed, state.step, self._config.batch_size
+    batch = self.data.train_batch(
+        self.config.seed, state.step, self.config.batch_size
     )
-    state.dense, state.optimizer_state, loss = self._train_step(
-        state.dense,
-        state.optimizer_state,
-        state.tables,
-        batch,
-        np.int32(state.step),
-    )
+    loss = self.update(state, batch)
     state.step += 1
     return loss
-
-  @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-  def _train_step(self, dense, optimizer_state, tables, batch, step):
-    dropout_key = jax.random.fold_in(jax.random.key(self._config.seed), step)
-
-    def loss_fn(dense):
-      logits = self._model.apply(
-          {"params": dense, "embedding": tables},
-          batch.features,
-          training=True,
-          rngs={"dropout": dropout_key},
-      )
-      return jnp.mean(
-          optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
-      )
-
-    # The backward pass also updates the tables: they need no gradient here.
-    loss, gradients = jax.value_and_grad(loss_fn)(dense)
-    updates, optimizer_state = self._optimizer.update(
-        gradients, optimizer_state, dense
-    )
-    return optax.apply_updates(dense, updates), optimizer_state, loss
-
-  def logits(self, state: State, features: dict[str, np.ndarray]) -> jax.Array:
-    """Scores of the next word, f32[B, V], for a full batch of `features`."""
-    return self._logits(state.dense, state.tables, features)
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def _logits(self, dense, tables, features):
-    # No gradient is taken, so the tables stay as they are.
-    return self._model.apply(
-        {"params": dense, "embedding": tables}, features, training=False
-    )
 
   def heldout_loss(self, state: State) -> float:
     """Mean loss per held-out word, in nats; changes nothing."""
     total = 0.0
-    for batch, count in self._data.heldout_batches(self._config.batch_size):
-      losses = optax.softmax_cross_entropy_with_integer_labels(
+    for batch, count in self.data.heldout_batches(self.config.batch_size):
+      losses = model_lib.losses(
           self.logits(state, batch.features), batch.labels
       )
       total += float(np.sum(np.asarray(losses[:count], np.float64)))
-    return total / len(self._data.heldout_ids)
+    return total / len(self.data.heldout_ids)

@@ -1,0 +1,248 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Click logs in Criteo's format.
+
+One sample per line, 40 columns separated by tabs: the label (1 for a click),
+13 whole numbers, and 26 categories, each a hexadecimal number of up to eight
+digits. An empty column means that the value is missing. Files whose name ends
+in .gz are compressed.
+
+Source: the format of the Criteo Display Advertising Challenge data set and of
+the Criteo 1TB Click Logs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import gzip
+import hashlib
+import itertools
+import pathlib
+import re
+from typing import BinaryIO
+from typing import NamedTuple
+import zlib
+
+from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.dlrm import hexadecimal
+from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+_DENSE = samples_lib.DENSE_NAMES
+_CATEGORIES = samples_lib.CATEGORY_NAMES
+_COLUMNS = ("label", *_DENSE, *_CATEGORIES)
+# Some 15,000 lines: large enough that what pyarrow does per block and column
+# does not count, small enough that the first batch comes soon.
+_BLOCK_BYTES = 1 << 22
+
+_PLAIN = {
+    "label": (re.compile(rb"[01]"), "0 or 1"),
+    **dict.fromkeys(
+        _DENSE, (re.compile(rb"(-?[0-9]{1,18})?"), "a whole number or nothing")
+    ),
+    **dict.fromkeys(
+        _CATEGORIES,
+        (
+            re.compile(rb"[0-9a-fA-F]{0,8}"),
+            "up to eight hexadecimal digits or nothing",
+        ),
+    ),
+}
+
+
+class MalformedLineError(command_line.UsageError):
+  """A line that is not of the format; names the file and the line."""
+
+
+class Size(NamedTuple):
+  """What passing over a log once says about it."""
+
+  num_samples: int
+  # Of the uncompressed text, so that a checkpoint can tell two logs apart.
+  sha256: str
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """The uncompressed bytes of a file; what goes wrong becomes a UsageError."""
+  try:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
+      yield stream
+  except FileNotFoundError:
+    raise command_line.UsageError(f"--data: there is no file {path}.") from None
+  except (OSError, EOFError, zlib.error) as error:
+    reason = getattr(error, "strerror", None) or error
+    raise command_line.UsageError(
+        f"--data: cannot read {path}: {reason}."
+    ) from None
+
+
+def _pass_over(stream: BinaryIO, num_lines: int) -> None:
+  collections.deque(itertools.islice(stream, num_lines), maxlen=0)
+
+
+def write(path: pathlib.Path, blocks: Iterable[samples_lib.Samples]) -> None:
+  """Writes a log; compressed if the name says so."""
+  schema = pa.schema(
+      [("label", pa.int8())]
+      + [(name, pa.int64()) for name in _DENSE]
+      + [(name, pa.string()) for name in _CATEGORIES]
+  )
+  options = csv.WriteOptions(
+      include_header=False, delimiter="\t", quoting_style="none"
+  )
+  with (
+      pa.output_stream(str(path)) as stream,
+      csv.CSVWriter(stream, schema, write_options=options) as writer,
+  ):
+    for block in blocks:
+      writer.write(pa.record_batch(_to_columns(block), schema))
+
+
+def _to_columns(block: samples_lib.Samples) -> list[pa.Array]:
+  missing = np.isnan(block.dense)
+  dense = np.where(missing, 0, block.dense).astype(np.int64)
+  return [
+      pa.array(block.labels.astype(np.int8)),
+      *(pa.array(dense[:, i], mask=missing[:, i]) for i in range(len(_DENSE))),
+      *(hexadecimal.encode(column) for column in block.categories.T),
+  ]
+
+
+def measure(path: pathlib.Path, max_samples: int = 0) -> Size:
+  """Counts the samples of a log.
+
+  Args:
+    path: the log.
+    max_samples: lines after so many are ignored; 0 means none are.
+
+  Raises:
+    UsageError: the file cannot be read.
+  """
+  digest = hashlib.sha256()
+  num_lines = 0
+  with _opened(path) as stream:
+    # Lines, not blocks: a part of a log is then as easy as all of it, and
+    # 4 M lines/s are a hundred times what training takes.
+    lines = itertools.islice(stream, max_samples or None)
+    while group := list(itertools.islice(lines, 10_000)):
+      num_lines += len(group)
+      digest.update(b"".join(group))
+  return Size(num_lines, digest.hexdigest())
+
+
+def read(
+    path: pathlib.Path, first: int = 0, count: int | None = None
+) -> Iterator[samples_lib.Samples]:
+  """Samples of a log, block by block.
+
+  Args:
+    path: the log.
+    first: number of lines to pass over.
+    count: number of lines to read, or None for all that follow.
+
+  Raises:
+    MalformedLineError: a line is not of the format. The samples of the blocks
+      before have been returned then.
+    UsageError: the file cannot be read.
+  """
+  done = 0
+  try:
+    with _opened(path) as stream:
+      _pass_over(stream, first)
+      for block in _blocks(stream):
+        if count is not None:
+          block = block[: count - done]
+        if len(block):
+          yield block
+        done += len(block)
+        if done == count:
+          return
+  except ValueError as error:  # pyarrow.ArrowInvalid is one, too.
+    if isinstance(error, command_line.UsageError):
+      raise
+    # pyarrow's errors count from the start of the block, or not at all.
+    raise _malformed_line(path, first + done, error) from None
+
+
+def _blocks(stream: BinaryIO) -> Iterator[samples_lib.Samples]:
+  if not stream.peek(1):
+    return  # To pyarrow, a file without columns is an error.
+  types = dict.fromkeys(_DENSE, pa.int64()) | dict.fromkeys(
+      _CATEGORIES, pa.string()
+  )
+  reader = csv.open_csv(
+      stream,
+      read_options=csv.ReadOptions(
+          column_names=_COLUMNS, block_size=_BLOCK_BYTES
+      ),
+      parse_options=csv.ParseOptions(
+          delimiter="\t", quote_char=False, ignore_empty_lines=False
+      ),
+      convert_options=csv.ConvertOptions(
+          check_utf8=False,
+          column_types=types | {"label": pa.int8()},
+          null_values=[""],
+          strings_can_be_null=False,
+      ),
+  )
+  for batch in reader:
+    yield _from_columns(batch)
+
+
+def _from_columns(batch: pa.RecordBatch) -> samples_lib.Samples:
+  """Raises ValueError for what pyarrow takes and the format does not."""
+  label = batch["label"]
+  if label.null_count:
+    raise ValueError("a label is missing")
+  labels = label.to_numpy()
+  if not np.isin(labels, (0, 1)).all():
+    raise ValueError("a label is neither 0 nor 1")
+  dense = np.empty((batch.num_rows, len(_DENSE)), np.float32)
+  for i, name in enumerate(_DENSE):
+    # Where there are nulls, this is f64 with NaN for them.
+    dense[:, i] = batch[name].to_numpy(zero_copy_only=False)
+  categories = np.empty((batch.num_rows, len(_CATEGORIES)), np.int64)
+  for i, name in enumerate(_CATEGORIES):
+    categories[:, i] = hexadecimal.decode(batch[name])
+  return samples_lib.Samples(
+      labels=labels.astype(np.float32), dense=dense, categories=categories
+  )
+
+
+def _malformed_line(
+    path: pathlib.Path, first: int, error: Exception
+) -> Exception:
+  """The error of the first malformed line from line `first` on, slowly."""
+  with _opened(path) as stream:
+    _pass_over(stream, first)
+    for number, line in enumerate(stream, start=first + 1):
+      if problem := line_problem(line):
+        return MalformedLineError(f"{path}:{number}: {problem}.")
+  return error
+
+
+def line_problem(line: bytes) -> str | None:
+  """What is wrong with a line, or None: the format, said plainly.
+
+  >>> line_problem(b"0\\t1\\n")
+  'expected 40 columns separated by tabs, found 2'
+  """
+  fields = line.rstrip(b"\r\n").split(b"\t")
+  if len(fields) != len(_COLUMNS):
+    return (
+        f"expected {len(_COLUMNS)} columns separated by tabs, found"
+        f" {len(fields)}"
+    )
+  for number, (name, field) in enumerate(zip(_COLUMNS, fields), start=1):
+    pattern, expected = _PLAIN[name]
+    if not pattern.fullmatch(field):
+      text = field.decode("utf-8", "backslashreplace")
+      return f"column {number} ({name}) must be {expected}, found '{text}'"
+  return None

@@ -1,0 +1,229 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Trains a click model, DLRM-DCNv2, on a log in Criteo's format.
+
+Run it with `./bazelw run //jax_tpu_embedding/sparsecore/examples/dlrm`; a
+following `-- --help` explains the flags. README.md says what to read first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+
+from absl import app
+from absl import flags
+from absl import logging
+import jax
+from jax_tpu_embedding.sparsecore.examples.dlrm import baseline as baseline_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import checkpoint
+from jax_tpu_embedding.sparsecore.examples.dlrm import click_log
+from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import dataset
+from jax_tpu_embedding.sparsecore.examples.dlrm import features
+from jax_tpu_embedding.sparsecore.examples.dlrm import generator
+from jax_tpu_embedding.sparsecore.examples.dlrm import metrics
+from jax_tpu_embedding.sparsecore.examples.dlrm import prefetch
+from jax_tpu_embedding.sparsecore.examples.dlrm import progress as progress_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import report
+from jax_tpu_embedding.sparsecore.examples.dlrm import samples
+from jax_tpu_embedding.sparsecore.examples.dlrm import training
+import numpy as np
+
+_PROGRAM = "dlrm"
+_GENERATED_SAMPLES = 1_000_000
+# Logistic regression has 14 numbers to learn: with more samples, its AUC does
+# not change in the third digit.
+_BASELINE_SAMPLES = 200_000
+# Reading a loss waits for its step: often enough to watch, too rarely to cost.
+_STEPS_PER_UPDATE = 10
+# Batches that the reading thread may be ahead.
+_PREFETCHED_BATCHES = 8
+
+
+def _log_path(
+    config: config_lib.Config, output_dir: pathlib.Path
+) -> pathlib.Path:
+  """The log to use; generates it if the user did not name one."""
+  if config.data:
+    return pathlib.Path(config.data)
+  path = output_dir / "clicks.tsv"
+  if config.resume and path.exists():
+    return path
+  num_samples = config.num_samples or _GENERATED_SAMPLES
+  # Under its name the log is complete.
+  partial = path.with_name("partial_" + path.name)
+  blocks = generator.make(config.seed).blocks(num_samples)
+  click_log.write(partial, progress_lib.shown("generated", num_samples, blocks))
+  partial.rename(path)
+  return path
+
+
+def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+  return {
+      "heldout_loss": metrics.log_loss(labels, logits),
+      "heldout_auc": metrics.auc(labels, logits),
+  }
+
+
+def _evaluate_baseline(data: dataset.Dataset) -> dict[str, float]:
+  """Scores of logistic regression on the same held-out samples."""
+  train = data.first_train_samples(_BASELINE_SAMPLES)
+  model = baseline_lib.fit(features.dense_features(train.dense), train.labels)
+  return _scores(data.heldout.labels, model.logits(data.heldout.dense))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Run:
+  """What does not change while a model is trained."""
+
+  config: config_lib.Config
+  num_steps: int  # Step at which training ends.
+  data: dataset.Dataset
+  trainer: training.Trainer
+  checkpoints: checkpoint.Checkpoints
+
+  def evaluate(self, state: training.State) -> dict[str, float]:
+    """Scores on all held-out samples."""
+    logits = [
+        np.asarray(self.trainer.logits(state, batch))[:count]
+        for batch, count in self.data.heldout_batches()
+    ]
+    return _scores(self.data.heldout.labels, np.concatenate(logits))
+
+  def train(
+      self, state: training.State, history: list[dict[str, float]]
+  ) -> None:
+    """Takes the steps that are left; appends each evaluation to `history`."""
+    batch_size, first_step = self.config.batch_size, state.step
+    if not history:
+      history.append({"samples": 0, **self.evaluate(state)})
+    losses = []  # Since the last evaluation.
+    with (
+        prefetch.prefetch(
+            self.data.train_batches(first_step), _PREFETCHED_BATCHES
+        ) as batches,
+        progress_lib.Progress(
+            "trained", self.num_steps * batch_size, first_step * batch_size
+        ) as progress,
+    ):
+      stopwatch = progress_lib.Stopwatch()
+      while state.step < self.num_steps:
+        losses.append(self.trainer.train_step(state, next(batches)))
+        is_last = state.step == self.num_steps
+        if state.step % self.config.evaluate_every == 0 or is_last:
+          record = {
+              "samples": state.step * batch_size,
+              "training_loss": float(np.mean(jax.device_get(losses))),
+          }
+          seconds = stopwatch.lap()
+          if state.step - len(losses) > first_step:
+            # The first interval also compiles.
+            record["samples_per_second"] = len(losses) * batch_size / seconds
+          with stopwatch.paused():
+            history.append(record | self.evaluate(state))
+          losses.clear()
+        if state.step % self.config.checkpoint_every == 0 or is_last:
+          jax.block_until_ready(losses)
+          with stopwatch.paused():
+            self.checkpoints.save(state, history, self.data.sha256)
+        if state.step % _STEPS_PER_UPDATE == 0 or is_last:
+          jax.block_until_ready(losses)
+          progress.update(
+              state.step * batch_size,
+              f"held-out AUC {history[-1]['heldout_auc']:.4f},"
+              f" log loss {history[-1]['heldout_loss']:.4f}",
+          )
+      print("Trained on", progress.summary())
+
+
+def run(config: config_lib.Config) -> None:
+  """Trains, evaluates and reports as `config` says.
+
+  Raises:
+    UsageError: the log or a directory cannot be used. A malformed line to learn
+      from is found when it is read; what was trained before is lost, but for
+      the checkpoints.
+  """
+  if config.num_devices > len(jax.devices()):
+    raise config_lib.UsageError(
+        f"--num_devices={config.num_devices}: JAX has {len(jax.devices())}"
+        f" devices of the platform {jax.default_backend()!r}."
+    )
+  output_dir = pathlib.Path(
+      config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
+  )
+  checkpoint_dir = output_dir / "checkpoints"
+  mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], ("data",))
+  with (
+      jax.set_mesh(mesh),
+      checkpoint.Checkpoints(checkpoint_dir, config) as checkpoints,
+  ):
+    data = dataset.load(_log_path(config, output_dir), config)
+    baseline = _evaluate_baseline(data)
+    print(
+        f"Log: {data.path}, {data.num_train:,} samples to learn from,"
+        f" {len(data.heldout.labels):,} held out.\n"
+        f"Tables: {samples.NUM_CATEGORIES} of {config.table_rows:,} rows x"
+        f" {config.embedding_dim}, on {config.num_devices} device(s).",
+        flush=True,
+    )
+    trainer = training.Trainer(config)
+    if config.resume:
+      state, history = checkpoints.restore(trainer, data.sha256)
+      print(f"Resumed at step {state.step} from {checkpoint_dir}.")
+    else:
+      state, history = trainer.init(), []
+    _Run(
+        config=config,
+        num_steps=config.num_steps or data.steps_per_pass,
+        data=data,
+        trainer=trainer,
+        checkpoints=checkpoints,
+    ).train(state, history)
+
+  picture = output_dir / "training.png"
+  report.save_picture(
+      picture, history, baseline, title=f"Clicks of {data.path.name}"
+  )
+  print(
+      f"Held-out AUC {history[-1]['heldout_auc']:.4f}, log loss"
+      f" {history[-1]['heldout_loss']:.4f}\n"
+      f"Logistic regression on the {samples.NUM_DENSE} dense features: AUC"
+      f" {baseline['heldout_auc']:.4f}, log loss"
+      f" {baseline['heldout_loss']:.4f}\n"
+      f"Checkpoint: {checkpoint_dir}\nPicture: {picture}"
+  )
+
+
+def main(argv: list[str]) -> None:
+  del argv  # Checked by parse_flags.
+  if not flags.FLAGS["verbosity"].present:
+    # Orbax tells a long story of every checkpoint; --verbosity=0 shows it.
+    logging.set_verbosity(logging.WARNING)
+  # Unless the user asks for something else, this example is about the CPU.
+  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
+  try:
+    config = command_line.from_flags(config_lib.Config)
+    if config.num_devices > 1:
+      jax.config.update("jax_num_cpu_devices", config.num_devices)
+    run(config)
+  except config_lib.UsageError as error:
+    command_line.fail(_PROGRAM, error, code=1)
+  except KeyboardInterrupt:
+    # Nothing is saved here: the step may be half done.
+    command_line.fail(
+        _PROGRAM,
+        "interrupted; --resume continues from the last checkpoint.",
+        code=130,
+    )
+
+
+if __name__ == "__main__":
+  command_line.define_flags(config_lib.Config)
+  flags.adopt_module_key_flags(command_line)
+  app.run(main, flags_parser=command_line.parse_flags)

@@ -1,0 +1,227 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The program as its users see it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import dlrm
+from jax_tpu_embedding.sparsecore.examples.dlrm import training
+import numpy as np
+import orbax.checkpoint as ocp
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+_SMALL = (
+    "--num_samples=1300",
+    "--heldout_samples=300",
+    "--batch_size=100",
+    "--table_rows=50",
+    "--embedding_dim=8",
+    "--bottom_mlp=8",
+    "--cross_layers=1",
+    "--cross_rank=4",
+    "--top_mlp=8",
+    "--evaluate_every=4",
+)
+
+
+def _run(*arguments: str) -> tuple[int, str, str]:
+  """Runs the program in this process: exit code, stdout, stderr."""
+  stdout, stderr = io.StringIO(), io.StringIO()
+  code = 0
+  with (
+      flagsaver.flagsaver(),
+      contextlib.redirect_stdout(stdout),
+      contextlib.redirect_stderr(stderr),
+  ):
+    try:
+      dlrm.main(command_line.parse_flags(["dlrm", *_SMALL, *arguments]))
+    except SystemExit as error:
+      code = error.code
+  return code, stdout.getvalue(), stderr.getvalue()
+
+
+def _checkpoint(output_dir: str, step: int) -> Any:
+  """All arrays of a checkpoint, read without this program's help."""
+  path = pathlib.Path(output_dir, "checkpoints", str(step), "state")
+  return ocp.StandardCheckpointer().restore(path)
+
+
+class DlrmTest(parameterized.TestCase):
+
+  def _directory(self) -> str:
+    return self.create_tempdir().full_path
+
+  def _assert_same_checkpoint(self, one: str, other: str, step: int) -> None:
+    expected = _checkpoint(one, step)
+    self.assertEqual(set(expected), {"dense", "optimizer_state", "tables"})
+    for variables in expected["tables"].values():
+      self.assertNotEmpty(jax.tree.leaves(variables["slot"]))
+    jax.tree.map(
+        np.testing.assert_array_equal, expected, _checkpoint(other, step)
+    )
+
+  @parameterized.parameters(1, 4)
+  def test_a_run_shows_what_it_promises(self, num_devices):
+    output_dir = self._directory()
+    code, stdout, stderr = _run(
+        f"--output_dir={output_dir}", f"--num_devices={num_devices}"
+    )
+    self.assertEqual((code, stderr), (0, ""))
+    self.assertRegex(
+        stdout,
+        r"(?s)\Agenerated 1,300/1,300 samples, [\d,]+/s\n"
+        rf"Log: {output_dir}/clicks.tsv, 1,000 samples to .*, 300 held out.\n"
+        r"Tables: 26 of 50 rows x 8, on "
+        rf"{num_devices} device.*"
+        r"trained 1,000/1,000 samples, [\d,]+/s: held-out AUC 0\.\d+, .*\n"
+        r"Trained on 1,000 samples in [\d.]+ s, [\d,]+/s\n"
+        r"Held-out AUC 0\.\d{4}, log loss 0\.\d{4}\n"
+        r"Logistic regression on the 13 dense features: AUC 0\.\d{4}, .*\n"
+        rf"Checkpoint: {output_dir}/checkpoints\n"
+        rf"Picture: {output_dir}/training.png\n\Z",
+    )
+    self.assertTrue(pathlib.Path(output_dir, "training.png").is_file())
+    lines = pathlib.Path(output_dir, "clicks.tsv").read_bytes().splitlines()
+    self.assertLen(lines, 1300)
+
+  def test_the_model_is_better_than_logistic_regression(self):
+    code, stdout, _ = _run(
+        f"--output_dir={self._directory()}",
+        "--num_samples=120000",
+        "--heldout_samples=20000",
+        "--batch_size=500",
+        "--table_rows=2000",
+        "--dense_learning_rate=0.003",
+        "--evaluate_every=1000",
+    )
+    self.assertEqual(code, 0)
+    model, baseline = map(
+        float, re.findall(r"AUC (0\.\d{4}), log", stdout)[-2:]
+    )
+    self.assertGreater(model, baseline + 0.02)
+    self.assertGreater(baseline, 0.6)
+
+  def test_a_log_of_the_user_gives_the_same_run_as_the_generated_one(self):
+    generated, plain, packed = (self._directory() for _ in range(3))
+    _run(f"--output_dir={generated}")
+    log = pathlib.Path(generated, "clicks.tsv")
+    packed_log = pathlib.Path(packed, "day_0.gz")
+    packed_log.write_bytes(gzip.compress(log.read_bytes()))
+    for data, output_dir in ((log, plain), (packed_log, packed)):
+      code, stdout, _ = _run(f"--data={data}", f"--output_dir={output_dir}")
+      self.assertEqual(code, 0)
+      self.assertStartsWith(stdout, f"Log: {data}, 1,000 samples")
+      self._assert_same_checkpoint(generated, output_dir, 10)
+      self.assertFalse(pathlib.Path(output_dir, "clicks.tsv").exists())
+
+  @parameterized.parameters(1, 4)
+  def test_a_run_in_two_parts_is_the_run_in_one_bit_for_bit(self, num_devices):
+    straight, parts = self._directory(), self._directory()
+    devices = f"--num_devices={num_devices}"
+    # More than one pass over the ten batches.
+    _run("--num_steps=13", f"--output_dir={straight}", devices)
+    _run("--num_steps=7", f"--output_dir={parts}", devices)
+    code, stdout, _ = _run(
+        "--num_steps=13", f"--output_dir={parts}", devices, "--resume"
+    )
+    self.assertEqual(code, 0)
+    self.assertIn("Resumed at step 7", stdout)
+    self.assertNotIn("generated", stdout)
+    self.assertIn("Trained on 600 samples", stdout)
+    self._assert_same_checkpoint(straight, parts, 13)
+
+  def test_an_interrupted_run_continues_bit_for_bit(self):
+    straight, parts = self._directory(), self._directory()
+    _run(f"--output_dir={straight}")
+    train_step = training.Trainer.train_step
+
+    def interrupted_at_7(trainer, state, batch):
+      if state.step == 7:
+        raise KeyboardInterrupt
+      return train_step(trainer, state, batch)
+
+    arguments = ("--checkpoint_every=3", f"--output_dir={parts}")
+    with mock.patch.object(training.Trainer, "train_step", interrupted_at_7):
+      code, _, stderr = _run(*arguments)
+    self.assertEqual(code, 130)
+    self.assertEqual(
+        stderr,
+        "dlrm: interrupted; --resume continues from the last checkpoint.\n",
+    )
+    pathlib.Path(parts, "clicks.tsv").unlink()  # It is made again.
+    code, stdout, _ = _run(*arguments, "--resume")
+    self.assertEqual(code, 0)
+    self.assertIn("Resumed at step 6", stdout)
+    self._assert_same_checkpoint(straight, parts, 10)
+
+  def test_a_malformed_line_to_learn_from_is_one_line(self):
+    output_dir = self._directory()
+    _run(f"--output_dir={output_dir}", "--num_steps=1")
+    log = pathlib.Path(output_dir, "clicks.tsv")
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[400] = b"no\n"
+    log.write_bytes(b"".join(lines))
+    code, _, stderr = _run(f"--data={log}", f"--output_dir={self._directory()}")
+    self.assertEqual(code, 1)
+    self.assertEqual(
+        stderr,
+        f"dlrm: {log}:401: expected 40 columns separated by tabs, found 1.\n",
+    )
+
+  @parameterized.parameters(
+      ("--num_step=5", 2, "Unknown command line flag 'num_step'. Did you mean"),
+      ("--num_steps=five", 2, "--num_steps=five: invalid literal"),
+      ("--top_mlp=8,x", 1, "--top_mlp must be whole numbers separated by comm"),
+      ("--data=/no/such/file", 1, "--data: there is no file /no/such/file"),
+      ("--data=/dev/null", 1, "--data: /dev/null gives 0 samples"),
+      ("--output_dir=/dev/null/x", 1, "cannot make /dev/null/x"),
+      ("--resume", 1, "--resume needs the --output_dir"),
+  )
+  def test_an_error_is_one_line(self, argument, expected_code, message):
+    code, stdout, stderr = _run(argument)
+    self.assertEqual((code, stdout), (expected_code, ""))
+    self.assertRegex(stderr, r"\Adlrm: [^\n]*\n\Z")
+    self.assertIn(message, stderr)
+
+  def test_refuses_more_devices_than_there_are(self):
+    config = config_lib.Config(num_devices=5, batch_size=5)
+    with self.assertRaisesRegex(
+        config_lib.UsageError, "--num_devices=5: JAX has 4 devices of the platf"
+    ):
+      dlrm.run(config)
+
+  def test_help_lists_every_flag(self):
+    process = subprocess.run(
+        [sys.executable, dlrm.__file__, "--help"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual((process.returncode, process.stderr), (0, ""))
+    for name in config_lib.Config.__dataclass_fields__:
+      self.assertRegex(process.stdout, rf"--(\[no\])?{name}: [A-Z]")
+
+
+if __name__ == "__main__":
+  command_line.define_flags(config_lib.Config)
+  absltest.main()

@@ -1,0 +1,71 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+from unittest import mock
+
+from absl.testing import absltest
+from jax_tpu_embedding.sparsecore.examples.dlrm import report
+from matplotlib import image
+from matplotlib import pyplot as plt
+
+_HISTORY = [
+    {"samples": 0, "heldout_loss": 0.7, "heldout_auc": 0.5},
+    {
+        "samples": 100,
+        "training_loss": 0.6,
+        "heldout_loss": 0.59,
+        "heldout_auc": 0.6,
+    },
+    {
+        "samples": 200,
+        "training_loss": 0.5,
+        "heldout_loss": 0.55,
+        "heldout_auc": 0.7,
+        "samples_per_second": 1000.0,
+    },
+]
+_BASELINE = {"heldout_loss": 0.58, "heldout_auc": 0.65}
+
+
+class ReportTest(absltest.TestCase):
+
+  def _save(self) -> pathlib.Path:
+    path = pathlib.Path(self.create_tempdir().full_path, "training.png")
+    report.save_picture(path, _HISTORY, _BASELINE, title="Title")
+    return path
+
+  def test_writes_a_picture(self):
+    height, width, _ = image.imread(self._save()).shape
+    self.assertEqual((width, height), (1200, 360))
+
+  def test_draws_loss_auc_and_throughput(self):
+    with mock.patch.object(plt, "close") as close:
+      self._save()
+    (figure,) = close.call_args.args
+    curves = [
+        [
+            (list(line.get_xdata()), list(line.get_ydata()))
+            for line in axes.get_lines()
+        ]
+        for axes in figure.axes
+    ]
+    plt.close(figure)
+    self.assertEqual(
+        curves,
+        [
+            [
+                ([100, 200], [0.6, 0.5]),
+                ([100, 200], [0.59, 0.55]),
+                ([0, 1], [0.58, 0.58]),
+            ],
+            [([100, 200], [0.6, 0.7]), ([0, 1], [0.65, 0.65])],
+            [([200], [1000.0])],
+        ],
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()

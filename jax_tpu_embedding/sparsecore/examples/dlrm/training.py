@@ -1,0 +1,114 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Everything that runs under `jit`, and the state it works on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import features
+from jax_tpu_embedding.sparsecore.examples.dlrm import model as model_lib
+from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
+from jax_tpu_embedding.sparsecore.lib.flax import embed
+import optax
+
+
+@dataclasses.dataclass(kw_only=True)
+class State:
+  """What training changes, and what a checkpoint has to hold."""
+
+  step: int  # Steps taken so far.
+  dense: Any  # Parameters of the dense layers.
+  optimizer_state: optax.OptState  # Of the dense layers.
+  # {stack name: EmbeddingVariables of jax.Ref}. A step updates them in place:
+  # the tables, unlike the dense parameters, are never returned.
+  tables: dict[str, Any]
+
+
+class Trainer:
+  """The model of one run with its compiled functions.
+
+  Batches are divided among the devices of the mesh of jax.set_mesh; tables are
+  divided by the layer, and the dense layers are on every device.
+  """
+
+  def __init__(self, config: config_lib.Config):
+    self._config = config
+    self.model = model_lib.make(config)
+    self._optimizer = optax.adam(config.dense_learning_rate)
+    mesh = jax.sharding.get_mesh()
+    self._divided = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec(mesh.axis_names)
+    )
+    self._everywhere = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec()
+    )
+
+  def init(self) -> State:
+    """The state before the first step."""
+    tables_key, dense_key = jax.random.split(jax.random.key(self._config.seed))
+    tables = embed.SparseCoreEmbed.create_embedding_variables(
+        self.model.feature_specs, tables_key
+    )
+    batch = self._config.batch_size
+    dense = self.model.init(
+        dense_key,
+        jnp.zeros((batch, samples_lib.NUM_DENSE)),
+        jnp.zeros((batch, samples_lib.NUM_CATEGORIES), jnp.int32),
+    )["params"]
+    dense = self.replicate(dense)
+    return State(
+        step=0,
+        dense=dense,
+        optimizer_state=self.replicate(self._optimizer.init(dense)),
+        tables=tables,
+    )
+
+  def replicate(self, arrays: Any) -> Any:
+    """A tree of arrays, copied to every device."""
+    return jax.device_put(arrays, self._everywhere)
+
+  def train_step(self, state: State, batch: features.Batch) -> jax.Array:
+    """Takes one step: changes `state`, returns the mean loss, f32[]."""
+    state.dense, state.optimizer_state, loss = self._train_step(
+        state.dense,
+        state.optimizer_state,
+        state.tables,
+        jax.device_put(batch, self._divided),
+    )
+    state.step += 1
+    return loss
+
+  @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+  def _train_step(self, dense, optimizer_state, tables, batch):
+    def loss_fn(dense):
+      logits = self.model.apply(
+          {"params": dense, "embedding": tables}, batch.dense, batch.rows
+      )
+      return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, batch.labels))
+
+    # The backward pass also updates the tables: they need no gradient here.
+    loss, gradients = jax.value_and_grad(loss_fn)(dense)
+    updates, optimizer_state = self._optimizer.update(
+        gradients, optimizer_state, dense
+    )
+    return optax.apply_updates(dense, updates), optimizer_state, loss
+
+  def logits(self, state: State, batch: features.Batch) -> jax.Array:
+    """The logits of a click, f32[B]; changes nothing."""
+    return self._logits(
+        state.dense, state.tables, jax.device_put(batch, self._divided)
+    )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def _logits(self, dense, tables, batch):
+    # No gradient is taken, so the tables stay as they are.
+    return self.model.apply(
+        {"params": dense, "embedding": tables}, batch.dense, batch.rows
+    )

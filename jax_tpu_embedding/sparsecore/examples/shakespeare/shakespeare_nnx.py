@@ -1,0 +1,133 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The next-word model in Flax NNX.
+
+Tables are parameters of the layer. Their "gradient" is the new tables, and the
+optimizer puts it into the model; with the model donated, that is in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
+from jax_tpu_embedding.sparsecore.examples.shakespeare import program
+from jax_tpu_embedding.sparsecore.examples.shakespeare import training
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
+import numpy as np
+
+
+class NextWord(nnx.Module):
+  """Ids of the previous words to the logits of the next one, f32[B, V]."""
+
+  def __init__(
+      self, lookup: embed.SparseCoreEmbed, layers: nnx.Dict, dropout: float
+  ):
+    self.lookup = lookup
+    self.layers = layers
+    self.dropout = dropout
+
+  def __call__(
+      self,
+      features: Mapping[str, jax.Array],
+      dropout_keys: jax.Array | None = None,
+  ) -> jax.Array:
+    return model_lib.logits(
+        self.layers, self.lookup(features), self.dropout, dropout_keys
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class NnxState(training.State):
+  """Objects, which a step changes."""
+
+  model: NextWord
+  optimizer: embed.PartitionedOptimizer
+
+  def _variables(self) -> nnx.State:
+    return nnx.state((self.model, self.optimizer))
+
+  def arrays(self):
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in jax.tree.leaves_with_path(self._variables())
+    }
+
+  def assign(self, arrays):
+    placed = [
+        jax.device_put(arrays[path], leaf.sharding)
+        for path, leaf in self.arrays().items()
+    ]
+    nnx.update(
+        (self.model, self.optimizer),
+        jax.tree.unflatten(jax.tree.structure(self._variables()), placed),
+    )
+
+
+class NnxTrainer(training.Trainer):
+  """Steps change the objects of the state."""
+
+  api = "nnx"
+
+  def init(self):
+    # Its first key is the one that the other programs make tables with.
+    rngs = nnx.Rngs(params=self.params_key)
+    lookup = embed.SparseCoreEmbed(
+        self.feature_specs, training.AXIS, self.mesh, rngs
+    )
+    layers = nnx.Dict(
+        {
+            name: nnx.Linear(size.inputs, size.outputs, rngs=rngs)
+            for name, size in self.layer_sizes.items()
+        }
+    )
+    # Every program starts from these values.
+    nnx.update(layers, self.initial_parameters)
+    model = NextWord(lookup, layers, self.config.dropout)
+    optimizer = embed.PartitionedOptimizer(model, self.optimizer)
+    # The tables are where they belong; all else is on one device so far.
+    others = nnx.state(
+        (model, optimizer), lambda path, _: "embedding_table" not in path
+    )
+    nnx.update((model, optimizer), self.on_every_device(others))
+    return NnxState(step=0, model=model, optimizer=optimizer)
+
+  def update(self, state, batch):
+    return self._step(
+        state.model,
+        state.optimizer,
+        self.by_sample(batch),
+        np.int32(state.step),
+    )
+
+  @functools.partial(nnx.jit, static_argnums=0, donate_argnums=(1, 2))
+  def _step(self, model, optimizer, batch, step):
+    keys = model_lib.dropout_keys(
+        self.config.seed, step, self.config.batch_size
+    )
+
+    def loss_fn(model):
+      scores = model(batch.features, keys)
+      return jnp.mean(model_lib.losses(scores, batch.labels))
+
+    loss, gradients = nnx.value_and_grad(loss_fn, allow_int=True)(model)
+    optimizer.update(model, gradients)
+    return loss
+
+  def logits(self, state, features):
+    return self._logits(state.model, self.by_sample(features))
+
+  @functools.partial(nnx.jit, static_argnums=0)
+  def _logits(self, model, features):
+    # No gradient is taken, so the tables stay as they are.
+    return model(features)
+
+
+if __name__ == "__main__":
+  program.start(NnxTrainer)
