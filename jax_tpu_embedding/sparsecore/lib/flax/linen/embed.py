@@ -14,9 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import _bridge
+from jax_tpu_embedding.sparsecore.lib.flax import _devices
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
-from jax_tpu_embedding.sparsecore.lib.flax.linen import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding

@@ -30,9 +30,9 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import _bridge
+from jax_tpu_embedding.sparsecore.lib.flax import _devices
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
-from jax_tpu_embedding.sparsecore.lib.flax.linen import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _partitioned_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
