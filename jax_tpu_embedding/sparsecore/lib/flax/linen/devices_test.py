@@ -3,7 +3,7 @@
 
 """The layer over meshes of every kind, against one device.
 
-The bits are the same where the number of SparseCores is: 8 here.
+The number of SparseCores is the same everywhere, 8.
 """
 
 import functools
@@ -99,22 +99,26 @@ class DevicesTest(parameterized.TestCase):
         name: train(_mesh(1), "x") for name, train in _TRAIN.items()
     }
 
-  def assert_same_bits_as_one_device(self, form, mesh, axis):
+  def assert_same_as_one_device(self, form, mesh, axis):
+    # Lookups and updates have the same bits (several_devices_test). Gradients of
+    # dense layers are XLA's, which rounds them otherwise for other devices.
     actual = _TRAIN[form](mesh, axis)
     jax.tree.map(
-        np.testing.assert_array_equal, actual, dict(self.expected[form])
+        functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7),
+        actual,
+        dict(self.expected[form]),
     )
 
   @parameterized.product(form=list(_TRAIN), num_devices=[2, 4, 8])
   def test_one_axis(self, form, num_devices):
-    self.assert_same_bits_as_one_device(form, _mesh(num_devices), "x")
+    self.assert_same_as_one_device(form, _mesh(num_devices), "x")
 
   @parameterized.product(
       form=list(_TRAIN),
       axis=["model", "data", _BOTH, ("model", "data"), ("data",)],
   )
   def test_some_axes_of_two(self, form, axis):
-    self.assert_same_bits_as_one_device(form, _mesh(2, 4), axis)
+    self.assert_same_as_one_device(form, _mesh(2, 4), axis)
 
   @parameterized.product(
       form=list(_TRAIN), sizes_and_axis=[((4,), "x"), ((2, 2), _BOTH)]
@@ -123,7 +127,7 @@ class DevicesTest(parameterized.TestCase):
     sizes, axis = sizes_and_axis
     mesh = _mesh(*sizes, explicit=True)
     with jax.set_mesh(mesh):
-      self.assert_same_bits_as_one_device(form, mesh, axis)
+      self.assert_same_as_one_device(form, mesh, axis)
 
   def test_the_mesh_that_is_set_is_used(self):
     devices = np.array(jax.devices())[[5, 2]]
