@@ -27,7 +27,7 @@ from typing import BinaryIO
 from typing import NamedTuple
 import zlib
 
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.dlrm import hexadecimal
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 import numpy as np

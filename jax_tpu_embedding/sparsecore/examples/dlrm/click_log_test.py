@@ -11,8 +11,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import hypothesis
 from hypothesis import strategies as st
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.dlrm import click_log
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
 from jax_tpu_embedding.sparsecore.examples.dlrm import generator
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 import numpy as np

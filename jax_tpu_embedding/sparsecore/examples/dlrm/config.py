@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 
 UsageError = command_line.UsageError
 _setting = command_line.setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
-  """Settings of one run.
-
-  Adding a field adds its flag. Paths are absolute once `from_flags` has run.
-  """
+class Config(command_line.Settings):
+  """Settings of one run. Adding a field adds its flag."""
 
   data: str = _setting(
       "",
@@ -94,10 +90,21 @@ class Config:
   )
 
   def __post_init__(self):
-    for name, minimum in _MINIMA.items():
-      value = getattr(self, name)
-      if value < minimum:
-        raise UsageError(f"--{name} must be at least {minimum}, got {value}.")
+    self.check_at_least(
+        num_samples=0,
+        heldout_samples=1,
+        num_steps=0,
+        batch_size=1,
+        # One for what is missing, and one for what is not.
+        table_rows=2,
+        embedding_dim=1,
+        cross_layers=0,
+        cross_rank=1,
+        seed=0,
+        num_devices=1,
+        evaluate_every=1,
+        checkpoint_every=1,
+    )
     for name in ("bottom_mlp", "top_mlp"):
       value = getattr(self, name)
       if not value or min(value) < 1:
@@ -105,10 +112,7 @@ class Config:
             f"--{name} must be one or more positive numbers, got"
             f" '{','.join(map(str, value))}'."
         )
-    for name in ("learning_rate", "dense_learning_rate"):
-      value = getattr(self, name)
-      if not 0 < value < float("inf"):
-        raise UsageError(f"--{name} must be positive and finite, got {value}.")
+    self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     if self.batch_size % self.num_devices:
       raise UsageError(
           f"--batch_size must be a multiple of --num_devices={self.num_devices}"
@@ -118,33 +122,3 @@ class Config:
       raise UsageError(
           "--resume needs the --output_dir of the run to continue."
       )
-
-  def result_shaping(self) -> dict[str, Any]:
-    """The settings that must not change when a run is resumed, as JSON has
-    them."""
-    values = {
-        field.name: getattr(self, field.name)
-        for field in dataclasses.fields(self)
-        if field.metadata["shapes_result"]
-    }
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-    }
-
-
-_MINIMA = {
-    "num_samples": 0,
-    "heldout_samples": 1,
-    "num_steps": 0,
-    "batch_size": 1,
-    # One for what is missing, and one for what is not.
-    "table_rows": 2,
-    "embedding_dim": 1,
-    "cross_layers": 0,
-    "cross_rank": 1,
-    "seed": 0,
-    "num_devices": 1,
-    "evaluate_every": 1,
-    "checkpoint_every": 1,
-}

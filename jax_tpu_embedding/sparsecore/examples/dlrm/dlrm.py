@@ -10,31 +10,27 @@ following `-- --help` explains the flags. README.md says what to read first.
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import tempfile
 
-from absl import app
-from absl import flags
-from absl import logging
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import launch
+from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.dlrm import baseline as baseline_lib
-from jax_tpu_embedding.sparsecore.examples.dlrm import checkpoint
 from jax_tpu_embedding.sparsecore.examples.dlrm import click_log
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import dataset
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import generator
 from jax_tpu_embedding.sparsecore.examples.dlrm import metrics
 from jax_tpu_embedding.sparsecore.examples.dlrm import prefetch
-from jax_tpu_embedding.sparsecore.examples.dlrm import progress as progress_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import report
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
 import numpy as np
 
-_PROGRAM = "dlrm"
 _GENERATED_SAMPLES = 1_000_000
 # Logistic regression has 14 numbers to learn: with more samples, its AUC does
 # not change in the third digit.
@@ -58,7 +54,10 @@ def _log_path(
   # Under its name the log is complete.
   partial = path.with_name("partial_" + path.name)
   blocks = generator.make(config.seed).blocks(num_samples)
-  click_log.write(partial, progress_lib.shown("generated", num_samples, blocks))
+  click_log.write(
+      partial,
+      progress_lib.shown("generated", "samples", num_samples, blocks),
+  )
   partial.rename(path)
   return path
 
@@ -87,7 +86,7 @@ class _Run:
   trainer: training.Trainer
   checkpoints: checkpoint.Checkpoints
 
-  def evaluate(self, state: training.State) -> dict[str, float]:
+  def evaluate(self, state: train_state.TreeState) -> dict[str, float]:
     """Scores on all held-out samples."""
     logits = [
         np.asarray(self.trainer.logits(state, batch))[:count]
@@ -96,7 +95,7 @@ class _Run:
     return _scores(self.data.heldout.labels, np.concatenate(logits))
 
   def train(
-      self, state: training.State, history: list[dict[str, float]]
+      self, state: train_state.TreeState, history: list[dict[str, float]]
   ) -> None:
     """Takes the steps that are left; appends each evaluation to `history`."""
     batch_size, first_step = self.config.batch_size, state.step
@@ -108,7 +107,10 @@ class _Run:
             self.data.train_batches(first_step), _PREFETCHED_BATCHES
         ) as batches,
         progress_lib.Progress(
-            "trained", self.num_steps * batch_size, first_step * batch_size
+            "trained",
+            "samples",
+            self.num_steps * batch_size,
+            first_step * batch_size,
         ) as progress,
     ):
       stopwatch = progress_lib.Stopwatch()
@@ -130,7 +132,7 @@ class _Run:
         if state.step % self.config.checkpoint_every == 0 or is_last:
           jax.block_until_ready(losses)
           with stopwatch.paused():
-            self.checkpoints.save(state, history, self.data.sha256)
+            self.checkpoints.save(state, history)
         if state.step % _STEPS_PER_UPDATE == 0 or is_last:
           jax.block_until_ready(losses)
           progress.update(
@@ -145,15 +147,11 @@ def run(config: config_lib.Config) -> None:
   """Trains, evaluates and reports as `config` says.
 
   Raises:
-    UsageError: the log or a directory cannot be used. A malformed line to learn
-      from is found when it is read; what was trained before is lost, but for
-      the checkpoints.
+    UsageError: the log, a directory or the number of devices cannot be used. A
+      malformed line to learn from is found when it is read; what was trained
+      before is lost, but for the checkpoints.
   """
-  if config.num_devices > len(jax.devices()):
-    raise config_lib.UsageError(
-        f"--num_devices={config.num_devices}: JAX has {len(jax.devices())}"
-        f" devices of the platform {jax.default_backend()!r}."
-    )
+  launch.provide_devices(config.num_devices)
   output_dir = pathlib.Path(
       config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
   )
@@ -161,9 +159,17 @@ def run(config: config_lib.Config) -> None:
   mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], ("data",))
   with (
       jax.set_mesh(mesh),
-      checkpoint.Checkpoints(checkpoint_dir, config) as checkpoints,
+      checkpoint.Checkpoints(
+          checkpoint_dir,
+          flag="output_dir",
+          resume=config.resume,
+          num_steps=config.num_steps or None,
+      ) as checkpoints,
   ):
+    # Before a log is made or read; what is in it is known after that.
+    checkpoints.require(config.result_shaping())
     data = dataset.load(_log_path(config, output_dir), config)
+    checkpoints.require({"log_sha256": data.sha256})
     baseline = _evaluate_baseline(data)
     print(
         f"Log: {data.path}, {data.num_train:,} samples to learn from,"
@@ -173,11 +179,10 @@ def run(config: config_lib.Config) -> None:
         flush=True,
     )
     trainer = training.Trainer(config)
+    state, history = trainer.init(), []
     if config.resume:
-      state, history = checkpoints.restore(trainer, data.sha256)
+      history = checkpoints.restore(state)
       print(f"Resumed at step {state.step} from {checkpoint_dir}.")
-    else:
-      state, history = trainer.init(), []
     _Run(
         config=config,
         num_steps=config.num_steps or data.steps_per_pass,
@@ -200,30 +205,5 @@ def run(config: config_lib.Config) -> None:
   )
 
 
-def main(argv: list[str]) -> None:
-  del argv  # Checked by parse_flags.
-  if not flags.FLAGS["verbosity"].present:
-    # Orbax tells a long story of every checkpoint; --verbosity=0 shows it.
-    logging.set_verbosity(logging.WARNING)
-  # Unless the user asks for something else, this example is about the CPU.
-  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
-  try:
-    config = command_line.from_flags(config_lib.Config)
-    if config.num_devices > 1:
-      jax.config.update("jax_num_cpu_devices", config.num_devices)
-    run(config)
-  except config_lib.UsageError as error:
-    command_line.fail(_PROGRAM, error, code=1)
-  except KeyboardInterrupt:
-    # Nothing is saved here: the step may be half done.
-    command_line.fail(
-        _PROGRAM,
-        "interrupted; --resume continues from the last checkpoint.",
-        code=130,
-    )
-
-
 if __name__ == "__main__":
-  command_line.define_flags(config_lib.Config)
-  flags.adopt_module_key_flags(command_line)
-  app.run(main, flags_parser=command_line.parse_flags)
+  launch.start(config_lib.Config, run)

@@ -5,29 +5,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import io
-import os
 import pathlib
 import re
-import subprocess
-import sys
-from typing import Any
 from unittest import mock
 
 from absl.testing import absltest
-from absl.testing import flagsaver
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import launch
+from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import dlrm
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
 import numpy as np
-import orbax.checkpoint as ocp
 
-jax.config.update("jax_num_cpu_devices", 4)
+launch.provide_devices(4)
 
 _SMALL = (
     "--num_samples=1300",
@@ -45,24 +39,8 @@ _SMALL = (
 
 def _run(*arguments: str) -> tuple[int, str, str]:
   """Runs the program in this process: exit code, stdout, stderr."""
-  stdout, stderr = io.StringIO(), io.StringIO()
-  code = 0
-  with (
-      flagsaver.flagsaver(),
-      contextlib.redirect_stdout(stdout),
-      contextlib.redirect_stderr(stderr),
-  ):
-    try:
-      dlrm.main(command_line.parse_flags(["dlrm", *_SMALL, *arguments]))
-    except SystemExit as error:
-      code = error.code
-  return code, stdout.getvalue(), stderr.getvalue()
-
-
-def _checkpoint(output_dir: str, step: int) -> Any:
-  """All arrays of a checkpoint, read without this program's help."""
-  path = pathlib.Path(output_dir, "checkpoints", str(step), "state")
-  return ocp.StandardCheckpointer().restore(path)
+  main = lambda argv: launch.main(argv, config_lib.Config, dlrm.run)
+  return program_runs.run(main, "dlrm", *_SMALL, *arguments)
 
 
 class DlrmTest(parameterized.TestCase):
@@ -71,12 +49,14 @@ class DlrmTest(parameterized.TestCase):
     return self.create_tempdir().full_path
 
   def _assert_same_checkpoint(self, one: str, other: str, step: int) -> None:
-    expected = _checkpoint(one, step)
+    expected = program_runs.saved_arrays(one, step)
     self.assertEqual(set(expected), {"dense", "optimizer_state", "tables"})
     for variables in expected["tables"].values():
       self.assertNotEmpty(jax.tree.leaves(variables["slot"]))
     jax.tree.map(
-        np.testing.assert_array_equal, expected, _checkpoint(other, step)
+        np.testing.assert_array_equal,
+        expected,
+        program_runs.saved_arrays(other, step),
     )
 
   @parameterized.parameters(1, 4)
@@ -193,7 +173,8 @@ class DlrmTest(parameterized.TestCase):
       ("--top_mlp=8,x", 1, "--top_mlp must be whole numbers separated by comm"),
       ("--data=/no/such/file", 1, "--data: there is no file /no/such/file"),
       ("--data=/dev/null", 1, "--data: /dev/null gives 0 samples"),
-      ("--output_dir=/dev/null/x", 1, "cannot make /dev/null/x"),
+      ("--num_devices=5", 1, "--num_devices is 5, but JAX has 4 cpu devices."),
+      ("--output_dir=/dev/null/x", 1, "--output_dir: cannot make /dev/null/x"),
       ("--resume", 1, "--resume needs the --output_dir"),
   )
   def test_an_error_is_one_line(self, argument, expected_code, message):
@@ -202,24 +183,30 @@ class DlrmTest(parameterized.TestCase):
     self.assertRegex(stderr, r"\Adlrm: [^\n]*\n\Z")
     self.assertIn(message, stderr)
 
-  def test_refuses_more_devices_than_there_are(self):
-    config = config_lib.Config(num_devices=5, batch_size=5)
-    with self.assertRaisesRegex(
-        config_lib.UsageError, "--num_devices=5: JAX has 4 devices of the platf"
+  def test_other_settings_than_the_checkpoint_are_one_line(self):
+    output_dir = self._directory()
+    _run("--num_steps=1", f"--output_dir={output_dir}")
+    log = pathlib.Path(output_dir, "clicks.tsv")
+    lines = log.read_bytes()
+    log.write_bytes((b"1" if lines[:1] == b"0" else b"0") + lines[1:])
+    for argument, message in (
+        ("--top_mlp=4,4", r"top_mlp is \[4, 4\], was \[8\]"),
+        ("--num_devices=2", "num_devices is 2, was 1"),
+        ("--num_steps=2", r"log_sha256 is \w{64}, was \w{64}"),
     ):
-      dlrm.run(config)
+      with self.subTest(argument):
+        code, _, stderr = _run(
+            f"--output_dir={output_dir}", "--resume", argument
+        )
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, rf"\Adlrm: .*settings: {message}\.\n\Z")
 
   def test_help_lists_every_flag(self):
-    process = subprocess.run(
-        [sys.executable, dlrm.__file__, "--help"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    self.assertEqual((process.returncode, process.stderr), (0, ""))
+    process = program_runs.start(dlrm.__file__, "--help")
+    stdout, stderr = process.communicate()
+    self.assertEqual((process.returncode, stderr), (0, ""))
     for name in config_lib.Config.__dataclass_fields__:
-      self.assertRegex(process.stdout, rf"--(\[no\])?{name}: [A-Z]")
+      self.assertRegex(stdout, rf"--(\[no\])?{name}: [A-Z]")
 
 
 if __name__ == "__main__":

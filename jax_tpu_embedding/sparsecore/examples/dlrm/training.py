@@ -1,34 +1,22 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Everything that runs under `jit`, and the state it works on."""
+"""Everything that runs under `jit`."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 from jax_tpu_embedding.sparsecore.lib.flax import embed
 import optax
-
-
-@dataclasses.dataclass(kw_only=True)
-class State:
-  """What training changes, and what a checkpoint has to hold."""
-
-  step: int  # Steps taken so far.
-  dense: Any  # Parameters of the dense layers.
-  optimizer_state: optax.OptState  # Of the dense layers.
-  # {stack name: EmbeddingVariables of jax.Ref}. A step updates them in place:
-  # the tables, unlike the dense parameters, are never returned.
-  tables: dict[str, Any]
 
 
 class Trainer:
@@ -50,7 +38,7 @@ class Trainer:
         mesh, jax.sharding.PartitionSpec()
     )
 
-  def init(self) -> State:
+  def init(self) -> train_state.TreeState:
     """The state before the first step."""
     tables_key, dense_key = jax.random.split(jax.random.key(self._config.seed))
     tables = embed.SparseCoreEmbed.create_embedding_variables(
@@ -62,19 +50,23 @@ class Trainer:
         jnp.zeros((batch, samples_lib.NUM_DENSE)),
         jnp.zeros((batch, samples_lib.NUM_CATEGORIES), jnp.int32),
     )["params"]
-    dense = self.replicate(dense)
-    return State(
+    dense = self._replicate(dense)
+    return train_state.TreeState(
         step=0,
         dense=dense,
-        optimizer_state=self.replicate(self._optimizer.init(dense)),
+        optimizer_state=self._replicate(self._optimizer.init(dense)),
+        # References, which a step updates in place: the tables, unlike the
+        # dense parameters, are never returned.
         tables=tables,
     )
 
-  def replicate(self, arrays: Any) -> Any:
+  def _replicate(self, arrays: Any) -> Any:
     """A tree of arrays, copied to every device."""
     return jax.device_put(arrays, self._everywhere)
 
-  def train_step(self, state: State, batch: features.Batch) -> jax.Array:
+  def train_step(
+      self, state: train_state.TreeState, batch: features.Batch
+  ) -> jax.Array:
     """Takes one step: changes `state`, returns the mean loss, f32[]."""
     state.dense, state.optimizer_state, loss = self._train_step(
         state.dense,
@@ -100,7 +92,9 @@ class Trainer:
     )
     return optax.apply_updates(dense, updates), optimizer_state, loss
 
-  def logits(self, state: State, batch: features.Batch) -> jax.Array:
+  def logits(
+      self, state: train_state.TreeState, batch: features.Batch
+  ) -> jax.Array:
     """The logits of a click, f32[B]; changes nothing."""
     return self._logits(
         state.dense, state.tables, jax.device_put(batch, self._divided)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
@@ -15,7 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 4)
+launch.provide_devices(4)
 
 _CONFIG = config_lib.Config(
     batch_size=16,
@@ -95,6 +98,41 @@ class TrainingTest(parameterized.TestCase):
     self.assertAlmostEqual(losses[0], -np.mean(np.log(likelihoods)), places=5)
     self.assertLess(losses[-1], losses[0] - 0.05)
     self.assertEqual(state.step, 30)
+
+  @parameterized.parameters(1, 4)
+  def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+      self, num_devices
+  ):
+    trainer = _trainer(num_devices)
+    straight, resumed = trainer.init(), trainer.init()
+    for i in range(3):
+      trainer.train_step(straight, _batch(i))
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    settings = dict(flag="output_dir", num_steps=None)
+    with checkpoint.Checkpoints(
+        directory, resume=False, **settings
+    ) as checkpoints:
+      checkpoints.save(straight, [])
+    with checkpoint.Checkpoints(
+        directory, resume=True, **settings
+    ) as checkpoints:
+      checkpoints.restore(resumed)
+    self.assertEqual(resumed.step, 3)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        _arrays(resumed.arrays()),
+        _arrays(straight.arrays()),
+    )
+    for i in range(3, 5):
+      self.assertEqual(
+          float(trainer.train_step(straight, _batch(i))),
+          float(trainer.train_step(resumed, _batch(i))),
+      )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        _arrays(resumed.arrays()),
+        _arrays(straight.arrays()),
+    )
 
   def test_several_devices_train_as_one_does(self):
     losses = []

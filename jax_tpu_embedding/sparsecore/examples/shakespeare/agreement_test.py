@@ -17,6 +17,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
@@ -70,7 +71,7 @@ class PlainTrainer(training.Trainer):
       tables[name] = tuple(
           leaf[rows] for leaf in jax.tree.leaves(variables[table.name])
       )
-    return training.TreeState(
+    return train_state.TreeState(
         step=0,
         dense=self.initial_parameters,
         optimizer_state=self.optimizer.init(self.initial_parameters),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import tokens
@@ -32,7 +33,7 @@ def _prompt(data: dataset.Dataset) -> np.ndarray:
 
 def generate(
     trainer: training.Trainer,
-    state: training.State,
+    state: train_state.State,
     data: dataset.Dataset,
     config: config_lib.Config,
 ) -> str:

@@ -18,6 +18,7 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
@@ -75,7 +76,7 @@ class LinenTrainer(training.Trainer):
       dense = self._model.init(jax.random.key(0), features)["params"]
     # Every program starts from these values.
     dense = self.on_every_device(dense | self.initial_parameters)
-    return training.TreeState(
+    return train_state.TreeState(
         step=0,
         dense=dense,
         optimizer_state=self.on_every_device(self.optimizer.init(dense)),

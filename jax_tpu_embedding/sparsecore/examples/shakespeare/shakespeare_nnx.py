@@ -16,6 +16,7 @@ import functools
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
@@ -44,7 +45,7 @@ class NextWord(nnx.Module):
 
 
 @dataclasses.dataclass(kw_only=True)
-class NnxState(training.State):
+class NnxState(train_state.State):
   """Objects, which a step changes."""
 
   model: NextWord

@@ -15,6 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
@@ -55,7 +56,7 @@ class PmapTrainer(training.Trainer):
     copies = lambda tree: self.by_sample(
         jax.tree.map(lambda x: np.stack([x] * self.config.num_devices), tree)
     )
-    return training.TreeState(
+    return train_state.TreeState(
         step=0,
         dense=copies(self.initial_parameters),
         optimizer_state=copies(self.optimizer.init(self.initial_parameters)),

@@ -15,6 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
@@ -62,7 +63,7 @@ class PrimitivesTrainer(training.Trainer):
         bypass_mesh_check=True,  # --num_devices may leave devices out.
     )
     dense = self.on_every_device(self.initial_parameters)
-    return training.TreeState(
+    return train_state.TreeState(
         step=0,
         dense=dense,
         optimizer_state=self.on_every_device(self.optimizer.init(dense)),

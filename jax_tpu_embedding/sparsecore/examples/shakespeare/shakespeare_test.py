@@ -5,28 +5,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
+import functools
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
-from typing import Any
 from unittest import mock
 
 from absl.testing import absltest
-from absl.testing import flagsaver
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import launch
+from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare
+from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_nnx
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
 import numpy as np
-import orbax.checkpoint as ocp
+
+launch.provide_devices(1)
 
 _SMALL = (
     "--batch_size=32",
@@ -41,40 +40,13 @@ _SMALL = (
 )
 
 
-def _run(*arguments: str) -> tuple[int, str, str]:
+def _run(
+    *arguments: str, trainer_type=shakespeare.LinenTrainer
+) -> tuple[int, str, str]:
   """Runs the program in this process: exit code, stdout, stderr."""
-  stdout, stderr = io.StringIO(), io.StringIO()
-  code = 0
-  with (
-      flagsaver.flagsaver(),
-      contextlib.redirect_stdout(stdout),
-      contextlib.redirect_stderr(stderr),
-  ):
-    try:
-      program.main(
-          program.parse_flags(["shakespeare", *_SMALL, *arguments]),
-          shakespeare.LinenTrainer,
-      )
-    except SystemExit as error:
-      code = error.code
-  return code, stdout.getvalue(), stderr.getvalue()
-
-
-def _start(*arguments: str) -> subprocess.Popen[str]:
-  """Starts the program in a process of its own."""
-  return subprocess.Popen(
-      [sys.executable, shakespeare.__file__, *_SMALL, *arguments],
-      env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-  )
-
-
-def _checkpoint(output_dir: str, step: int) -> Any:
-  """All arrays of a checkpoint, read without this program's help."""
-  path = pathlib.Path(output_dir, "checkpoints", str(step), "state")
-  return ocp.StandardCheckpointer().restore(path)
+  run = functools.partial(program.run, trainer_type=trainer_type)
+  main = lambda argv: launch.main(argv, config_lib.Config, run)
+  return program_runs.run(main, "shakespeare", *_SMALL, *arguments)
 
 
 class ShakespeareTest(parameterized.TestCase):
@@ -83,14 +55,16 @@ class ShakespeareTest(parameterized.TestCase):
     return self.create_tempdir().full_path
 
   def _assert_same_checkpoint(self, one: str, other: str, step: int) -> None:
-    expected = _checkpoint(one, step)
+    expected = program_runs.saved_arrays(one, step)
     self.assertEqual(set(expected), {"dense", "optimizer_state", "tables"})
     self.assertEqual(set(expected["tables"]), {"words", "pairs"})
     for variables in expected["tables"].values():
       self.assertEqual(set(variables), {"table", "slot"})
       self.assertNotEmpty(jax.tree.leaves(variables["slot"]))
     jax.tree.map(
-        np.testing.assert_array_equal, expected, _checkpoint(other, step)
+        np.testing.assert_array_equal,
+        expected,
+        program_runs.saved_arrays(other, step),
     )
 
   def test_a_run_shows_what_it_promises(self):
@@ -98,7 +72,7 @@ class ShakespeareTest(parameterized.TestCase):
     code, stdout, stderr = _run("--num_steps=200", f"--output_dir={output_dir}")
     self.assertEqual((code, stderr), (0, ""))
     self.assertIn("Text: as_you_like_it.txt, 30,", stdout)
-    self.assertRegex(stdout, r"step 200/200: loss .* [\d,]+ words/s\n")
+    self.assertRegex(stdout, r"trained 6,400/6,400 words, [\d,]+/s: loss .*\n")
     perplexity, unigram = re.search(
         r"\nHeld-out perplexity: ([\d.]+) \(unigram baseline: ([\d.]+)\)\n",
         stdout,
@@ -119,7 +93,7 @@ class ShakespeareTest(parameterized.TestCase):
     )
     self.assertEqual(code, 0)
     self.assertIn("Resumed at step 20", stdout)
-    self.assertIn("Trained 20 steps", stdout)
+    self.assertIn("Trained on 640 words", stdout)
     self._assert_same_checkpoint(straight, parts, 40)
 
   def test_an_interrupted_run_continues_bit_for_bit(self):
@@ -152,8 +126,12 @@ class ShakespeareTest(parameterized.TestCase):
 
   def test_a_killed_run_continues_bit_for_bit(self):
     straight, parts = self._directory(), self._directory()
-    process = _start(
-        "--num_steps=1000000", "--checkpoint_every=5", f"--output_dir={parts}"
+    process = program_runs.start(
+        shakespeare.__file__,
+        *_SMALL,
+        "--num_steps=1000000",
+        "--checkpoint_every=5",
+        f"--output_dir={parts}",
     )
     checkpoints = pathlib.Path(parts, "checkpoints")
     deadline = time.monotonic() + 120
@@ -186,6 +164,7 @@ class ShakespeareTest(parameterized.TestCase):
       ("--num_devices=3", 1, "must be a multiple of --num_devices=3"),
       ("--num_devices=8", 1, "is 8, but JAX has 1 cpu devices"),
       ("--output_dir=/dev/null/x", 1, "cannot make /dev/null/x"),
+      ("--checkpoint_dir=/dev/null", 1, "--checkpoint_dir: cannot make /dev/n"),
       ("--resume", 1, "--resume needs the --output_dir or the --checkpoint_d"),
   )
   def test_an_error_is_one_line(self, argument, expected_code, message):
@@ -197,20 +176,28 @@ class ShakespeareTest(parameterized.TestCase):
   def test_other_settings_than_the_checkpoint_are_one_line(self):
     output_dir = f"--output_dir={self._directory()}"
     _run("--num_steps=1", output_dir)
-    code, _, stderr = _run(
-        "--num_steps=2", output_dir, "--hidden_dim=8", "--resume"
-    )
-    self.assertEqual(code, 1)
-    self.assertRegex(stderr, r"\Ashakespeare: .*hidden_dim is 8, was 16.*\n\Z")
+    text = self.create_tempfile(content="to be or not to be " * 100).full_path
+    linen, nnx = shakespeare.LinenTrainer, shakespeare_nnx.NnxTrainer
+    for argument, trainer_type, message in (
+        ("--hidden_dim=8", linen, "hidden_dim is 8, was 16"),
+        ("--num_steps=2", nnx, "api is nnx, was linen"),
+        (f"--text_file={text}", linen, r"text is \w{64}, was \w{64}"),
+    ):
+      with self.subTest(argument):
+        code, _, stderr = _run(
+            output_dir, "--resume", argument, trainer_type=trainer_type
+        )
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, rf"\Ashakespeare: .*settings: {message}\.\n\Z")
 
   def test_the_process_itself_ends_with_the_line_and_the_code(self):
-    process = _start("--num_step=5")
+    process = program_runs.start(shakespeare.__file__, "--num_step=5")
     stdout, stderr = process.communicate()
     self.assertEqual((process.returncode, stdout), (2, ""))
     self.assertRegex(stderr, r"\Ashakespeare: Unknown command line flag.*\n\Z")
 
   def test_help_lists_every_flag(self):
-    process = _start("--help")
+    process = program_runs.start(shakespeare.__file__, "--help")
     stdout, stderr = process.communicate()
     self.assertEqual((process.returncode, stderr), (0, ""))
     for name in config_lib.Config.__dataclass_fields__:
@@ -218,5 +205,5 @@ class ShakespeareTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
-  config_lib.define_flags()
+  command_line.define_flags(config_lib.Config)
   absltest.main()

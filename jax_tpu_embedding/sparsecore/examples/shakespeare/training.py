@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from typing import Any
 from typing import ClassVar
 
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
@@ -19,57 +19,6 @@ import optax
 
 # The only axis of the mesh: samples and the rows of tables are split along it.
 AXIS = "device"
-
-
-@dataclasses.dataclass(kw_only=True)
-class State(abc.ABC):
-  """What training changes, and what a checkpoint has to hold.
-
-  There is no random number generator in it: every random number of a step is a
-  function of the seed and the step.
-  """
-
-  step: int  # Steps taken so far.
-
-  @abc.abstractmethod
-  def arrays(self) -> Any:
-    """All arrays but the step, as a tree to save."""
-
-  @abc.abstractmethod
-  def assign(self, arrays: Any) -> None:
-    """Takes over the values of `arrays`, NumPy arrays in the tree of arrays().
-
-    Each goes to the devices where the one it replaces is.
-    """
-
-
-@dataclasses.dataclass(kw_only=True)
-class TreeState(State):
-  """The state of programs that keep arrays in plain trees."""
-
-  dense: Any  # Parameters of the dense layers.
-  optimizer_state: Any  # Of the dense layers.
-  # {stack name: EmbeddingVariables}, of jax.Ref where a step updates them in
-  # place, of arrays where it returns new ones.
-  tables: Any
-
-  def arrays(self) -> dict[str, Any]:
-    return {
-        "dense": self.dense,
-        "optimizer_state": self.optimizer_state,
-        "tables": jax.tree.map(lambda leaf: leaf[...], self.tables),
-    }
-
-  def assign(self, arrays: dict[str, Any]) -> None:
-    def assigned(leaf, value):
-      value = jax.device_put(value, leaf.sharding)
-      if isinstance(leaf, jax.Ref):
-        leaf[...] = value
-        return leaf
-      return value
-
-    for name, tree in arrays.items():
-      setattr(self, name, jax.tree.map(assigned, getattr(self, name), tree))
 
 
 class Trainer(abc.ABC):
@@ -103,18 +52,20 @@ class Trainer(abc.ABC):
     self.optimizer = optax.adam(config.dense_learning_rate)
 
   @abc.abstractmethod
-  def init(self) -> State:
+  def init(self) -> train_state.State:
     """The state before the first step."""
 
   @abc.abstractmethod
-  def update(self, state: State, batch: dataset.Batch) -> jax.Array:
+  def update(self, state: train_state.State, batch: dataset.Batch) -> jax.Array:
     """Learns from a batch: changes all of `state` but its step.
 
     Returns: the mean loss of the batch before that, f32[].
     """
 
   @abc.abstractmethod
-  def logits(self, state: State, features: dict[str, np.ndarray]) -> jax.Array:
+  def logits(
+      self, state: train_state.State, features: dict[str, np.ndarray]
+  ) -> jax.Array:
     """Scores of the next word, f32[B, V], for a full batch of `features`."""
 
   def by_sample(self, tree: Any) -> Any:
@@ -131,7 +82,7 @@ class Trainer(abc.ABC):
         jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec()),
     )
 
-  def train_step(self, state: State) -> jax.Array:
+  def train_step(self, state: train_state.State) -> jax.Array:
     """Takes one step: changes `state`, returns the mean loss, f32[]."""
     batch = self.data.train_batch(
         self.config.seed, state.step, self.config.batch_size
@@ -140,7 +91,7 @@ class Trainer(abc.ABC):
     state.step += 1
     return loss
 
-  def heldout_loss(self, state: State) -> float:
+  def heldout_loss(self, state: train_state.State) -> float:
     """Mean loss per held-out word, in nats; changes nothing."""
     total = 0.0
     for batch, count in self.data.heldout_batches(self.config.batch_size):

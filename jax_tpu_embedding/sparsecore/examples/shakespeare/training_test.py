@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import pathlib
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import launch
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import generation
 from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
-from jax_tpu_embedding.sparsecore.examples.shakespeare import training
 import numpy as np
+
+launch.provide_devices(2)
 
 _CONFIG = config_lib.Config(
     batch_size=32,
@@ -32,7 +38,7 @@ _CONFIG = config_lib.Config(
 _EVERY_API = parameterized.parameters(*trainers.TRAINERS)
 
 
-def _arrays(state: training.State):
+def _arrays(state: train_state.State):
   return jax.tree.map(np.array, state.arrays())
 
 
@@ -130,6 +136,40 @@ class TrainingTest(parameterized.TestCase):
 
     self.assertEqual(loss_of_a_step(50), loss_of_a_step(50))
     self.assertNotEqual(loss_of_a_step(50), loss_of_a_step(51))
+
+  @parameterized.parameters(
+      ("linen", 1), *((api, 2) for api in trainers.TRAINERS)
+  )
+  def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+      self, api, num_devices
+  ):
+    config = dataclasses.replace(_CONFIG, num_devices=num_devices)
+    trainer = trainers.trainer(config, api)
+    straight, resumed = trainer.init(), trainer.init()
+    for _ in range(3):
+      trainer.train_step(straight)
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    settings = dict(flag="checkpoint_dir", num_steps=None)
+    with checkpoint.Checkpoints(
+        directory, resume=False, **settings
+    ) as checkpoints:
+      checkpoints.save(straight, [])
+    with checkpoint.Checkpoints(
+        directory, resume=True, **settings
+    ) as checkpoints:
+      checkpoints.restore(resumed)
+    self.assertEqual(resumed.step, 3)
+    jax.tree.map(
+        np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
+    )
+    for _ in range(2):
+      self.assertEqual(
+          float(trainer.train_step(straight)),
+          float(trainer.train_step(resumed)),
+      )
+    jax.tree.map(
+        np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
+    )
 
   def test_a_short_run_beats_the_unigram_baseline(self):
     for _ in range(200):

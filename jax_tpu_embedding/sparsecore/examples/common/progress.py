@@ -24,12 +24,14 @@ class Progress:
 
   Args:
     what: the word before the numbers.
-    total: samples at the end.
-    first: samples so far; not 0 when a run is resumed.
+    unit: what is counted, in the plural.
+    total: how many there are at the end.
+    first: how many there are so far; not 0 when a run is resumed.
   """
 
-  def __init__(self, what: str, total: int, first: int = 0):
+  def __init__(self, what: str, unit: str, total: int, first: int = 0):
     self._what = what
+    self._unit = unit
     self._total = total
     self._first = self._done = first
     self._start = time.monotonic()
@@ -38,7 +40,7 @@ class Progress:
         desc=what,
         total=total,
         initial=first,
-        unit=" samples",
+        unit=f" {unit}",
         unit_scale=True,
         dynamic_ncols=True,
         disable=not sys.stderr.isatty(),
@@ -51,7 +53,7 @@ class Progress:
     self._bar.close()
 
   def update(self, done: int, status: str = "") -> None:
-    """Shows that `done` samples of the total are done."""
+    """Shows that `done` of the total are done."""
     self._bar.set_postfix_str(status, refresh=False)
     self._bar.update(done - self._done)
     self._done = done
@@ -65,17 +67,19 @@ class Progress:
       return
     rate = (self._done - self._line_done) / seconds
     print(
-        f"{self._what} {self._done:,}/{self._total:,} samples,"
+        f"{self._what} {self._done:,}/{self._total:,} {self._unit},"
         f" {rate:,.0f}/s{status and ': '}{status}",
         flush=True,
     )
     self._line_done, self._line_time = self._done, now
 
   def summary(self) -> str:
-    """Samples, time and rate; evaluations and checkpoints count as time."""
+    """Count, time and rate; evaluations and checkpoints count as time."""
     seconds = time.monotonic() - self._start
-    samples = self._done - self._first
-    return f"{samples:,} samples in {seconds:.1f} s, {samples / seconds:,.0f}/s"
+    count = self._done - self._first
+    return (
+        f"{count:,} {self._unit} in {seconds:.1f} s, {count / seconds:,.0f}/s"
+    )
 
 
 class Stopwatch:
@@ -98,9 +102,11 @@ class Stopwatch:
     self._start += time.monotonic() - start
 
 
-def shown(what: str, total: int, blocks: Iterable[_Item]) -> Iterator[_Item]:
-  """The same blocks of samples, with progress."""
-  with Progress(what, total) as progress:
+def shown(
+    what: str, unit: str, total: int, blocks: Iterable[_Item]
+) -> Iterator[_Item]:
+  """The same blocks of `unit`, with progress."""
+  with Progress(what, unit, total) as progress:
     done = 0
     for block in blocks:
       yield block

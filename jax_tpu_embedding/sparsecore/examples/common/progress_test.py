@@ -8,7 +8,7 @@ import io
 from unittest import mock
 
 from absl.testing import absltest
-from jax_tpu_embedding.sparsecore.examples.dlrm import progress as progress_lib
+from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
 
 
 class _Terminal(io.StringIO):
@@ -18,13 +18,13 @@ class _Terminal(io.StringIO):
 
 
 def _outputs(stderr, clock, first=0, status="AUC 0.75"):
-  """What is printed when 100 samples are done per entry of `clock` (seconds)."""
+  """What is printed when 100 words are done per entry of `clock` (seconds)."""
   stdout = io.StringIO()
   with (
       contextlib.redirect_stdout(stdout),
       contextlib.redirect_stderr(stderr),
       mock.patch.object(progress_lib.time, "monotonic", side_effect=clock),
-      progress_lib.Progress("trained", 300, first) as progress,
+      progress_lib.Progress("trained", "words", 300, first) as progress,
   ):
     for done in range(first + 100, 400, 100):
       progress.update(done, status)
@@ -35,28 +35,28 @@ def _outputs(stderr, clock, first=0, status="AUC 0.75"):
 class ProgressTest(absltest.TestCase):
 
   def test_a_pipe_gets_a_line_now_and_then_and_at_the_end(self):
-    # Start at 0; 100, 200 and 300 samples at 2, 5 and 6; summary at 8.
+    # Start at 0; 100, 200 and 300 words at 2, 5 and 6; summary at 8.
     lines, bar, summary = _outputs(io.StringIO(), [0.0, 2.0, 5.0, 6.0, 8.0])
     self.assertEqual(
         lines,
-        "trained 200/300 samples, 40/s: AUC 0.75\n"
-        "trained 300/300 samples, 100/s: AUC 0.75\n",
+        "trained 200/300 words, 40/s: AUC 0.75\n"
+        "trained 300/300 words, 100/s: AUC 0.75\n",
     )
     self.assertEmpty(bar)
-    self.assertEqual(summary, "300 samples in 8.0 s, 38/s")
+    self.assertEqual(summary, "300 words in 8.0 s, 38/s")
 
   def test_a_line_without_a_status(self):
     lines, _, _ = _outputs(io.StringIO(), [0.0, 2.0, 3.0, 4.0, 8.0], status="")
-    self.assertEqual(lines, "trained 300/300 samples, 75/s\n")
+    self.assertEqual(lines, "trained 300/300 words, 75/s\n")
 
-  def test_a_resumed_run_counts_its_own_samples_only(self):
+  def test_a_resumed_run_counts_its_own_words_only(self):
     _, _, summary = _outputs(io.StringIO(), [0.0, 6.0, 8.0], first=200)
-    self.assertEqual(summary, "100 samples in 8.0 s, 12/s")
+    self.assertEqual(summary, "100 words in 8.0 s, 12/s")
 
   def test_a_terminal_gets_a_bar_and_no_lines(self):
     lines, bar, _ = _outputs(_Terminal(), [0.0, 8.0])
     self.assertEmpty(lines)
-    self.assertRegex(bar, r"trained: 100%.*300/300 .* samples/s")
+    self.assertRegex(bar, r"trained: 100%.*300/300 .* words/s")
     self.assertIn("AUC 0.75", bar)
 
   def test_a_stopwatch_leaves_pauses_out(self):
@@ -74,9 +74,9 @@ class ProgressTest(absltest.TestCase):
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(io.StringIO()),
     ):
-      blocks = list(progress_lib.shown("made", 5, ["abc", "de"]))
+      blocks = list(progress_lib.shown("made", "eggs", 5, ["abc", "de"]))
     self.assertEqual(blocks, ["abc", "de"])
-    self.assertRegex(stdout.getvalue(), r"\Amade 5/5 samples, [\d,]+/s\n\Z")
+    self.assertRegex(stdout.getvalue(), r"\Amade 5/5 eggs, [\d,]+/s\n\Z")
 
 
 if __name__ == "__main__":

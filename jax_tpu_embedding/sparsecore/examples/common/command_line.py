@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from absl import flags
 
-_Settings = TypeVar("_Settings")
+_Settings = TypeVar("_Settings", bound="Settings")
 
 
 class UsageError(ValueError):
@@ -28,8 +28,9 @@ def setting(
     *,
     shapes_result: bool = False,
     is_path: bool = False,
+    older_name: str | None = None,
 ) -> Any:
-  """A field of a dataclass of settings.
+  """A field of a subclass of Settings.
 
   Args:
     default: the flag's default; its type is the flag's type. A tuple is one of
@@ -38,6 +39,7 @@ def setting(
     shapes_result: whether another value gives another model or another stream
       of batches, so that a run cannot be resumed with it.
     is_path: whether a relative value starts where the user typed the command.
+    older_name: what the flag was called before; it is understood, too.
   """
   return dataclasses.field(
       default=default,
@@ -45,8 +47,44 @@ def setting(
           "help": help_text,
           "shapes_result": shapes_result,
           "is_path": is_path,
+          "older_name": older_name,
       },
   )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """A base of settings: each field, made by setting(), is a flag.
+
+  Paths are absolute once `from_flags` has run.
+  """
+
+  def check_at_least(self, **minima: int) -> None:
+    """Raises a UsageError for a field that is below its minimum."""
+    for name, minimum in minima.items():
+      value = getattr(self, name)
+      if value < minimum:
+        raise UsageError(f"--{name} must be at least {minimum}, got {value}.")
+
+  def check_positive_and_finite(self, *names: str) -> None:
+    """Raises a UsageError for a field that is no rate to learn with."""
+    for name in names:
+      value = getattr(self, name)
+      if not 0 < value < float("inf"):
+        raise UsageError(f"--{name} must be positive and finite, got {value}.")
+
+  def result_shaping(self) -> dict[str, Any]:
+    """The settings that must not change when a run is resumed, as JSON has
+    them."""
+    values = {
+        field.name: getattr(self, field.name)
+        for field in dataclasses.fields(self)
+        if field.metadata["shapes_result"]
+    }
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
 
 
 _DEFINE = {
@@ -58,7 +96,7 @@ _DEFINE = {
 }
 
 
-def define_flags(settings: type[Any]) -> None:
+def define_flags(settings: type[Settings]) -> None:
   """Defines one flag per field of `settings`; call it once, before app.run."""
   for field in dataclasses.fields(settings):
     define = _DEFINE[type(field.default)]
@@ -66,6 +104,8 @@ def define_flags(settings: type[Any]) -> None:
     if isinstance(default, tuple):
       default = [str(number) for number in default]
     define(field.name, default, field.metadata["help"])
+    if field.metadata["older_name"]:
+      flags.DEFINE_alias(field.metadata["older_name"], field.name)
 
 
 def from_flags(settings: type[_Settings]) -> _Settings:
@@ -99,24 +139,37 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
   return value
 
 
+def make_directory(path: pathlib.Path, flag: str) -> None:
+  """Makes a directory that `flag` asks for, and what it is in.
+
+  Raises:
+    UsageError: it cannot be made.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UsageError(
+        f"--{flag}: cannot make {path}: {error.strerror}."
+    ) from None
+
+
 def fail(program: str, message: object, code: int) -> NoReturn:
-  """Ends the program with one line and an exit code."""
-  print(f"{program}: {message}", file=sys.stderr)
+  """Ends the program, whose argv[0] is `program`, with a line and a code."""
+  print(f"{pathlib.Path(program).stem}: {message}", file=sys.stderr)
   sys.exit(code)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the command line: an error is one line, and help is no error."""
-  program = pathlib.Path(argv[0]).stem
   try:
     arguments = flags.FLAGS(argv)
   except flags.Error as error:
-    fail(program, " ".join(str(error).split()), code=2)
+    fail(argv[0], " ".join(str(error).split()), code=2)
   except SystemExit:  # How absl ends after --help, with code 1.
     sys.exit(0)
   if len(arguments) > 1:
     fail(
-        program,
+        argv[0],
         f"unexpected argument '{arguments[1]}'; flags start with --.",
         code=2,
     )

@@ -5,20 +5,20 @@
 
 One checkpoint is one directory `<step>/` with two items: `state`, the arrays
 (dense parameters, optimizer state, tables and slot variables), and `run`, JSON
-with the settings they belong to and the losses so far. Orbax writes to a
+with the settings they belong to and the evaluations so far. Orbax writes to a
 temporary directory and renames it at the end: a run that dies while saving
 leaves the previous checkpoint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import pathlib
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
-from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
-from jax_tpu_embedding.sparsecore.examples.shakespeare import training
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import train_state
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -31,38 +31,30 @@ class Checkpoints:
 
   Args:
     directory: an absolute path; made if it is missing, except to resume.
-    config: the settings of the run.
-    data: the text of the run.
-    api: that of the trainer whose states they are.
+    flag: the flag that says where it is, to be named in errors.
+    resume: whether to continue from the newest checkpoint; otherwise there must
+      be none.
+    num_steps: step at which training ends; None if that is not known yet.
 
   Raises:
-    UsageError: `config` and the checkpoints in `directory` do not fit.
+    UsageError: the directory or its newest checkpoint cannot be used.
   """
 
   def __init__(
       self,
       directory: pathlib.Path,
-      config: config_lib.Config,
-      data: dataset.Dataset,
-      api: str,
+      *,
+      flag: str,
+      resume: bool,
+      num_steps: int | None,
   ):
     self._directory = directory
-    self._config = config
-    self._settings = {
-        "text": data.sha256,
-        "api": api,
-        **config.result_shaping(),
-    }
-    if config.resume and not directory.is_dir():
-      raise config_lib.UsageError(
+    self._settings = {}
+    if resume and not directory.is_dir():
+      raise command_line.UsageError(
           f"--resume: there is no directory {directory}."
       )
-    try:
-      directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-      raise config_lib.UsageError(
-          f"--checkpoint_dir: cannot make {directory}: {error.strerror}."
-      ) from None
+    command_line.make_directory(directory, flag)
     self._manager = ocp.CheckpointManager(
         self._directory,
         item_names=("state", "run"),
@@ -72,7 +64,16 @@ class Checkpoints:
             enable_async_checkpointing=False,
         ),
     )
-    self._check()
+    step = self._manager.latest_step()
+    if resume:
+      self._resumed = self._checked_run(step, num_steps)
+    elif step is None:
+      self._resumed = None
+    else:
+      raise command_line.UsageError(
+          f"{self._directory} already has a checkpoint of step {step}. Add"
+          " --resume to continue that run, or name another directory."
+      )
 
   def __enter__(self) -> Checkpoints:
     return self
@@ -80,53 +81,55 @@ class Checkpoints:
   def __exit__(self, *exception) -> None:
     self._manager.close()
 
-  def _check(self) -> None:
-    step = self._manager.latest_step()
-    if not self._config.resume:
-      if step is not None:
-        raise config_lib.UsageError(
-            f"{self._directory} already has a checkpoint of step {step}. Add"
-            " --resume to continue that run, or name another directory."
-        )
-      return
+  def _checked_run(
+      self, step: int | None, num_steps: int | None
+  ) -> dict[str, Any]:
+    """The item `run` of the checkpoint to continue from."""
     if step is None:
-      raise config_lib.UsageError(
+      raise command_line.UsageError(
           f"--resume: there is no checkpoint in {self._directory}."
       )
-    if step > self._config.num_steps:
-      raise config_lib.UsageError(
+    if num_steps is not None and step > num_steps:
+      raise command_line.UsageError(
           f"--resume: the checkpoint in {self._directory} is already at step"
-          f" {step}, beyond --num_steps={self._config.num_steps}."
+          f" {step}, beyond --num_steps={num_steps}."
       )
     try:
-      saved = self._run(step)["settings"]
+      run = self._manager.restore(
+          step, args=ocp.args.Composite(run=ocp.args.JsonRestore())
+      )["run"]
+      return {"settings": run["settings"], "history": run["history"]}
     except (KeyError, OSError, ValueError):
-      raise config_lib.UsageError(
+      raise command_line.UsageError(
           f"--resume: {self._directory / str(step)} is not a checkpoint of this"
           " program."
       ) from None
+
+  def require(self, settings: Mapping[str, Any]) -> None:
+    """Adds settings, as JSON has them, that a run must keep when resumed.
+
+    Raises:
+      UsageError: the checkpoint to continue from has others.
+    """
+    self._settings |= settings
+    if self._resumed is None:
+      return
+    saved = self._resumed["settings"]
     changes = [
         f"{name} is {wanted}, was {saved.get(name)}"
-        for name, wanted in self._settings.items()
+        for name, wanted in settings.items()
         if saved.get(name) != wanted
     ]
     if changes:
-      raise config_lib.UsageError(
+      raise command_line.UsageError(
           f"--resume: the checkpoint in {self._directory} is of a run with"
           f" other settings: {'; '.join(changes)}."
       )
 
-  def _run(self, step: int) -> dict[str, Any]:
-    return self._manager.restore(
-        step, args=ocp.args.Composite(run=ocp.args.JsonRestore())
-    )["run"]
-
   def save(
-      self, state: training.State, history: list[dict[str, float]]
+      self, state: train_state.State, history: list[dict[str, float]]
   ) -> None:
     """Writes a checkpoint of `state.step`, unless there is one already."""
-    if state.step == self._manager.latest_step():
-      return
     run = {"settings": self._settings, "history": history}
     self._manager.save(
         state.step,
@@ -136,8 +139,8 @@ class Checkpoints:
         ),
     )
 
-  def restore(self, state: training.State) -> list[dict[str, float]]:
-    """Sets `state` to the newest checkpoint; returns its losses so far."""
+  def restore(self, state: train_state.State) -> list[dict[str, float]]:
+    """Sets `state` to what is resumed; returns its evaluations so far."""
     step = self._manager.latest_step()
     # Orbax restores NumPy arrays where the target has them.
     target = jax.tree.map(np.zeros_like, state.arrays())
@@ -147,4 +150,4 @@ class Checkpoints:
     )["state"]
     state.step = step
     state.assign(arrays)
-    return self._run(step)["history"]
+    return self._resumed["history"]

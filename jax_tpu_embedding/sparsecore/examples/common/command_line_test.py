@@ -13,22 +13,26 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.examples.dlrm import command_line
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Settings:
-  test_count: int = command_line.setting(3, "How many.")
+class _Settings(command_line.Settings):
+  test_count: int = command_line.setting(
+      3, "How many.", shapes_result=True, older_name="test_number"
+  )
   test_rate: float = command_line.setting(0.5, "How fast.")
   test_really: bool = command_line.setting(False, "Whether.")
-  test_widths: tuple[int, ...] = command_line.setting((4, 5), "How wide.")
+  test_widths: tuple[int, ...] = command_line.setting(
+      (4, 5), "How wide.", shapes_result=True
+  )
   test_file: str = command_line.setting("", "Which file.", is_path=True)
   test_word: str = command_line.setting("", "Which word.")
 
 
 def _parse(*arguments: str) -> _Settings:
   with flagsaver.flagsaver():
-    command_line.parse_flags(["program", *arguments])
+    command_line.parse_flags(["/bin/program.py", *arguments])
     return command_line.from_flags(_Settings)
 
 
@@ -57,6 +61,43 @@ class CommandLineTest(parameterized.TestCase):
         ),
     )
 
+  def test_an_older_name_is_understood(self):
+    self.assertEqual(_parse("--test_number=7"), _Settings(test_count=7))
+
+  def test_result_shaping_settings_are_as_json_has_them(self):
+    self.assertEqual(
+        _Settings(test_rate=0.7).result_shaping(),
+        {"test_count": 3, "test_widths": [4, 5]},
+    )
+
+  def test_check_at_least(self):
+    _Settings().check_at_least(test_count=3)
+    with self.assertRaisesRegex(
+        command_line.UsageError, "--test_count must be at least 4, got 3"
+    ):
+      _Settings().check_at_least(test_rate=0, test_count=4)
+
+  @parameterized.parameters(0.0, -1.0, float("inf"), float("nan"))
+  def test_check_positive_and_finite(self, rate):
+    _Settings().check_positive_and_finite("test_rate")
+    with self.assertRaisesRegex(
+        command_line.UsageError,
+        f"--test_rate must be positive and finite, got {rate}",
+    ):
+      _Settings(test_rate=rate).check_positive_and_finite("test_rate")
+
+  def test_makes_a_directory_and_what_it_is_in(self):
+    path = pathlib.Path(self.create_tempdir().full_path, "a", "b")
+    for _ in range(2):
+      command_line.make_directory(path, "out")
+    self.assertTrue(path.is_dir())
+
+  def test_refuses_a_directory_that_cannot_be_made(self):
+    with self.assertRaisesRegex(
+        command_line.UsageError, "--out: cannot make /dev/null/x: Not a direct"
+    ):
+      command_line.make_directory(pathlib.Path("/dev/null/x"), "out")
+
   def test_paths_start_where_the_command_was_typed(self):
     with mock.patch.dict(os.environ, {"BUILD_WORKING_DIRECTORY": "/typed"}):
       bazel_run = _parse("--test_file=in", "--test_word=in")
@@ -69,6 +110,7 @@ class CommandLineTest(parameterized.TestCase):
     self.assertEqual(
         _parse("--test_file=~/x").test_file, str(pathlib.Path.home() / "x")
     )
+    self.assertEqual(_parse().test_file, "")
 
   @parameterized.parameters("1,x", "1.5", "1,,2")
   def test_refuses_what_is_no_list_of_numbers(self, text):

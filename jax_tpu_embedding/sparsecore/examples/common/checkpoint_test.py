@@ -1,0 +1,156 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import train_state
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+_SETTINGS = {"batch_size": 8, "widths": [4], "seed": 0}
+_HISTORY = [{"samples": 0, "heldout_loss": 0.7}]
+
+
+def _sharded(array: np.ndarray) -> jax.Array:
+  mesh = jax.sharding.Mesh(jax.devices(), ("device",))
+  by_row = jax.sharding.PartitionSpec("device")
+  return jax.device_put(array, jax.sharding.NamedSharding(mesh, by_row))
+
+
+def _state(seed: int = 0, step: int = 0) -> train_state.TreeState:
+  rng = np.random.default_rng(seed)
+  table = lambda: _sharded(rng.random((4, 8), np.float32))
+  return train_state.TreeState(
+      step=step,
+      dense={"kernel": jnp.asarray(rng.random((2, 3), np.float32))},
+      optimizer_state=(jnp.int32(seed), {"kernel": jnp.ones((2, 3))}),
+      tables={"of_references": jax.new_ref(table()), "of_arrays": table()},
+  )
+
+
+def _arrays(state: train_state.State) -> Any:
+  return jax.tree.map(np.array, state.arrays())
+
+
+class CheckpointTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._directory = pathlib.Path(self.create_tempdir().full_path)
+
+  def _open(
+      self, resume: bool = False, num_steps: int | None = 20, **settings
+  ) -> checkpoint.Checkpoints:
+    checkpoints = checkpoint.Checkpoints(
+        self._directory, flag="out", resume=resume, num_steps=num_steps
+    )
+    checkpoints.require(_SETTINGS | settings)
+    return checkpoints
+
+  def _save(self, *steps: int) -> None:
+    with self._open() as checkpoints:
+      for step in steps:
+        checkpoints.save(_state(step=step), _HISTORY)
+
+  def test_a_state_is_restored_bit_for_bit_and_in_its_place(self):
+    saved, restored = _state(seed=1, step=3), _state(seed=2)
+    reference = restored.tables["of_references"]
+    with self._open() as checkpoints:
+      checkpoints.save(saved, _HISTORY)
+    with self._open(resume=True) as checkpoints:
+      self.assertEqual(checkpoints.restore(restored), _HISTORY)
+    self.assertEqual(restored.step, 3)
+    jax.tree.map(
+        np.testing.assert_array_equal, _arrays(restored), _arrays(saved)
+    )
+    self.assertIs(restored.tables["of_references"], reference)
+    for old, new in zip(
+        jax.tree.leaves(saved.arrays()), jax.tree.leaves(restored.arrays())
+    ):
+      self.assertEqual((old.sharding, old.dtype), (new.sharding, new.dtype))
+
+  def test_keeps_the_newest_two(self):
+    self._save(1, 2, 3)
+    self.assertEqual(
+        sorted(path.name for path in self._directory.iterdir()), ["2", "3"]
+    )
+
+  def test_saving_a_step_again_does_nothing(self):
+    with self._open() as checkpoints:
+      checkpoints.save(_state(), _HISTORY)
+      checkpoints.save(_state(), [])
+    with self._open(resume=True) as checkpoints:
+      self.assertEqual(checkpoints.restore(_state()), _HISTORY)
+
+  @parameterized.parameters(2, 99, None)
+  def test_a_checkpoint_serves_a_run_to_its_step_and_longer(self, num_steps):
+    self._save(2)
+    self._open(resume=True, num_steps=num_steps).__exit__()
+
+  @parameterized.parameters(
+      ({"resume": False}, "already has a checkpoint of step 2. Add --resume"),
+      ({"batch_size": 9}, "other settings: batch_size is 9, was 8"),
+      (
+          {"seed": 1, "widths": [4, 4]},
+          r"other settings: widths is \[4, 4\], was \[4\]; seed is 1, was 0",
+      ),
+      ({"unheard_of": 1}, "other settings: unheard_of is 1, was None"),
+      ({"num_steps": 1}, "already at step 2, beyond --num_steps=1"),
+  )
+  def test_refuses_a_checkpoint_with(self, settings, message):
+    self._save(2)
+    with self.assertRaisesRegex(command_line.UsageError, message):
+      self._open(**{"resume": True, **settings})
+
+  def test_settings_that_are_known_later_are_saved_and_compared_too(self):
+    with self._open() as checkpoints:
+      checkpoints.require({"log": "0123abcd"})
+      checkpoints.save(_state(step=1), _HISTORY)
+    with self._open(resume=True) as checkpoints:
+      checkpoints.require({"log": "0123abcd"})
+      with self.assertRaisesRegex(
+          command_line.UsageError, "other settings: log is f00, was 0123abcd"
+      ):
+        checkpoints.require({"log": "f00"})
+
+  def test_refuses_to_resume_from_nothing(self):
+    with self.assertRaisesRegex(
+        command_line.UsageError, "there is no checkpoint"
+    ):
+      self._open(resume=True)
+
+  def test_resuming_makes_no_directory(self):
+    self._directory = self._directory / "misspelt"
+    with self.assertRaisesRegex(
+        command_line.UsageError, "there is no directory .*misspelt"
+    ):
+      self._open(resume=True)
+    self.assertFalse(self._directory.exists())
+
+  def test_refuses_what_another_program_left(self):
+    (self._directory / "5").mkdir()
+    with self.assertRaisesRegex(
+        command_line.UsageError, "5 is not a checkpoint of this program"
+    ):
+      self._open(resume=True)
+
+  def test_refuses_a_directory_that_cannot_be_made(self):
+    self._directory = pathlib.Path(self.create_tempfile().full_path, "sub")
+    with self.assertRaisesRegex(
+        command_line.UsageError, "--out: cannot make .*sub"
+    ):
+      self._open()
+
+
+if __name__ == "__main__":
+  absltest.main()

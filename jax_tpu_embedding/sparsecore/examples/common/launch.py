@@ -1,0 +1,87 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A program from its command line to its exit code, on the devices it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import os
+import sys
+from typing import NoReturn
+from typing import TypeVar
+
+from absl import app
+from absl import flags
+from absl import logging
+import jax
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+
+_Settings = TypeVar("_Settings", bound=command_line.Settings)
+
+# Steps wait for one another in threads that the devices of a CPU share. With as
+# many threads as devices, two steps underway may take them all and wait for
+# ever, in a loop of plain JAX with one sum over devices as well.
+_THREADS_PER_DEVICE = 4
+
+
+def provide_devices(num_devices: int) -> None:
+  """Makes sure that JAX has as many devices.
+
+  A CPU is one device, unless it is told otherwise before JAX makes its first
+  array.
+
+  Raises:
+    UsageError: JAX has fewer.
+  """
+  if num_devices > 1:
+    os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * num_devices))
+  if num_devices > max(1, jax.config.jax_num_cpu_devices):
+    # Raises where JAX has its devices already; they are counted below.
+    with contextlib.suppress(RuntimeError):
+      jax.config.update("jax_num_cpu_devices", num_devices)
+  if jax.device_count() < num_devices:
+    raise command_line.UsageError(
+        f"--num_devices is {num_devices}, but JAX has {jax.device_count()}"
+        f" {jax.default_backend()} devices."
+    )
+
+
+def main(
+    argv: list[str],
+    settings: type[_Settings],
+    run: Callable[[_Settings], None],
+) -> None:
+  """Calls `run` as the parsed flags say; ends the process with a line if it
+  cannot."""
+  if not flags.FLAGS["verbosity"].present:
+    # Orbax tells a long story of every checkpoint; --verbosity=0 shows it.
+    logging.set_verbosity(logging.WARNING)
+  # Unless the user asks for something else, the examples are about the CPU.
+  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
+  try:
+    run(command_line.from_flags(settings))
+  except command_line.UsageError as error:
+    command_line.fail(argv[0], error, code=1)
+  except KeyboardInterrupt:
+    # Nothing is saved here: the step may be half done.
+    command_line.fail(
+        argv[0],
+        "interrupted; --resume continues from the last checkpoint.",
+        code=130,
+    )
+
+
+def start(
+    settings: type[_Settings], run: Callable[[_Settings], None]
+) -> NoReturn:
+  """Runs a program from its command line."""
+  command_line.define_flags(settings)
+  # --help shows the flags of the file that was started.
+  for flag in flags.FLAGS.flags_by_module_dict()[command_line.__name__]:
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  app.run(
+      lambda argv: main(argv, settings, run),
+      flags_parser=command_line.parse_flags,
+  )

@@ -1,0 +1,89 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import launch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Settings(command_line.Settings):
+  test_count: int = command_line.setting(3, "How many.")
+
+
+def setUpModule():
+  os.environ.pop("PJRT_NPROC", None)
+  launch.provide_devices(2)
+
+
+def _raise(error: BaseException):
+  raise error
+
+
+class LaunchTest(parameterized.TestCase):
+
+  def test_a_cpu_becomes_as_many_devices(self):
+    self.assertEqual(jax.device_count(), 2)
+
+  def test_there_are_more_threads_than_devices(self):
+    # With as many, two steps underway may wait for each other for ever.
+    self.assertEqual(os.environ["PJRT_NPROC"], "8")
+
+  def test_fewer_devices_than_there_are_will_do(self):
+    launch.provide_devices(1)
+
+  def test_refuses_more_devices_than_there_are(self):
+    with self.assertRaisesRegex(
+        command_line.UsageError,
+        "--num_devices is 5, but JAX has 2 cpu devices.",
+    ):
+      launch.provide_devices(5)
+
+  def test_runs_with_the_settings_of_the_command_line(self):
+    seen = []
+    launch.main(
+        command_line.parse_flags(["program"]), _Settings, run=seen.append
+    )
+    self.assertEqual(seen, [_Settings()])
+
+  @parameterized.parameters(
+      (command_line.UsageError("--x: no."), 1, "program: --x: no.\n"),
+      (
+          KeyboardInterrupt(),
+          130,
+          "program: interrupted; --resume continues from the last"
+          " checkpoint.\n",
+      ),
+  )
+  def test_what_stops_a_run_is_one_line_and_a_code(self, error, code, line):
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr):
+      with self.assertRaises(SystemExit) as caught:
+        launch.main(
+            command_line.parse_flags(["/bin/program.py"]),
+            _Settings,
+            lambda _: _raise(error),
+        )
+    self.assertEqual((caught.exception.code, stderr.getvalue()), (code, line))
+
+  def test_a_mistake_in_the_program_keeps_its_traceback(self):
+    with self.assertRaisesRegex(ValueError, "bug"):
+      launch.main(
+          command_line.parse_flags(["program"]),
+          _Settings,
+          lambda _: _raise(ValueError("bug")),
+      )
+
+
+if __name__ == "__main__":
+  command_line.define_flags(_Settings)
+  absltest.main()
