@@ -73,23 +73,23 @@ class _Ours(model_worker.Model):
     optimizer = optax.adam(cases.DENSE_LEARNING_RATE)
     self._layers = jax.tree.map(jnp.copy, self._state.dense["dense_layers"])
     self._optimizer_state = optimizer.init(self._layers)
-    self._given = jnp.array(cases.make_gradients(case))
+    # One array each, as PyTorch has them: XLA would copy parts of a larger one.
+    self._given = [jnp.array(g) for g in cases.make_gradients(case)]
     embedding_layer = embed.SparseCoreEmbed(feature_specs=model.feature_specs)
 
     def tables(refs, rows, gradients):
-      names = samples.CATEGORY_NAMES
-
-      def product(parameters):
-        activations = embedding_layer.apply(
+      def look_up(parameters):
+        return embedding_layer.apply(
             {"params": parameters, "embedding": refs},
-            {name: rows[:, i : i + 1] for i, name in enumerate(names)},
-        )
-        return sum(
-            jnp.vdot(gradient, activations[name])
-            for gradient, name in zip(gradients, names)
+            {
+                name: rows[:, i : i + 1]
+                for i, name in enumerate(samples.CATEGORY_NAMES)
+            },
         )
 
-      return jax.value_and_grad(product)({"update_anchor": jnp.zeros(())})[0]
+      activations, update = jax.vjp(look_up, {"update_anchor": jnp.zeros(())})
+      update(dict(zip(samples.CATEGORY_NAMES, gradients)))
+      return activations
 
     def dense(layers, optimizer_state, batch, activations):
       def loss(layers, activations):
@@ -101,7 +101,7 @@ class _Ours(model_worker.Model):
         )
 
       of_layers, of_activations = jax.grad(loss, (0, 1))(
-          layers, list(activations)
+          layers, activations
       )
       updates, optimizer_state = optimizer.update(of_layers, optimizer_state)
       layers = optax.apply_updates(layers, updates)
@@ -116,7 +116,9 @@ class _Ours(model_worker.Model):
 
   def tables(self, batch_number: int) -> None:
     rows = self._batches[batch_number].rows
-    self._tables(self._state.tables, rows, self._given).block_until_ready()
+    jax.block_until_ready(
+        self._tables(self._state.tables, rows, self._given)
+    )
 
   def dense(self, batch_number: int) -> None:
     self._layers, self._optimizer_state, gradients = self._dense(
