@@ -43,21 +43,21 @@ template <typename PoolRange>
 void PoolSorted(const SortedSamples& samples, const PoolRange& pool,
                 std::span<float> activations, Executor& executor) {
   // Samples without entries are written as well.
-  const int64_t num_samples = samples.num_samples();
-  const auto first_from = [&samples, num_samples](int64_t work) {
-    return *std::ranges::partition_point(
-        std::views::iota(int64_t{0}, num_samples),
-        [&samples, work](int64_t s) { return samples.begin(s) + s < work; });
+  const auto numbers = std::views::iota(int64_t{0}, samples.num_samples());
+  const auto first_from = [&samples, numbers](int64_t work) -> int64_t {
+    return std::ranges::partition_point(numbers,
+                                        [&samples, work](int64_t s) {
+                                          return samples.begin(s) + s < work;
+                                        }) -
+           numbers.begin();
   };
-  const int64_t num_tasks =
-      CeilDiv(std::ssize(samples.entries) + num_samples, kWorkPerTask);
-  executor.ParallelFor(num_tasks, [&samples, &pool, &first_from, activations,
-                                   num_tasks, num_samples](int64_t task) {
-    pool(samples, first_from(task * kWorkPerTask),
-         task + 1 == num_tasks ? num_samples
-                               : first_from((task + 1) * kWorkPerTask),
-         activations.data());
-  });
+  const int64_t num_tasks = CeilDiv(
+      std::ssize(samples.entries) + samples.num_samples(), kWorkPerTask);
+  executor.ParallelFor(
+      num_tasks, [&samples, &pool, &first_from, activations](int64_t task) {
+        pool(samples, first_from(task * kWorkPerTask),
+             first_from((task + 1) * kWorkPerTask), activations.data());
+      });
 }
 
 // The same by blocks of samples: entries are distributed over them, and each
