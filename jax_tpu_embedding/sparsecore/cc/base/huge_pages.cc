@@ -35,15 +35,23 @@ bool SystemUsesHugePages() {
          choices.find("[never]") == std::string::npos;
 }
 
+struct Range {
+  uintptr_t begin;
+  uintptr_t end;  // may be before `begin`, if there is nothing
+};
+
+// What of `memory` can be huge pages.
+Range WholeHugePages(std::span<std::byte> memory) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+  return {RoundUp(begin, uintptr_t{kHugePageBytes}),
+          (begin + memory.size()) / kHugePageBytes * kHugePageBytes};
+}
+
 }  // namespace
 
 size_t UseHugePages(std::span<std::byte> memory) {
   static const bool kIsUsed = SystemUsesHugePages();
-  const auto begin = RoundUp(reinterpret_cast<uintptr_t>(memory.data()),
-                             uintptr_t{kHugePageBytes});
-  const uintptr_t end =
-      reinterpret_cast<uintptr_t>(memory.data() + memory.size()) /
-      kHugePageBytes * kHugePageBytes;
+  const auto [begin, end] = WholeHugePages(memory);
   if (!kIsUsed || begin >= end) return 0;
 
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -72,9 +80,19 @@ size_t UseHugePages(std::span<std::byte> memory) {
   return moved;
 }
 
+void AllowHugePages(std::span<std::byte> memory) {
+  const auto [begin, end] = WholeHugePages(memory);
+  // A system without them goes on with small ones.
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
+}
+
 #else
 
 size_t UseHugePages(std::span<std::byte>) { return 0; }
+
+void AllowHugePages(std::span<std::byte>) {}
 
 #endif
 

@@ -40,6 +40,12 @@ inline constexpr size_t kHugePageBytes = size_t{1} << 21;
 // pages.
 size_t UseHugePages(std::span<std::byte> memory);
 
+// Lets the system provide huge pages for the parts of `memory` that can be
+// huge pages and have none yet. For large new memory, to be called before it is
+// written or populated (populate_pages.h): writing 84 MB of gradients of rows
+// takes 18 ms of CPU time instead of 28.
+void AllowHugePages(std::span<std::byte> memory);
+
 }  // namespace jte
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_HUGE_PAGES_H_

@@ -75,6 +75,18 @@ TEST(HugePagesTest, MovesWhatIsThereAndKeepsContents) {
   }
 }
 
+TEST(HugePagesTest, NewMemoryGetsThemWhenItIsWritten) {
+  if (!SystemCan()) GTEST_SKIP() << "This kernel cannot, or may not.";
+  const Mapping mapping(4 * kHugePageBytes);
+  const std::span bytes = mapping.bytes();
+  const size_t before = MemoryInBytes("AnonHugePages");
+  // Not the first and the last one, of which a byte belongs to somebody else.
+  AllowHugePages(bytes.subspan(1, bytes.size() - 2));
+  AllowHugePages(bytes.first(1));
+  std::ranges::fill(bytes, std::byte{1});
+  EXPECT_EQ(MemoryInBytes("AnonHugePages"), before + 2 * kHugePageBytes);
+}
+
 TEST(HugePagesTest, MemoryThatIsNotThereStaysAway) {
   const Mapping mapping(8 * kHugePageBytes);
   const std::span bytes = mapping.bytes();

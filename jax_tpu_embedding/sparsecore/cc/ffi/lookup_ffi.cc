@@ -15,6 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
@@ -132,7 +133,8 @@ ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
                    ffi::Result<ffi::AnyBuffer> activations, int64_t num_devices,
                    int64_t num_sc_per_device, bool enable_minibatching,
                    ffi::Span<const double> quantization) {
-  ThreadPoolExecutor executor(pool);
+  ThreadPoolExecutor all_threads(pool);
+  DeviceExecutor executor(all_threads, num_devices);
   return RunHandler(
       CheckedLookup, executor, row_pointers, embedding_ids, sample_ids, gains,
       num_minibatches, table, args, *activations, num_devices,

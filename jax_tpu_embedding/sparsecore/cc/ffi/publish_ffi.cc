@@ -3,16 +3,18 @@
 
 // Target "jte_publish_cpu": a device's record for the others, device_records.h.
 // Target "jte_hold_cpu": does nothing. Its results are its first operands; XLA
-// keeps the others until the call, which is what it is for. It checks that the
-// rows that are held are those that were published.
+// keeps the others until the call, which is what it is for. It checks that what
+// is held is what was published.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
@@ -87,7 +89,8 @@ ffi::Error PublishHandler(ffi::ThreadPool pool, IntVector row_pointers,
                           int64_t num_devices, int64_t num_sc_per_device,
                           bool enable_minibatching, int64_t rows_per_device,
                           int64_t batch_size) {
-  ThreadPoolExecutor executor(pool);
+  ThreadPoolExecutor all_threads(pool);
+  DeviceExecutor executor(all_threads, num_devices);
   return RunHandler(Publish, executor, row_pointers, embedding_ids, sample_ids,
                     gains, num_minibatches, rows, *record, num_devices,
                     num_sc_per_device, enable_minibatching, rows_per_device,
@@ -108,18 +111,26 @@ Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
   }
   const auto words = args.get<WordsByDevice>(rets.size());
   const auto device = args.get<IntScalar>(rets.size() + 1);
-  const auto rows = args.get<ffi::AnyBuffer>(rets.size() + 2);
-  if (words.has_error() || device.has_error() || rows.has_error()) {
+  if (words.has_error() || device.has_error()) {
     return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
-                           " values, expected records, a device and rows.");
+                           " values, expected records and a device.");
   }
   const auto records = ReadRecords(*words, num_devices);
   if (!records) return std::unexpected(records.error());
-  // The others have read from where the rows were published.
-  if ((*records)[*device->typed_data()].rows != rows->untyped_data()) {
-    return FailedPrecondition(
-        "The rows that other devices read are not those that are held: XLA has "
-        "made a copy of them. Give them the default layout.");
+  // The others have read from where these were published.
+  const DeviceRecord& own = (*records)[*device->typed_data()];
+  const void* const published[] = {
+      own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
+  const size_t first = rets.size() + 2;
+  for (size_t k = 0; k < std::size(published) && first + k + 1 < args.size();
+       ++k) {
+    const auto held = args.get<ffi::AnyBuffer>(first + k);
+    if (held.has_error() || held->untyped_data() != published[k]) {
+      return FailedPrecondition(
+          "Operand ", first + k,
+          " is not what the other devices read: XLA has made a copy of it. "
+          "Give it the default layout.");
+    }
   }
   return {};
 }
@@ -151,7 +162,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JteHoldCpu, HoldHandler,
     ffi::Ffi::Bind()
-        .RemainingArgs()  // values, records, device, rows, what else is held
+        .RemainingArgs()  // values, records, device; rows, or rows and
+                          // buffers; what else is waited for
         .RemainingRets()  // values
         .Attr<int64_t>("num_devices"));
 

@@ -21,6 +21,8 @@ pybind11::dict Registrations() {
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
+  targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
+  targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   return targets;
 }

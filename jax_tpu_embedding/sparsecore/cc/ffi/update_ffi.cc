@@ -16,6 +16,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
@@ -118,7 +119,8 @@ ffi::Error Handler(
     float min_value, float max_value, bool stochastic_rounding,
     int64_t rounding_num_shards, int64_t rounding_shards_per_device,
     int64_t num_devices, int64_t num_sc_per_device, bool enable_minibatching) {
-  ThreadPoolExecutor executor(pool);
+  ThreadPoolExecutor all_threads(pool);
+  DeviceExecutor executor(all_threads, num_devices);
   const OptimizerAttributes attributes{
       .rule = rule,
       .num_hyperparameters = num_hyperparameters,

@@ -6,14 +6,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/merge_runs.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/popular_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_ranges.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/sort_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/step_rows.h"
@@ -22,10 +26,6 @@
 
 namespace jte {
 namespace {
-
-// Small enough to share out skewed batches, large enough that taking a task and
-// its first, unhidden memory accesses do not count.
-constexpr int64_t kEntriesPerTask = 4096;
 
 // The gradients of a block of rows: a part of a first-level cache, and enough
 // rows that what is done once per block does not count. With half of it an
@@ -95,28 +95,6 @@ void ApplyPopular(const Order& order, std::span<const EntryRange> rows,
   stepper.Flush();
 }
 
-// Cuts `rows` into `num_parts` with about as many entries each; no rows have no
-// parts.
-std::vector<std::span<const EntryRange>> CutByEntries(
-    std::span<const EntryRange> rows, int64_t num_parts) {
-  if (rows.empty()) return {};
-  int64_t total = 0;
-  for (const EntryRange& row : rows) total += row.end - row.begin;
-  std::vector<std::span<const EntryRange>> parts;
-  int64_t entries = 0;  // up to the end of the part
-  size_t first = 0;
-  for (int64_t part = 1; part <= num_parts; ++part) {
-    size_t last = first;
-    while (last < rows.size() && entries < total * part / num_parts) {
-      entries += rows[last].end - rows[last].begin;
-      ++last;
-    }
-    parts.push_back(rows.subspan(first, last - first));
-    first = last;
-  }
-  return parts;
-}
-
 // Steps all rows. The tasks are the popular rows, a part for each thread, and
 // ranges of about kEntriesPerTask entries, cut at the first entry of a row.
 template <typename Order>
@@ -128,35 +106,37 @@ void ApplyAll(const Order& order, int64_t num_entries, const Job& job,
   }
   const auto parts = CutByEntries(popular, executor.num_threads());
   const int64_t num_parts = std::ssize(parts);
-  const auto row_start = [&order, num_entries](int64_t i) -> int64_t {
-    if (i == 0 || i >= num_entries) return std::min(i, num_entries);
-    return RowEnd(order, i - 1, num_entries);
-  };
   executor.ParallelFor(
       num_parts + CeilDiv(num_entries, kEntriesPerTask),
-      [&order, &row_start, &parts, &popular, &job, num_parts](int64_t task) {
+      [&order, &parts, &popular, &job, num_entries, num_parts](int64_t task) {
         if (task < num_parts) {
           ApplyPopular(order, parts[task], job);
           return;
         }
         const int64_t begin = (task - num_parts) * kEntriesPerTask;
-        ApplyOthers(order, row_start(begin), row_start(begin + kEntriesPerTask),
+        ApplyOthers(order, RowStart(order, begin, num_entries),
+                    RowStart(order, begin + kEntriesPerTask, num_entries),
                     popular, job);
       });
 }
 
-// Whether the entries are one partition in ascending order of ids.
-bool IsOrdered(const CooBuffers& buffers,
-               std::span<const Partition> partitions) {
-  if (partitions.size() != 1) return false;
-  const auto [begin, end, first_row, first_sample, device] = partitions.front();
-  if (first_row != 0 || first_sample != 0) return false;
-  // Ids are checked, hence not negative, and their differences in range. No
-  // exit and no bool, so that GCC vectorizes the loop.
-  const int32_t* ids = buffers.embedding_ids.data();
-  int32_t differences = 0;
-  for (int64_t i = begin + 1; i < end; ++i) differences |= ids[i] - ids[i - 1];
-  return differences >= 0;
+// Steps all rows of runs that are ascending. The tasks are ranges of rows with
+// about kEntriesPerTask entries.
+void ApplyRuns(std::span<const Run> runs, int64_t num_rows, const Job& job,
+               Executor& executor) {
+  const std::vector<int64_t> cuts = CutRows(runs, num_rows, kEntriesPerTask);
+  ScratchPool<MergeScratch> scratch_pool;
+  executor.ParallelFor(
+      std::ssize(cuts) - 1, [&runs, &cuts, &job, &scratch_pool](int64_t task) {
+        auto scratch = scratch_pool.Take();
+        const std::span<const Entry> entries =
+            MergeRuns(runs, cuts[task], cuts[task + 1], *scratch);
+        RowStepper stepper = job.MakeStepper();
+        ApplyRange(SortedOrder{entries.data()}, 0, std::ssize(entries), job,
+                   stepper);
+        stepper.Flush();
+        scratch_pool.Return(std::move(scratch));
+      });
 }
 
 Result<void> CheckOptimizer(const Rule& rule, const Optimizer& optimizer,
@@ -247,6 +227,14 @@ Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
                                buffers.sample_ids.data() + begin,
                                buffers.gains.data() + begin};
     ApplyAll(order, num_entries, job, executor);
+    return {};
+  }
+  std::vector<Run> runs;
+  for (const Partition& partition : *partitions) {
+    runs.push_back(MakeRun(buffers, partition));
+  }
+  if (std::ranges::all_of(runs, IsAscending)) {
+    ApplyRuns(runs, num_rows, job, executor);
   } else {
     const auto entries =
         SortByRow({buffers, *partitions}, num_entries, num_rows, executor);
@@ -274,26 +262,30 @@ Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
   }
   const int bits = RowBits(geometry.num_devices, geometry.batch_size());
   std::vector<const float*> gradients;
-  std::vector<Entry> entries;
+  std::vector<Run> runs;
   for (int64_t source = 0; source < std::ssize(batches); ++source) {
     gradients.push_back(batches[source].activation_gradient);
-    const CooBuffers& buffers = batches[source].buffers;
-    auto partitions = ReadPartitions(buffers, geometry);
+    const auto partitions = ReadPartitions(batches[source].buffers, geometry);
     if (!partitions) return std::unexpected(partitions.error());
-    std::erase_if(*partitions, [device](const Partition& partition) {
-      return partition.device != device;
-    });
-    for (Partition& partition : *partitions) {
+    for (Partition partition : *partitions) {
+      if (partition.device != device) continue;
       partition.first_sample += source << bits;
+      runs.push_back(MakeRun(batches[source].buffers, partition));
     }
-    const BufferEntries from{buffers, *partitions};
-    const int64_t num_entries = CountEntries(*partitions);
-    entries.reserve(entries.size() + num_entries);
-    from.ForEach(0, num_entries,
-                 [&entries](const Entry& entry) { entries.push_back(entry); });
   }
-  if (entries.empty() || dim == 0) return {};
+  if (runs.empty() || dim == 0) return {};
   const Job job = MakeJob(*rule, geometry, gradients, dim, optimizer, tables);
+  if (std::ranges::all_of(runs, IsAscending)) {
+    ApplyRuns(runs, num_rows, job, executor);
+    return {};
+  }
+  std::vector<Entry> entries;
+  for (const Run& run : runs) {
+    for (int64_t i = 0; i < run.size(); ++i) {
+      entries.push_back(
+          {static_cast<int32_t>(run.row(i)), run.sample(i), run.gains[i]});
+    }
+  }
   const auto sorted = SortByRow(entries, num_rows, executor);
   ApplyAll(SortedOrder{sorted.get()}, std::ssize(entries), job, executor);
   return {};

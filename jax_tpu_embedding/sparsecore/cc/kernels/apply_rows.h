@@ -7,10 +7,11 @@
 //   gradient of a row = sum over source SparseCores of
 //                       sum over entries of gain * activation_gradient[sample]
 //
-// One partition is already ordered by row, which is what the converter writes;
-// several are sorted first. Tasks are ranges of entries cut between rows, so a
-// row belongs to one task; a task sums the gradients of a few rows into a
-// buffer, and steps those (step_rows.h).
+// A partition is ordered by row, as the converter writes it. Tasks are ranges
+// of rows: of one partition they read the entries where they are, those of
+// several they merge (merge_runs.h). A task sums the gradients of a few rows
+// into a buffer, and steps those (step_rows.h). Entries in any other order are
+// sorted first, all at once.
 //
 // Requires: `buffers` fit `geometry` in size; the table has S * rows_per_shard
 //   rows, `activation_gradient` S * batch_size_per_sc rows, of `dim` values

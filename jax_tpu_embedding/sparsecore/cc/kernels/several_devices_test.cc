@@ -4,6 +4,7 @@
 // The kernels that read other devices' memory give the bits of one device that
 // has all SparseCores.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -15,6 +16,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/random_coo.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
 
@@ -34,6 +36,20 @@ template <typename T>
 std::span<T> Part(std::vector<T>& values, int64_t device, int64_t num_devices) {
   const size_t size = values.size() / num_devices;
   return {values.data() + device * size, size};
+}
+
+// Turns the order of the entries of each partition around.
+void ReversePartitions(RandomCoo& coo) {
+  const auto partitions = ReadPartitions(coo.buffers(), coo.geometry);
+  for (const auto& [begin, end, first_row, first_sample, device] :
+       *partitions) {
+    const auto reverse = [begin, end](auto& cells) {
+      std::reverse(cells.begin() + begin, cells.begin() + end);
+    };
+    reverse(coo.embedding_ids);
+    reverse(coo.sample_ids);
+    reverse(coo.gains);
+  }
 }
 
 // (devices, SparseCores of each).
@@ -68,6 +84,31 @@ class SeveralDevicesTest
     return geometry;
   }
 
+  // Updates the table on one device, and part by part on all.
+  void ExpectTheSameUpdate() {
+    std::vector<float> gradient = Random(coo_.num_samples() * kDim);
+    const std::vector<float> learning_rate = {0.1f};
+    const Optimizer optimizer{.rule = "sgd", .hyperparameters = learning_rate};
+    std::vector<float> expected = table_;
+    ASSERT_TRUE(
+        ApplyRows(coo_.buffers(), coo_.geometry, gradient, kDim, optimizer,
+                  {.table = std::span(expected), .slots = {}}, executor_));
+    std::vector<DeviceBatch> batches;
+    for (int64_t device = 0; device < num_devices_; ++device) {
+      batches.push_back(
+          {Buffers(device), Part(gradient, device, num_devices_).data()});
+    }
+    std::vector<float> actual = table_;
+    for (int64_t device = 0; device < num_devices_; ++device) {
+      const auto done = ApplyBatches(
+          batches, device, Geometry(), kDim, optimizer,
+          {.table = Part(actual, device, num_devices_), .slots = {}},
+          executor_);
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    EXPECT_EQ(actual, expected);
+  }
+
   const int64_t num_devices_;
   RandomCoo coo_;
   std::vector<float> table_;
@@ -95,26 +136,12 @@ TEST_P(SeveralDevicesTest, LookupReadsTheTablesOfAll) {
 }
 
 TEST_P(SeveralDevicesTest, UpdateReadsTheBatchesOfAll) {
-  std::vector<float> gradient = Random(coo_.num_samples() * kDim);
-  const std::vector<float> learning_rate = {0.1f};
-  const Optimizer optimizer{.rule = "sgd", .hyperparameters = learning_rate};
-  std::vector<float> expected = table_;
-  ASSERT_TRUE(ApplyRows(coo_.buffers(), coo_.geometry, gradient, kDim,
-                        optimizer, {.table = std::span(expected), .slots = {}},
-                        executor_));
-  std::vector<DeviceBatch> batches;
-  for (int64_t device = 0; device < num_devices_; ++device) {
-    batches.push_back(
-        {Buffers(device), Part(gradient, device, num_devices_).data()});
-  }
-  std::vector<float> actual = table_;
-  for (int64_t device = 0; device < num_devices_; ++device) {
-    const auto done = ApplyBatches(
-        batches, device, Geometry(), kDim, optimizer,
-        {.table = Part(actual, device, num_devices_), .slots = {}}, executor_);
-    ASSERT_TRUE(done) << done.error().message;
-  }
-  EXPECT_EQ(actual, expected);
+  ExpectTheSameUpdate();
+}
+
+TEST_P(SeveralDevicesTest, UpdateTakesEntriesInAnyOrder) {
+  ReversePartitions(coo_);
+  ExpectTheSameUpdate();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SeveralDevicesTest,

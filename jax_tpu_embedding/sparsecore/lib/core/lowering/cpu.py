@@ -35,6 +35,8 @@ FUSED_UPDATE_RULES = (
 
 _CONVERT_IDS_TARGET = "jte_convert_ids_cpu"
 LOOKUP_TARGET = "jte_lookup_cpu"
+_ROW_GRADIENTS_TARGET = "jte_row_gradients_cpu"
+_SUM_ROWS_TARGET = "jte_sum_rows_cpu"
 _UPDATE_TARGET = "jte_update_cpu"
 
 
@@ -138,6 +140,30 @@ def update(
       num_sc_per_device=num_scs,
       enable_minibatching=enable_minibatching,
   )
+
+
+def row_gradients(
+    ctx: mlir.LoweringRuleContext,
+    *operands,
+    rows_per_device: int,
+    enable_minibatching: bool = False,
+    **unused_limits,
+):
+  """Rule of the gradients of rows, on one device."""
+  return jax.ffi.ffi_lowering(_ROW_GRADIENTS_TARGET)(
+      ctx,
+      *operands,
+      rows_per_device=np.int64(rows_per_device),
+      num_sc_per_device=_num_sc_per_device(
+          ctx, enable_minibatching, num_devices=1
+      ),
+      enable_minibatching=enable_minibatching,
+  )
+
+
+def sum_rows(ctx: mlir.LoweringRuleContext, *operands):
+  """Rule of the sums of rows; as many of them as the result has room for."""
+  return jax.ffi.ffi_lowering(_SUM_ROWS_TARGET)(ctx, *operands)
 
 
 def convert_ids(

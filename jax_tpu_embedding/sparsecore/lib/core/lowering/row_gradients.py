@@ -11,7 +11,6 @@ after another, so that it means the same everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import functools
 
 import jax
 from jax import lax
@@ -27,11 +26,13 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import one_device
 
 def row_gradients(
     lookup_rule: one_device.LoweringRule,
+    sum_rule: one_device.LoweringRule,
     ctx: mlir.LoweringRuleContext,
     *operands,
     global_device_count: int,
     rows_per_device: int,
     enable_minibatching: bool = False,
+    alone: one_device.LoweringRule | None = None,
     **params,
 ) -> Sequence[mlir.ir.Value]:
   """Rule of row_gradients, for any number of devices.
@@ -39,11 +40,13 @@ def row_gradients(
   Args:
     lookup_rule: of the lookup on one device of the same platform. A sum of
       gradients is a lookup in them.
+    sum_rule: of sum_rows, on the same.
     ctx: of the lowering.
     *operands: of the primitive.
     global_device_count: devices that the buffers were made for.
     rows_per_device: of the table.
     enable_minibatching: which layout the buffers have.
+    alone: the rule for one device that has all rows, if the platform has one.
     **params: the others of the primitive.
 
   Raises:
@@ -60,8 +63,14 @@ def row_gradients(
         " Preprocess with that number as global_device_count, and ask for"
         " gradients of rows inside jax.shard_map."
     )
-  rows_out, unused_values_out = ctx.avals_out
   params["enable_minibatching"] = enable_minibatching
+  if axis is None and alone is not None:
+    return alone(
+        one_device.context(ctx),
+        *operands,
+        rows_per_device=rows_per_device,
+        **params,
+    )
   num_sc_per_device = layout.num_sc_per_device_from_row_pointers(
       row_pointers.size, num_devices, enable_minibatching
   )
@@ -81,7 +90,7 @@ def row_gradients(
     ).reshape(-1)
     if is_sum:
       return rows, gradients
-    return _sum_rows(lookup_rule, rows, gradients, rows_out.shape[0])
+    return one_device.call(sum_rule, ctx.avals_out, rows, gradients)
 
   return exchange.lower(on_operands, ctx, operands)
 
@@ -91,12 +100,24 @@ def sum_rows(
     ctx: mlir.LoweringRuleContext,
     *operands,
 ) -> Sequence[mlir.ir.Value]:
-  """Rule of sum_rows, which is local to a device."""
+  """Rule of sum_rows, which is local to a device.
+
+  Args:
+    lookup_rule: of the lookup on one device of the same platform.
+    ctx: of the lowering. Its results have room for the distinct rows at least.
+    *operands: of the primitive.
+  """
   rows_out, unused_values_out = ctx.avals_out
-  function = functools.partial(
-      _sum_rows, lookup_rule, num_results=rows_out.shape[0]
-  )
-  return exchange.lower(function, ctx, operands)
+
+  def on_operands(*operands):
+    return _sum_rows(
+        lookup_rule,
+        jnp.concatenate(operands[::2]),
+        jnp.concatenate(operands[1::2]),
+        num_results=rows_out.shape[0],
+    )
+
+  return exchange.lower(on_operands, ctx, operands)
 
 
 def _sum_rows(

@@ -84,16 +84,21 @@ LOWERINGS = {
     ),
     ("lookup", "tpu"): tpu.lookup,
     ("row_gradients", _ANY): functools.partial(
-        row_gradients.row_gradients, any_platform.lookup
+        row_gradients.row_gradients,
+        any_platform.lookup,
+        functools.partial(row_gradients.sum_rows, any_platform.lookup),
     ),
     ("row_gradients", "cpu"): functools.partial(
-        row_gradients.row_gradients, cpu.lookup
+        row_gradients.row_gradients,
+        cpu.lookup,
+        cpu.sum_rows,
+        alone=cpu.row_gradients,
     ),
     ("stack_gradients", _ANY): stacking.stack_gradients,
     ("sum_rows", _ANY): functools.partial(
         row_gradients.sum_rows, any_platform.lookup
     ),
-    ("sum_rows", "cpu"): functools.partial(row_gradients.sum_rows, cpu.lookup),
+    ("sum_rows", "cpu"): cpu.sum_rows,
     ("unstack_activations", _ANY): stacking.unstack_activations,
 }
 for _name, _rule in update_rules.UPDATE_RULES.items():

@@ -125,6 +125,13 @@ class TrafficTest(parameterized.TestCase):
     # Records of 256 bytes, and one number to say that all have read.
     self.assertEqual(sum(sizes.values()), 2 * _DEVICES * (256 + 4))
 
+  def test_shared_memory_copies_no_activations(self):
+    compiled = _compiled(_shared_memory, 512)
+    copies = re.findall(
+        rf".*= f32\[{_BATCH},{_DIM}\]\S* copy\(.*", compiled.as_text()
+    )
+    self.assertEmpty(copies)
+
   @parameterized.named_parameters(_PROGRAMS)
   def test_donated_table_is_not_copied(self, program):
     rows = 65536

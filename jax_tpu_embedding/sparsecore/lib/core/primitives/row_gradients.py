@@ -10,8 +10,9 @@ distinct rows of this device that any device names, ascending; and f32[n, D],
 the gradient of each. Rows are counted over the tables of all devices, one after
 another; after the last row comes PADDING_VALUE, with gradient zero.
 
-sum_rows_p adds such results, side by side: i32[m] and f32[m, D], to i32[m] and
-f32[m, D], the distinct rows and the sum for each.
+sum_rows_p adds such results. Operands: rows i32[m] and values f32[m, D], as
+often as there are results to add, each with its own m. Results: i32[n] and
+f32[n, D], the distinct rows and the sum for each; n is the sum of all m.
 
 Source: docs/reference/primitives.md, "Gradients of rows".
 """
@@ -83,17 +84,23 @@ def _abstract_row_gradients(
 
 
 def _abstract_sum_rows(
-    rows, values
+    *rows_and_values,
 ) -> tuple[jax.core.ShapedArray, jax.core.ShapedArray]:
   """Checks the operands; the shapes of rows and sums."""
-  utils.ensure_dtype(rows, jnp.int32, "rows")
-  utils.ensure_dtype(values, jnp.float32, "values")
-  utils.ensure_dim(rows, 1, "rows")
-  utils.ensure_dim(values, 2, "values")
-  utils.ensure_shape(rows, values.shape[:1], "rows")
+  num_rows = 0
+  num_columns = rows_and_values[1].shape[1:]
+  for rows, values in zip(
+      rows_and_values[::2], rows_and_values[1::2], strict=True
+  ):
+    utils.ensure_dtype(rows, jnp.int32, "rows")
+    utils.ensure_dtype(values, jnp.float32, "values")
+    utils.ensure_dim(rows, 1, "rows")
+    utils.ensure_dim(values, 2, "values")
+    utils.ensure_shape(values, (*rows.shape, *num_columns), "values")
+    num_rows += rows.size
   return (
-      jax.core.ShapedArray(rows.shape, jnp.int32),
-      jax.core.ShapedArray(values.shape, jnp.float32),
+      jax.core.ShapedArray((num_rows,), jnp.int32),
+      jax.core.ShapedArray((num_rows, *num_columns), jnp.float32),
   )
 
 

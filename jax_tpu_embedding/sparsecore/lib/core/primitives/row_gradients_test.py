@@ -4,6 +4,7 @@
 """Gradients of rows, native and in plain jnp, against a matrix product."""
 
 import functools
+import itertools
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +12,7 @@ import jax
 from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import row_gradients as rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
@@ -19,26 +21,34 @@ import numpy as np
 _NO_ROW = 2**31 - 1
 
 
-def _reference(primitive, rule):
-  """`primitive`, lowered as on a platform without rules of its own."""
-  result = core.Primitive(f"reference_{primitive.name}")
+def _lowered_by(primitive, rule):
+  """`primitive`, lowered by `rule` on any platform."""
+  result = core.Primitive(f"other_{primitive.name}")
   result.multiple_results = True
   result.def_abstract_eval(
       lambda *operands, **params: primitive.abstract_eval(*operands, **params)[
           0
       ]
   )
-  mlir.register_lowering(result, functools.partial(rule, any_platform.lookup))
+  mlir.register_lowering(result, rule)
   return result
 
 
-_ROW_GRADIENTS = {
-    "cpu": row_gradients.row_gradients_p,
-    "reference": _reference(row_gradients.row_gradients_p, rules.row_gradients),
-}
-_SUM_ROWS = {
-    "cpu": row_gradients.sum_rows_p,
-    "reference": _reference(row_gradients.sum_rows_p, rules.sum_rows),
+def _implementations(lookup_rule):
+  """Both primitives, lowered to sorts and lookups."""
+  sum_rule = functools.partial(rules.sum_rows, lookup_rule)
+  rule = functools.partial(rules.row_gradients, lookup_rule, sum_rule)
+  return (
+      _lowered_by(row_gradients.row_gradients_p, rule),
+      _lowered_by(row_gradients.sum_rows_p, sum_rule),
+  )
+
+
+_IMPLEMENTATIONS = {
+    "cpu": (row_gradients.row_gradients_p, row_gradients.sum_rows_p),
+    # With the native lookup, whose bits the native sums have.
+    "lookups": _implementations(cpu.lookup),
+    "reference": _implementations(any_platform.lookup),
 }
 
 
@@ -54,10 +64,40 @@ def _dense(rows, values, num_rows):
   return result
 
 
+def _row_gradients(implementation, coo, gradient, **changes):
+  """Of the rows of one device with all SparseCores."""
+  primitive, _ = _IMPLEMENTATIONS[implementation]
+  params = dict(
+      global_device_count=1,
+      rows_per_device=coo.touched.size,
+      max_unique_ids_per_partition=64,
+  )
+  run = functools.partial(primitive.bind, **params | changes)
+  return jax.jit(run)(*coo.operands, np.float32(gradient))
+
+
+def _rows_and_values(num_rows, seed):
+  """At random; some rows come twice, and some are none."""
+  rng = np.random.default_rng(seed)
+  rows = rng.integers(40, size=num_rows, dtype=np.int32)
+  rows[rng.random(num_rows) < 0.3] = _NO_ROW
+  # Behind padding there may be anything.
+  values = np.float32(rng.normal(size=(num_rows, 8)))
+  values[rows == _NO_ROW] = np.nan
+  return rows, values
+
+
+def _assert_same_bits(actual, expected):
+  for x, y in zip(actual, expected, strict=True):
+    np.testing.assert_array_equal(
+        np.asarray(x).view(np.int32), np.asarray(y).view(np.int32)
+    )
+
+
 class RowGradientsTest(parameterized.TestCase):
 
   @parameterized.product(
-      implementation=list(_ROW_GRADIENTS),
+      implementation=list(_IMPLEMENTATIONS),
       num_sc=[1, 3],
       num_minibatches=[None, 2],
   )
@@ -73,14 +113,10 @@ class RowGradientsTest(parameterized.TestCase):
     )
     gradient = np.random.default_rng(0).normal(size=(5 * num_sc, 8))
     num_rows = 16 * num_sc
-    run = functools.partial(
-        _ROW_GRADIENTS[implementation].bind,
-        global_device_count=1,
-        rows_per_device=num_rows,
-        max_unique_ids_per_partition=64,
-        enable_minibatching=num_minibatches is not None,
+    enable_minibatching = num_minibatches is not None
+    rows, values = _row_gradients(
+        implementation, coo, gradient, enable_minibatching=enable_minibatching
     )
-    rows, values = jax.jit(run)(*coo.operands, np.float32(gradient))
     self.assertLen(rows, num_rows)  # no more than there are
     np.testing.assert_allclose(
         _dense(rows, values, num_rows), coo.weights.T @ gradient, atol=1e-5
@@ -88,20 +124,80 @@ class RowGradientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(
         np.sort(rows[rows != _NO_ROW]), np.flatnonzero(coo.touched)
     )
+    if implementation == "cpu":
+      expected = _row_gradients(
+          "lookups", coo, gradient, enable_minibatching=enable_minibatching
+      )
+      _assert_same_bits((rows, values), expected)
 
-  @parameterized.product(implementation=list(_SUM_ROWS), num_rows=[1, 8, 77])
-  def test_sums_are_those_of_numpy(self, implementation, num_rows):
-    rng = np.random.default_rng(num_rows)
-    rows = rng.integers(40, size=num_rows, dtype=np.int32)
-    rows[rng.random(num_rows) < 0.3] = _NO_ROW
-    # Behind padding there may be anything.
-    values = np.float32(rng.normal(size=(num_rows, 8)))
-    values[rows == _NO_ROW] = np.nan
+  @parameterized.product(
+      implementation=list(_IMPLEMENTATIONS),
+      sizes=[(1,), (8,), (77,), (5, 60, 1)],
+  )
+  def test_sums_are_those_of_numpy(self, implementation, sizes):
+    terms = [_rows_and_values(n, seed) for seed, n in enumerate(sizes)]
     expected = np.zeros((40, 8))
-    is_row = rows != _NO_ROW
-    np.add.at(expected, rows[is_row], values[is_row])
-    result = jax.jit(_SUM_ROWS[implementation].bind)(rows, values)
-    np.testing.assert_allclose(_dense(*result, 40), expected, atol=1e-5)
+    for rows, values in terms:
+      is_row = rows != _NO_ROW
+      np.add.at(expected, rows[is_row], values[is_row])
+    operands = list(itertools.chain(*terms))
+    _, primitive = _IMPLEMENTATIONS[implementation]
+    rows, values = jax.jit(primitive.bind)(*operands)
+    self.assertLen(rows, sum(sizes))
+    np.testing.assert_allclose(_dense(rows, values, 40), expected, atol=1e-5)
+    if implementation == "cpu":
+      _, with_lookup = _IMPLEMENTATIONS["lookups"]
+      _assert_same_bits((rows, values), jax.jit(with_lookup.bind)(*operands))
+
+  def test_one_device_raises_for_more_rows_than_the_limit(self):
+    coo = random_coo.random_coo(
+        num_sc_per_device=1,
+        rows_per_shard=16,
+        batch_size_per_sc=5,
+        ids_per_sample=4,
+    )
+    gradient = np.ones((5, 8))
+    num_rows = int(np.sum(coo.touched))
+    run = functools.partial(_row_gradients, coo=coo, gradient=gradient)
+    run("cpu", max_unique_ids_per_partition=num_rows)
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError),
+        f"{num_rows} distinct rows, and room for the gradients of"
+        f" {num_rows - 1}. Raise max_unique_ids_per_partition",
+    ):
+      jax.block_until_ready(
+          run("cpu", max_unique_ids_per_partition=num_rows - 1)
+      )
+    # Elsewhere, what there is room for is NaN.
+    rows, values = run("reference", max_unique_ids_per_partition=num_rows - 1)
+    self.assertTrue(np.all(rows != _NO_ROW))
+    self.assertTrue(np.all(np.isnan(values)))
+
+  @parameterized.parameters(
+      ("embedding_ids", 16), ("sample_ids", 5), ("row_pointers", 33)
+  )
+  def test_corrupt_buffers_raise(self, name, value):
+    coo = random_coo.random_coo(
+        num_sc_per_device=1,
+        rows_per_shard=16,
+        batch_size_per_sc=5,
+        ids_per_sample=4,
+    )
+    operands = [np.array(x) for x in coo.operands]
+    names = ("row_pointers", "embedding_ids", "sample_ids")
+    operands[names.index(name)][0] = value
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError), rf"{name}\[0\] is {value}"
+    ):
+      jax.block_until_ready(
+          row_gradients.row_gradients_p.bind(
+              *operands,
+              np.zeros((5, 8), np.float32),
+              global_device_count=1,
+              rows_per_device=16,
+              max_unique_ids_per_partition=64,
+          )
+      )
 
   def test_operands_are_checked(self):
     coo = random_coo.random_coo(
@@ -122,7 +218,7 @@ class RowGradientsTest(parameterized.TestCase):
     params = dict(
         global_device_count=1,
         rows_per_device=16,
-        max_unique_ids_per_partition=8,
+        max_unique_ids_per_partition=64,
     )
 
     def bind(changes):
@@ -165,7 +261,11 @@ class RowGradientsTest(parameterized.TestCase):
         ((rows, values.astype(np.int32)), "values must have type float32"),
         ((rows[:, None], values), "rows must have dim 1"),
         ((rows, values[:, 0]), "values must have dim 2"),
-        ((rows[1:], values), r"rows must have shape \(3,\), got \(2,\)"),
+        ((rows[1:], values), r"values must have shape \(2, 8\), got \(3, 8\)"),
+        (
+            (rows, values, rows, values[:, 1:]),
+            r"values must have shape \(3, 8\), got \(3, 7\)",
+        ),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         row_gradients.sum_rows_p.bind(*operands)

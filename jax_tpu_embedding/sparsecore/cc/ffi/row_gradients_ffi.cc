@@ -1,0 +1,163 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Targets "jte_row_gradients_cpu", the gradients of the rows that a batch names
+// on one device, and "jte_sum_rows_cpu", which adds such gradients. The math is
+// kernels/row_gradients.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_gradients.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+using FloatMatrix = ffi::BufferR2<ffi::F32>;
+
+// Checks that `values` has a row of `dim` numbers for each of `rows`.
+Result<void> CheckShapes(std::string_view names, const IntVector& rows,
+                         const FloatMatrix& values, int64_t dim) {
+  const auto num_rows = static_cast<int64_t>(rows.element_count());
+  const auto shape = values.dimensions();
+  if (shape[0] != num_rows || shape[1] != dim || dim < 1) {
+    return InvalidArgument(names, " have shapes [", num_rows, "] and [",
+                           shape[0], ", ", shape[1], "], expected [n] and [n, ",
+                           dim, "], with one column or more.");
+  }
+  return {};
+}
+
+// Large results are new memory in every call, most of it written once.
+SparseRows MakeResults(const IntVector& rows, const FloatMatrix& values,
+                       Executor& executor) {
+  const SparseRows results{.rows = ToSpan<int32_t>(rows),
+                           .values = ToSpan<float>(values)};
+  const auto bytes = std::as_writable_bytes(results.values);
+  AllowHugePages(bytes);
+  PopulateNewPages(bytes, executor);
+  return results;
+}
+
+Result<void> CheckedRowGradients(
+    Executor& executor, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const IntScalar& num_minibatches,
+    const FloatMatrix& gradient, const IntVector& rows,
+    const FloatMatrix& values, int64_t rows_per_device,
+    int64_t num_sc_per_device, bool enable_minibatching) {
+  const auto buffers =
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
+  if (!buffers) return std::unexpected(buffers.error());
+  const auto shape = gradient.dimensions();
+  const auto geometry =
+      MakeGeometry(num_sc_per_device, enable_minibatching,
+                   *num_minibatches.typed_data(), rows_per_device, shape[0]);
+  if (!geometry) return std::unexpected(geometry.error());
+  if (auto checked =
+          CheckShapes("The rows and their gradients", rows, values, shape[1]);
+      !checked) {
+    return checked;
+  }
+  return GradientsOfRows(*buffers, *geometry, ToSpan<const float>(gradient),
+                         shape[1], MakeResults(rows, values, executor),
+                         executor);
+}
+
+// The operands from number `k` on: rows and values of one gradient.
+Result<ConstSparseRows> ReadTerm(ffi::RemainingArgs args, size_t k,
+                                 int64_t dim) {
+  const auto rows = args.get<IntVector>(k);
+  const auto values = args.get<FloatMatrix>(k + 1);
+  if (rows.has_error() || values.has_error()) {
+    return InvalidArgument("Operands ", k, " and ", k + 1,
+                           " must be rows, int32 of rank 1, and their values, "
+                           "float32 of rank 2.");
+  }
+  if (auto checked = CheckShapes("Rows and their values", *rows, *values, dim);
+      !checked) {
+    return std::unexpected(checked.error());
+  }
+  return ConstSparseRows{.rows = ToSpan<const int32_t>(*rows),
+                         .values = ToSpan<const float>(*values)};
+}
+
+Result<void> CheckedSumRows(Executor& executor, ffi::RemainingArgs args,
+                            const IntVector& rows, const FloatMatrix& sums) {
+  const int64_t dim = sums.dimensions()[1];
+  if (auto checked =
+          CheckShapes("The distinct rows and their sums", rows, sums, dim);
+      !checked) {
+    return checked;
+  }
+  std::vector<ConstSparseRows> terms;
+  for (size_t k = 0; k < args.size(); k += 2) {
+    const auto term = ReadTerm(args, k, dim);
+    if (!term) return std::unexpected(term.error());
+    terms.push_back(*term);
+  }
+  return SumOfRows(terms, dim, MakeResults(rows, sums, executor), executor);
+}
+
+ffi::Error RowGradientsHandler(
+    ffi::ThreadPool pool, IntVector row_pointers, IntVector embedding_ids,
+    IntVector sample_ids, FloatVector gains, IntScalar num_minibatches,
+    FloatMatrix gradient, ffi::Result<IntVector> rows,
+    ffi::Result<FloatMatrix> values, int64_t rows_per_device,
+    int64_t num_sc_per_device, bool enable_minibatching) {
+  ThreadPoolExecutor executor(pool);
+  return RunHandler(CheckedRowGradients, executor, row_pointers, embedding_ids,
+                    sample_ids, gains, num_minibatches, gradient, *rows,
+                    *values, rows_per_device, num_sc_per_device,
+                    enable_minibatching);
+}
+
+ffi::Error SumRowsHandler(ffi::ThreadPool pool, ffi::RemainingArgs args,
+                          ffi::Result<IntVector> rows,
+                          ffi::Result<FloatMatrix> sums) {
+  ThreadPoolExecutor executor(pool);
+  return RunHandler(CheckedSumRows, executor, args, *rows, *sums);
+}
+
+}  // namespace
+
+// The handlers' thread takes part in the work, so there is nothing left to wait
+// for when they return, and they return an error rather than a future.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu, RowGradientsHandler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<IntVector>()    // row_pointers
+                                  .Arg<IntVector>()    // embedding_ids
+                                  .Arg<IntVector>()    // sample_ids
+                                  .Arg<FloatVector>()  // gains
+                                  .Arg<IntScalar>()    // num_minibatches
+                                  .Arg<FloatMatrix>()  // activation_gradient
+                                  .Ret<IntVector>()    // rows
+                                  .Ret<FloatMatrix>()  // values
+                                  .Attr<int64_t>("rows_per_device")
+                                  .Attr<int64_t>("num_sc_per_device")
+                                  .Attr<bool>("enable_minibatching"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCpu, SumRowsHandler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()   // rows, values; as often
+                                                     // as there are terms
+                                  .Ret<IntVector>()  // distinct rows
+                                  .Ret<FloatMatrix>());  // sums
+
+}  // namespace jte
