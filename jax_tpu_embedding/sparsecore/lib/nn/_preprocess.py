@@ -279,7 +279,23 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
     has_leading_dimension: bool = False,
     enable_minibatching: bool = False,
 ) -> _inputs.PreprocessedInput:
-  """Shapes and dtypes of what preprocessing returns, as ShapeDtypeStructs."""
+  """Shapes and dtypes of what preprocessing returns, as ShapeDtypeStructs.
+
+  For L local devices with R row pointers and B cells each.
+
+  Args:
+    feature_specs: prepared specs, any tree.
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: those of the hardware.
+    has_leading_dimension: [L, R] and [L, B] in place of [L * R] and [L * B].
+    enable_minibatching: as in preprocessing.
+
+  Raises:
+    ValueError: if a count is not positive, there are more local than global
+      devices, specs are not prepared, or a suggested buffer size exceeds what
+      the limits of the stack can fill.
+  """
   topology = layout.Topology(
       local_device_count=local_device_count,
       global_device_count=global_device_count,
@@ -317,7 +333,11 @@ def compute_row_pointers_size_per_device(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
 ) -> int:
-  """Row pointers of one device."""
+  """Row pointers of one device.
+
+  Raises:
+    ValueError: if a count is not positive.
+  """
   return layout.row_pointers_per_device(
       _one_process(global_device_count, num_sc_per_device), enable_minibatching
   )
@@ -329,7 +349,11 @@ def compute_theoretical_max_coo_buffer_size(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
 ) -> int:
-  """Cells of one device that hold any batch within `max_ids_per_partition`."""
+  """Cells of one device that hold any batch within `max_ids_per_partition`.
+
+  Raises:
+    ValueError: if a count of devices or SparseCores is not positive.
+  """
   return layout.max_coo_cells_per_device(
       max_ids_per_partition,
       _one_process(global_device_count, num_sc_per_device),

@@ -5,7 +5,9 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
 from jax_tpu_embedding.sparsecore.lib.nn import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
@@ -65,6 +67,46 @@ class RowsAsBatchTest(parameterized.TestCase):
           _entries(pointers, actual, num_sc),
           _entries(pointers, of_converter, num_sc),
       )
+
+  @parameterized.parameters(1, 3)
+  def test_minibatches_have_ranges_of_rows(self, num_sc):
+    rows_per_shard = 200  # of 4 to each of the first 50 minibatches
+    rng = np.random.default_rng(num_sc)
+    rows = rng.integers(rows_per_shard * num_sc, size=150, dtype=np.int32)
+    rows[::10] = constants.PADDING_VALUE
+    rows[1] = rows[2]
+    buffers = _rows_as_batch.rows_as_batch(
+        rows,
+        rows_per_shard,
+        layout.Topology(
+            local_device_count=1,
+            global_device_count=1,
+            num_sc_per_device=num_sc,
+        ),
+        enable_minibatching=True,
+    )
+    cells = partitions.read_partitions(
+        buffers.row_pointers,
+        buffers.num_minibatches,
+        num_cells=buffers.embedding_ids.size,
+        num_sources=num_sc,
+        num_targets=num_sc,
+        enable_minibatching=True,
+    )
+    is_entry = np.asarray(cells.is_entry)
+    ids = buffers.embedding_ids[is_entry]
+    partition = cells.partition[is_entry]
+    np.testing.assert_array_equal(partition // num_sc % 64, ids // 4)
+    order = np.stack([partition, ids])
+    np.testing.assert_array_equal(order, order[:, np.lexsort((ids, partition))])
+    sample = cells.source[is_entry] * (150 // num_sc)
+    sample += buffers.sample_ids[is_entry]
+    self.assertCountEqual(
+        np.asarray(sample), np.flatnonzero(rows != constants.PADDING_VALUE)
+    )
+    np.testing.assert_array_equal(
+        ids + cells.target[is_entry] * rows_per_shard, rows[sample]
+    )
 
 
 if __name__ == "__main__":

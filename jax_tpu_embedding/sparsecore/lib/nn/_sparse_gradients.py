@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import functools
+import itertools
 from typing import Any
 from typing import NamedTuple
 
@@ -78,8 +79,9 @@ def sparse_gradients(
     feature_stacking_strategy: that of the preprocessing.
 
   Returns:
-    Stack name -> SparseGradient. If a device is asked for more distinct rows
-    than the limit allows, all its values are NaN.
+    Stack name -> SparseGradient. If a device names more distinct rows of
+    another than the limit allows, the gradients of all rows that it names are
+    NaN, and those that do not fit are missing.
 
   Raises:
     ValueError: if the arguments do not belong together.
@@ -156,9 +158,7 @@ def add_sparse_gradients(
           " the same stack."
       )
     results[name] = SparseGradient(
-        *row_gradients.sum_rows_p.bind(
-            *(jnp.concatenate(parts) for parts in zip(*terms))
-        )
+        *row_gradients.sum_rows_p.bind(*itertools.chain(*terms))
     )
   return results
 
@@ -171,6 +171,7 @@ def apply_sparse_gradients(
     *,
     step: jax.typing.ArrayLike | None = None,
     num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
     label: str = "",
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
@@ -193,6 +194,9 @@ def apply_sparse_gradients(
       rule depends on it; counts from 0.
     num_sc_per_device: SparseCores per device; default: what the specs were
       prepared for.
+    enable_minibatching: whether to take the step in 64 minibatches, each with
+      a range of the rows of every shard, which has the same result. A TPU has
+      no memory for many rows at once; see docs/how_to/sparse_gradients.md.
     label: appended to the name of the update in the compiled program.
     embedding_var_limits: as in tpu_sparse_dense_matmul_grad.
     rounding_seed: as there.
@@ -220,6 +224,7 @@ def apply_sparse_gradients(
           terms[name].rows,
           stack.stack_vocab_size // topology.num_scs,
           topology,
+          enable_minibatching,
       )
       for name, stack in stacks.items()
   }
@@ -227,7 +232,7 @@ def apply_sparse_gradients(
       feature_specs,
       buffers,
       embedding_variables,
-      enable_minibatching=False,
+      enable_minibatching=enable_minibatching,
       global_device_count=topology.global_device_count,
       num_sc_per_device=topology.num_sc_per_device,
   )
@@ -239,7 +244,13 @@ def apply_sparse_gradients(
     results[name] = _update.step_stack(
         stack.replace(
             max_ids_per_partition=num_samples,
-            max_unique_ids_per_partition=num_samples,
+            max_unique_ids_per_partition=min(
+                num_samples,
+                _rows_as_batch.rows_per_minibatch(
+                    stack.stack_vocab_size // topology.num_scs,
+                    enable_minibatching,
+                ),
+            ),
         ),
         buffers[name],
         jnp.pad(values, ((0, padding), (0, 0))),
@@ -247,7 +258,7 @@ def apply_sparse_gradients(
         strategy=utils.MOD_SHARDING,
         label=label,
         step=step,
-        enable_minibatching=False,
+        enable_minibatching=enable_minibatching,
         limits=_update.limits_of(embedding_var_limits, stack),
         rounding_seed=rounding_seed,
     )

@@ -108,6 +108,14 @@ class _Model:
     )
     return inputs, gradients
 
+  def limit_rows(self, max_unique_ids_per_partition):
+    """Sets a limit that preprocessing did not know."""
+    for spec in self.specs.values():
+      table = spec.table_spec
+      table.stacked_table_spec = table.stacked_table_spec.replace(
+          max_unique_ids_per_partition=max_unique_ids_per_partition
+      )
+
   def run(self, function, *args, donate=(), compile_only=False):
     """`function` of each device's part of `args`."""
     jitted = jax.jit(
@@ -134,7 +142,11 @@ class _Model:
 
   def apply(self, gradients, variables, **kwargs):
     return embedding.apply_sparse_gradients(
-        gradients, variables, self.specs, **kwargs
+        gradients,
+        variables,
+        self.specs,
+        enable_minibatching=self.enable_minibatching,
+        **kwargs,
     )
 
   def update(self, inputs, activation_gradients, variables, **kwargs):
@@ -398,17 +410,57 @@ class SparseGradientsOnDevicesTest(parameterized.TestCase):
           )
       )(inputs, gradients)
 
-  def test_more_rows_than_the_limit_show(self):
+  def test_rows_over_the_limit_show(self):
     model = _Model(2, 1)
-    inputs, gradients = model.batch(0)
-    stack = model.specs["user"].table_spec.stacked_table_spec
-    for spec in model.specs.values():
-      spec.table_spec.stacked_table_spec = stack.replace(
-          max_unique_ids_per_partition=8
+    batch = model.batch(0)
+    (expected,) = model.run(model.gradients, *batch).values()
+    expected_rows = set(np.asarray(expected.rows)) - {_NO_ROW}
+    for limit in (8, 1):
+      model.limit_rows(limit)
+      (gradient,) = model.run(model.gradients, *batch).values()
+      rows = np.asarray(gradient.rows)
+      is_row = rows != _NO_ROW
+      # Of each device's rows there are some, although some are missing.
+      self.assertTrue(is_row.reshape(2, -1).any(axis=1).all())
+      self.assertLess(set(rows[is_row]), expected_rows)
+      self.assertTrue(np.isnan(gradient.values[is_row]).all())
+      np.testing.assert_array_equal(gradient.values[~is_row], 0)
+      # The step keeps them visible.
+      ((table, _),) = model.run(
+          model.apply, {"items_users": gradient}, model.variables
+      ).values()
+      np.testing.assert_array_equal(
+          np.flatnonzero(np.isnan(table).all(axis=1)), np.unique(rows[is_row])
       )
-    (gradient,) = model.run(model.gradients, inputs, gradients).values()
-    is_row = np.asarray(gradient.rows) != _NO_ROW
-    self.assertTrue(np.isnan(gradient.values[is_row]).all())
+
+  def test_rows_over_the_limit_of_one_device_show(self):
+    # Device 0 names 16 rows of device 1, there is room for 8; device 1 names
+    # the first of its own 4 rows only.
+    table = two_table_model.table(vocabulary_size=64, embedding_dim=8)
+    specs = {"f": two_table_model.feature("f", table, valency=1, batch=32)}
+    embedding.prepare_feature_specs_for_training(specs, 2, 1)
+    ids = np.concatenate([2 * np.arange(16) + 1, 2 * (np.arange(16) % 4) + 1])
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        {"f": ids[:, None]}, None, specs, 2, 2, num_sc_per_device=1
+    )
+    table.stacked_table_spec = table.stacked_table_spec.replace(
+        max_unique_ids_per_partition=8
+    )
+    gradients = jax.jit(
+        jax.shard_map(
+            lambda *args: embedding.sparse_gradients(*args, specs),
+            mesh=jax.sharding.Mesh(jax.devices()[:2], ("x",)),
+            in_specs=_AXIS,
+            out_specs=_AXIS,
+            check_vma=False,
+        )
+    )({"f": np.ones((32, 8), np.float32)}, inputs)
+    rows = np.asarray(gradients["t"].rows)
+    first = table.stacked_table_spec.stack_vocab_size // 2
+    np.testing.assert_array_equal(
+        rows[rows != _NO_ROW], np.arange(first, first + 8)
+    )
+    self.assertTrue(np.isnan(gradients["t"].values[rows != _NO_ROW]).all())
 
 
 if __name__ == "__main__":

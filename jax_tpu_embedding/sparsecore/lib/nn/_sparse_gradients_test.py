@@ -145,8 +145,8 @@ class SparseGradientsTest(parameterized.TestCase):
     # A step adds them too.
     _assert_equal(_apply(model, stacked), _apply(model, expected))
 
-  @parameterized.parameters(1, 5)
-  def test_rows_of_any_order_and_number(self, num_sc):
+  @parameterized.product(num_sc=[1, 5], enable_minibatching=[False, True])
+  def test_rows_of_any_order_and_number(self, num_sc, enable_minibatching):
     table = two_table_model.table(
         vocabulary_size=64, embedding_dim=8, optimizer=two_table_model.sgd(1.0)
     )
@@ -162,7 +162,9 @@ class SparseGradientsTest(parameterized.TestCase):
       values[rows == _NO_ROW] = 0
       gradient = embedding.SparseGradient(rows, values)
       apply = functools.partial(
-          embedding.apply_sparse_gradients, feature_specs=specs
+          embedding.apply_sparse_gradients,
+          feature_specs=specs,
+          enable_minibatching=enable_minibatching,
       )
       new = jax.jit(apply)({"t": gradient}, {"t": (before, ())})
       np.testing.assert_array_equal(new["t"][0], -_dense(gradient, num_rows))

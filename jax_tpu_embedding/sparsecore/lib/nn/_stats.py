@@ -125,6 +125,9 @@ def update_preprocessing_parameters(
       table is replaced.
     updated_params: the statistics. Values may be scalars or arrays.
     num_sc_per_device: SparseCores per device.
+
+  Raises:
+    AssertionError: if a table is not stacked.
   """
   for feature in jax.tree.leaves(feature_specs):
     stack = feature.table_spec.stacked_table_spec

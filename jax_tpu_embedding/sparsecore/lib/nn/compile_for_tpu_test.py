@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.utils import utils
 P = jax.sharding.PartitionSpec
 
 _DEVICES, _SCS, _BATCH = 4, 4, 2048
+_SGD = embedding_spec.SGDOptimizerSpec(learning_rate=0.1)
 
 
 def _feature(name, rows, dim, optimizer):
@@ -39,12 +40,11 @@ def _feature_specs():
   adagrad = embedding_spec.AdagradOptimizerSpec(
       learning_rate=lambda step: 0.1 / (1 + step)
   )
-  sgd = embedding_spec.SGDOptimizerSpec(learning_rate=0.1)
   specs = {
       "items": _feature("items", 2_000_000, 32, adagrad),
       "users": _feature("users", 1_000_000, 30, adagrad),
-      "words": _feature("words", 1_500_000, 16, sgd),
-      "tags": _feature("tags", 500_000, 16, sgd),
+      "words": _feature("words", 1_500_000, 16, _SGD),
+      "tags": _feature("tags", 500_000, 16, _SGD),
   }
   embedding.auto_stack_tables(specs, _DEVICES, _SCS)
   return specs
@@ -94,15 +94,7 @@ def _step_and_arguments(mesh, specs, update, enable_minibatching):
       ),
   )
   tables = utils.embedding_table_format(mesh, P("x"))
-  variables = {}
-  for name, stack in embedding.get_stacked_table_specs(specs).items():
-    table = jax.ShapeDtypeStruct(
-        (stack.stack_vocab_size, stack.stack_embedding_dim),
-        jnp.float32,
-        sharding=tables,
-    )
-    num_slots = stack.optimizer.slot_variables_count()
-    variables[name] = embedding.EmbeddingVariables(table, (table,) * num_slots)
+  variables = _variables(specs, tables)
   jitted = jax.jit(
       jax.shard_map(
           step,
@@ -116,6 +108,20 @@ def _step_and_arguments(mesh, specs, update, enable_minibatching):
   )
   number = jax.ShapeDtypeStruct((), jnp.int32)
   return jitted, (inputs, variables, number)
+
+
+def _variables(specs, table_format):
+  """The shapes of tables and slots."""
+  variables = {}
+  for name, stack in embedding.get_stacked_table_specs(specs).items():
+    table = jax.ShapeDtypeStruct(
+        (stack.stack_vocab_size, stack.stack_embedding_dim),
+        jnp.float32,
+        sharding=table_format,
+    )
+    num_slots = stack.optimizer.slot_variables_count()
+    variables[name] = embedding.EmbeddingVariables(table, (table,) * num_slots)
+  return variables
 
 
 @absltest.skipIf(
@@ -153,6 +159,54 @@ class CompileForTpuTest(parameterized.TestCase):
     )
     for name in stacks:
       self.assertRegex(lowered.as_text(), f'@"(adagrad|sgd)-{name}"')
+
+  def test_many_rows_are_applied_in_minibatches(self):
+    specs = {"tags": _feature("tags", 500_000, 16, _SGD)}
+    embedding.auto_stack_tables(specs, _DEVICES, _SCS)
+    mesh = topology.topology_mesh("v5p:2x2x1")
+    tables = utils.embedding_table_format(mesh, P("x"))
+    variables = _variables(specs, tables)
+    by_device = jax.sharding.NamedSharding(mesh, P("x"))
+    num_rows = _DEVICES * _SCS * 16384
+    gradients = {
+        "tags": embedding.SparseGradient(
+            jax.ShapeDtypeStruct((num_rows,), jnp.int32, sharding=by_device),
+            jax.ShapeDtypeStruct(
+                (num_rows, 16), jnp.float32, sharding=by_device
+            ),
+        )
+    }
+
+    def compile_step(enable_minibatching):
+      def step(gradients, variables):
+        return embedding.apply_sparse_gradients(
+            gradients, variables, specs, enable_minibatching=enable_minibatching
+        )
+
+      jitted = jax.jit(
+          jax.shard_map(
+              step,
+              mesh=mesh,
+              in_specs=P("x"),
+              out_specs=P("x"),
+              check_vma=False,
+          ),
+          donate_argnums=1,
+          out_shardings=jax.tree.map(lambda x: tables, variables),
+      )
+      return jitted.lower(gradients, variables).compile()
+
+    # As docs/how_to/sparse_gradients.md says.
+    with self.assertRaisesRegex(
+        jax.errors.JaxRuntimeError, "No viable logical replica count"
+    ):
+      compile_step(enable_minibatching=False)
+    report = memory_report.memory_report(compile_step(enable_minibatching=True))
+    (table,) = jax.tree.leaves(variables)
+    # In place, with what pads the table.
+    self.assertGreaterEqual(
+        report.aliased_bytes, table.size * 4 // _DEVICES, str(report)
+    )
 
 
 if __name__ == "__main__":
