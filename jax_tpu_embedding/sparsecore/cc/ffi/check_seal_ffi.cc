@@ -1,8 +1,9 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Target "jte_check_seal_cpu": fails unless the seal is (1, h, h * h). The
-// result is the second operand, so that what needs it comes after the check.
+// Target "jte_check_seal_cpu": fails unless the seal is
+// (1, h, h * h, g, g * g). The result is the second operand, so that what needs
+// it comes after the check.
 
 #include <cstdint>
 #include <string_view>
@@ -20,9 +21,9 @@ namespace ffi = xla::ffi;
 
 Result<void> CheckSeal(const FloatVector& seal, const ffi::AnyBuffer& value,
                        const ffi::AnyBuffer& result, std::string_view message) {
-  if (seal.element_count() != 3) {
+  if (seal.element_count() != 5) {
     return InvalidArgument("The seal has ", seal.element_count(),
-                           " numbers, expected 3.");
+                           " numbers, expected 5.");
   }
   if (value.untyped_data() != result.untyped_data()) {
     return FailedPrecondition(
@@ -31,10 +32,13 @@ Result<void> CheckSeal(const FloatVector& seal, const ffi::AnyBuffer& value,
   }
   const auto numbers = ToSpan<float>(seal);
   const float h = numbers[1];
-  // Not "!=" of either: NaN is no seal.
-  if (numbers[0] == 1.0f && numbers[2] == h * h) return {};
+  const float g = numbers[3];
+  // Not "!=" of any: NaN is no seal.
+  if (numbers[0] == 1.0f && numbers[2] == h * h && numbers[4] == g * g) {
+    return {};
+  }
   return InvalidArgument(message, " (The seal is ", numbers[0], ", ", h, ", ",
-                         numbers[2], ".)");
+                         numbers[2], ", ", g, ", ", numbers[4], ".)");
 }
 
 ffi::Error Handler(FloatVector seal, ffi::AnyBuffer value,

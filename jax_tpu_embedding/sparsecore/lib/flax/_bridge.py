@@ -34,7 +34,22 @@ P = jax.sharding.PartitionSpec
 
 LookupConfig = _lookup_config.LookupConfig
 num_devices_along = _lookup_config.num_devices_along
+as_preprocessed = _raw_ids.as_preprocessed
 convert = _raw_ids.convert
+
+
+def init(
+    config: LookupConfig, rng: jax.Array
+) -> dict[str, embedding.EmbeddingVariables]:
+  """Initial tables and slots on the devices of the config, by stack name."""
+  return embedding.init_embedding_variables(
+      rng,
+      embedding.get_table_specs(config.feature_specs),
+      jax.sharding.NamedSharding(config.mesh, config.table_partition),
+      config.num_sc_per_device,
+      # A mesh of the user may have some of the devices, in any order.
+      bypass_mesh_check=True,
+  )
 
 
 def lookup(
@@ -191,7 +206,7 @@ def lookup_returning_tables(
   Args:
     config: specs and devices.
     variables: stack name -> (table, slots).
-    seal: f32[3], beside the tables; its "gradient" is the new seal. The lookup
+    seal: f32[5], beside the tables; its "gradient" is the new seal. The lookup
       raises if another thing than such a gradient was put in its place.
     inputs: the buffers of all devices. They have no gradient.
     step: passed to optimizers and schedules, or None.

@@ -48,6 +48,8 @@ def lookup_config(
     sharding_axis: ShardingAxis,
     num_sc_per_device: int,
     ids: Any | None = None,
+    *,
+    enable_minibatching: bool = False,
     **options: Any,
 ) -> _lookup_config.LookupConfig:
   """The config of a layer whose specs are prepared here if they are not yet.
@@ -58,7 +60,10 @@ def lookup_config(
     sharding_axis: see `resolve`.
     num_sc_per_device: if not positive, that of the hardware; where SparseCores
       are emulated, as many as the specs were prepared for, if they were.
-    ids: raw ids of all features; see _partial_shapes.complete.
+    ids: raw ids of all features; see _partial_shapes.complete. None: inputs
+      are preprocessed, or there are none.
+    enable_minibatching: whether preprocessing may split a batch. Raw ids are
+      converted to one, whatever their number.
     **options: other fields.
 
   Raises:
@@ -85,6 +90,7 @@ def lookup_config(
       mesh=mesh,
       sharding_axis=sharding_axis,
       num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching and ids is None,
       **options,
   )
 

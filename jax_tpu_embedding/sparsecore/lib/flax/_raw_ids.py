@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Raw ids of a global batch to the buffers of every device, inside jit."""
+"""What a layer is called with; raw ids become buffers, inside jit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,40 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import _convert
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 
 P = jax.sharding.PartitionSpec
 LookupConfig = _lookup_config.LookupConfig
+
+
+def as_preprocessed(
+    inputs: Any, weights: Any | None, feature_specs: Any
+) -> embedding.PreprocessedInput | None:
+  """`inputs` if they were preprocessed; None for raw ids.
+
+  Args:
+    inputs: what a layer was called with.
+    weights: that came with them.
+    feature_specs: of the layer.
+
+  Raises:
+    ValueError: if inputs are preprocessed, and there are weights, or specs of
+      unknown size.
+  """
+  if isinstance(inputs, embedding.SparseDenseMatmulInput):
+    inputs = embedding.PreprocessedInput(inputs)
+  if not isinstance(inputs, embedding.PreprocessedInput):
+    return None
+  if weights is not None:
+    raise ValueError(
+        "weights go with raw ids. Preprocessed inputs contain theirs: pass"
+        " them to preprocess_sparse_dense_matmul_input."
+    )
+  _partial_shapes.check_known(feature_specs)
+  return inputs
 
 
 def convert(

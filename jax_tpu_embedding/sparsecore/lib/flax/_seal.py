@@ -8,13 +8,19 @@ two of them, a part of one or their mean is no table. Optimizers, gradient
 accumulation and clipping do just that, and nothing in the types would tell.
 
 So beside the tables there is a parameter, the seal, that they treat the same
-way: (1, h, h * h), where h is a whole number that depends on the batch. Its
-"gradient" is the seal of that batch. A sum of seals does not start with 1,
-neither does a scaled one; the mean of two has no square at the end, unless both
-batches have the same h, which one in 2048 pairs has. A lookup checks the seal.
+way: (1, h, h * h, g, g * g), where h and g are whole numbers that depend on the
+batch. Its "gradient" is the seal of that batch. A sum of seals does not start
+with 1, neither does a scaled one; the mean of two does not have both squares,
+unless the batches have the same h and the same g, which one in 4 million pairs
+has. A lookup checks the seal.
+
+A loss that does not use a layer has a gradient of zeros for its tables, and for
+its seal: that is how `replace` knows that the old tables are the new ones.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +37,12 @@ _BROKEN = (
     " of optax with create_optimizer_for_sc_model and"
     " apply_updates_for_sc_model, or the NNX PartitionedOptimizer; or use"
     " tables that are updated in place, tables='ref'; or sparse_gradients,"
-    " which can be accumulated and clipped. If the tables are what you want, such as an"
-    " average of weights, set the seal to [1, 0, 0]."
+    " which can be accumulated and clipped. If the tables are what you want,"
+    " such as an average of weights, set the seal to [1, 0, 0, 0, 0]."
 )
-# h * h is exact in float32.
+# The parameter of a layer with the seal of its tables.
+NAME = "update_seal"
+# Of each of two; their squares are exact in float32.
 _HASH_BITS = 11
 # Knuth's multiplicative hash: 2^32 divided by the golden ratio, made prime.
 _MULTIPLIER = np.uint32(2654435761)
@@ -43,13 +51,13 @@ _MULTIPLIER = np.uint32(2654435761)
 def initial_seal(
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
 ) -> jax.Array:
-  """The seal of tables without an update, f32[3].
+  """The seal of tables without an update, f32[5].
 
   Args:
     mesh: of the tables. The seals of updates are on it; if the first one is,
       too, JAX does not compile a training step once more for the second step.
   """
-  seal = jnp.array([1.0, 0.0, 0.0], jnp.float32)
+  seal = jnp.array([1.0, 0.0, 0.0, 0.0, 0.0], jnp.float32)
   if mesh is None:
     return seal
   whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -58,19 +66,27 @@ def initial_seal(
 
 def hash_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
   """u32[], another one for other ids, as a rule."""
-  # Of a sum, the order does not matter, nor which device adds what.
+  # Of a sum, the order does not matter, nor which device adds what. It is not
+  # one of the ids as they are: 1 and 4 would be 2 and 3.
   total = sum(
-      jnp.sum(jnp.asarray(ids).astype(jnp.uint32), dtype=jnp.uint32)
+      jnp.sum(_mix(jnp.asarray(ids).astype(jnp.uint32)), dtype=jnp.uint32)
       for ids in inputs.lhs_embedding_ids.values()
   )
   return total * _MULTIPLIER
 
 
+def _mix(x: jax.Array) -> jax.Array:
+  x *= _MULTIPLIER
+  return x ^ (x >> 15)
+
+
 def seal_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
-  """The seal of tables that this batch updated, f32[3]."""
+  """The seal of tables that this batch updated, f32[5]."""
   # The high bits are those that all bits of the sum reach.
-  h = (hash_of_batch(inputs) >> (32 - _HASH_BITS)).astype(jnp.float32)
-  return jnp.stack([jnp.ones_like(h), h, h * h])
+  bits = hash_of_batch(inputs) >> (32 - 2 * _HASH_BITS)
+  h = (bits >> _HASH_BITS).astype(jnp.float32)
+  g = (bits & (2**_HASH_BITS - 1)).astype(jnp.float32)
+  return jnp.stack([jnp.ones_like(h), h, h * h, g, g * g])
 
 
 def check(
@@ -94,14 +110,32 @@ def check(
   )
 
 
-def check_concrete(seal: jax.typing.ArrayLike) -> None:
-  """Checks a seal that is there to be looked at; traced ones pass.
+def replace(old: Any, new: Any, seal: jax.Array) -> Any:
+  """The variables after a step: `new`, or `old` if the step was not theirs.
+
+  Args:
+    old: any tree of arrays.
+    new: the same tree with the "gradients" of a lookup in `old`, or with zeros
+      if the loss has no such lookup.
+    seal: the "gradient" of their seal.
 
   Raises:
-    ValueError: if the seal is broken.
+    ValueError: if the seal is broken and can be looked at. Where it is traced,
+      the next lookup raises.
   """
   if isinstance(seal, jax.core.Tracer):
-    return
-  first, h, square = np.asarray(seal)
-  if first != 1 or square != h * h:
-    raise ValueError(f"{_BROKEN} (The seal is {first}, {h}, {square}.)")
+    # The first number is a constant, 1 of a lookup and 0 of none, so XLA makes
+    # the choice when it compiles, and copies no table for it.
+    is_used = seal[0] != 0
+    return jax.tree.map(lambda a, b: jnp.where(is_used, b, a), old, new)
+  if not np.any(seal):
+    return old
+  _check_concrete(seal)
+  return new
+
+
+def _check_concrete(seal: jax.typing.ArrayLike) -> None:
+  first, h, h_square, g, g_square = np.asarray(seal)
+  if first != 1 or h_square != h * h or g_square != g * g:
+    numbers = ", ".join(map(str, (first, h, h_square, g, g_square)))
+    raise ValueError(f"{_BROKEN} (The seal is {numbers}.)")

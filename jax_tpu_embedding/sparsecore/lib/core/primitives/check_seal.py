@@ -1,14 +1,16 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether three numbers are (1, h, h * h), as a primitive.
+"""Whether five numbers are (1, h, h * h, g, g * g), as a primitive.
 
-Operands: seal f32[3], the number of minibatches of a batch i32, and the gains
+Operands: seal f32[5], the number of minibatches of a batch i32, and the gains
 f32[B] of any number of stacks. Results: the last two kinds. They are what they
 were if the seal is intact. If not, the program raises `message`, on CPU, or the
 gains are NaN, and so is what a lookup makes of them.
 
 What the numbers stand for is the caller's affair: lib/flax/_seal.py.
+
+Source: docs/reference/primitives.md, "Check of a seal".
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ def _abstract_eval(
 ) -> list[jax.core.ShapedArray]:
   del message
   utils.ensure_dtype(seal, jnp.float32, "seal")
-  if seal.shape != (3,):
-    raise ValueError(f"seal must have shape (3,), got {seal.shape}.")
+  if seal.shape != (5,):
+    raise ValueError(f"seal must have shape (5,), got {seal.shape}.")
   return [
       jax.core.ShapedArray(x.shape, x.dtype) for x in (num_minibatches, *gains)
   ]

@@ -5,15 +5,21 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal as rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
 import numpy as np
 
-_INTACT = [(1.0, 0.0, 0.0), (1.0, 2047.0, 2047.0**2)]
+_INTACT = [
+    (1.0, 0.0, 0.0, 0.0, 0.0),
+    (1.0, 2047.0, 2047.0**2, 3.0, 9.0),
+]
 _BROKEN = [
-    ("sum", (2.0, 0.0, 0.0)),
-    ("mean", (1.0, 1.5, 2.5)),
-    ("nothing", (0.0, 0.0, 0.0)),
-    ("no_number", (1.0, np.nan, np.nan)),
+    ("sum", (2.0, 0.0, 0.0, 0.0, 0.0)),
+    ("mean", (1.0, 1.5, 2.5, 3.0, 9.0)),
+    ("mean_of_equal_h", (1.0, 3.0, 9.0, 1.5, 2.5)),
+    ("nothing", (0.0, 0.0, 0.0, 0.0, 0.0)),
+    ("no_number", (1.0, np.nan, np.nan, 0.0, 0.0)),
+    ("no_second_number", (1.0, 0.0, 0.0, np.nan, np.nan)),
 ]
 
 
@@ -24,8 +30,12 @@ def _check(seal, num_minibatches, gains):
   )
 
 
+def _operands(seal):
+  return jnp.float32(seal), jnp.int32(3), jnp.float32([0.5, 2.0])
+
+
 def _run(seal):
-  return _check(jnp.float32(seal), jnp.int32(3), jnp.float32([0.5, 2.0]))
+  return _check(*_operands(seal))
 
 
 class CheckSealTest(parameterized.TestCase):
@@ -43,8 +53,19 @@ class CheckSealTest(parameterized.TestCase):
     ):
       jax.block_until_ready(_run(seal))
 
+  @parameterized.parameters(*[(seal,) for seal in _INTACT])
+  def test_an_intact_seal_changes_nothing_where_none_can_raise(self, seal):
+    num_minibatches, gains = rules.nan_if_broken(*_operands(seal))
+    self.assertEqual(num_minibatches, 3)
+    np.testing.assert_array_equal(gains, np.float32([0.5, 2.0]))
+
+  @parameterized.named_parameters(*_BROKEN)
+  def test_a_broken_seal_gives_nan_where_none_can_raise(self, seal):
+    _, gains = rules.nan_if_broken(*_operands(seal))
+    self.assertTrue(np.isnan(gains).all())
+
   def test_another_shape_raises(self):
-    with self.assertRaisesRegex(ValueError, r"seal must have shape \(3,\)"):
+    with self.assertRaisesRegex(ValueError, r"seal must have shape \(5,\)"):
       _run((1.0, 0.0))
 
 

@@ -50,7 +50,7 @@ def _parameters(layer):
       sharding=box.get_sharding(layer.mesh),
   )
   seal = jax.ShapeDtypeStruct(
-      (3,), jnp.float32, sharding=jax.sharding.NamedSharding(layer.mesh, P())
+      (5,), jnp.float32, sharding=jax.sharding.NamedSharding(layer.mesh, P())
   )
   variables = embedding.EmbeddingVariables(table, (table,))
   return {

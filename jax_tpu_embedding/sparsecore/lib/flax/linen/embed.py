@@ -34,7 +34,7 @@ EMBEDDING_PARAM_NAME = "sc_embedding_variables"
 EMBEDDING_COLLECTION = _table_collection.EMBEDDING_COLLECTION
 # The parameter that guards EMBEDDING_PARAM_NAME, see _seal.py: a dict with that
 # key, so that whatever treats tables by their path treats it the same way.
-SEAL_PARAM_NAME = "update_seal"
+SEAL_PARAM_NAME = _seal.NAME
 
 
 class SparseCoreEmbed(nn.Module):
@@ -181,8 +181,13 @@ class SparseCoreEmbed(nn.Module):
       ValueError: if inputs do not fit the specs, the collection "embedding" is
         missing, or there are tables in both places.
     """
-    inputs, is_preprocessed = self._read_inputs(embedding_lookup_inputs)
-    config = self._config(None if is_preprocessed else inputs)
+    inputs = _bridge.as_preprocessed(
+        embedding_lookup_inputs, weights, self.feature_specs
+    )
+    is_preprocessed, ids = inputs is not None, None
+    if not is_preprocessed:
+      ids = flax.core.unfreeze(embedding_lookup_inputs)
+    config = self._config(ids)
     stacks = embedding.get_stacked_table_specs(config.feature_specs)
     collection = _table_collection.find(self.scope, stacks)
     has_parameter = self._has_parameter(is_preprocessed, collection)
@@ -196,12 +201,7 @@ class SparseCoreEmbed(nn.Module):
       return _zero_activations(config.feature_specs, self.activation_dtype)
 
     if not is_preprocessed:
-      inputs = _bridge.convert(config, inputs, weights)
-    elif weights is not None:
-      raise ValueError(
-          "weights go with raw ids. Preprocessed inputs contain theirs: pass"
-          " them to preprocess_sparse_dense_matmul_input."
-      )
+      inputs = _bridge.convert(config, ids, weights)
     if has_parameter:
       activations = _bridge.lookup_returning_tables(
           config, variables, seal, inputs, step
@@ -243,11 +243,14 @@ class SparseCoreEmbed(nn.Module):
           f" {EMBEDDING_PARAM_NAME!r}, which the layer does not have. Pass"
           " tables='param'."
       )
-    inputs, is_preprocessed = self._read_inputs(embedding_lookup_inputs)
-    if not is_preprocessed:
+    inputs = _bridge.as_preprocessed(
+        embedding_lookup_inputs, None, self.feature_specs
+    )
+    if inputs is None:
       raise TypeError(
           "apply_gradient takes what preprocess_inputs returned, got"
-          f" {type(inputs).__name__}. Raw ids lack their weights here."
+          f" {type(embedding_lookup_inputs).__name__}. Raw ids lack their"
+          " weights here."
       )
     new = _bridge.update(self._config(), gradients, inputs, variables, step)
     return {"/".join((*self.path, EMBEDDING_PARAM_NAME)): new}
@@ -282,7 +285,7 @@ class SparseCoreEmbed(nn.Module):
         sharding_axis,
         num_sc_per_device,
     )
-    return jax.tree.map(jax.new_ref, _init(config, rng))
+    return jax.tree.map(jax.new_ref, _bridge.init(config, rng))
 
   @nn.nowrap
   def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
@@ -293,20 +296,9 @@ class SparseCoreEmbed(nn.Module):
         self.num_sc_per_device,
         ids,
         table_sharding_strategy=self.table_sharding_strategy,
-        # Raw ids are converted to one batch, whatever their number.
-        enable_minibatching=self.enable_minibatching and ids is None,
+        enable_minibatching=self.enable_minibatching,
         feature_stacking_strategy=self.feature_stacking_strategy,
     )
-
-  @nn.nowrap
-  def _read_inputs(self, inputs: Any) -> tuple[Any, bool]:
-    """The inputs, and whether they were preprocessed."""
-    if isinstance(inputs, embedding.SparseDenseMatmulInput):
-      inputs = embedding.PreprocessedInput(inputs)
-    if not isinstance(inputs, embedding.PreprocessedInput):
-      return flax.core.unfreeze(inputs), False
-    _partial_shapes.check_known(self.feature_specs)
-    return inputs, True
 
   def _has_parameter(self, is_preprocessed: bool, collection: Any) -> bool:
     """Whether the tables are a parameter."""
@@ -333,7 +325,7 @@ class SparseCoreEmbed(nn.Module):
       self.param(
           EMBEDDING_PARAM_NAME,
           with_sparsecore_layout(
-              lambda rng: _init(config, rng), names, config.mesh
+              lambda rng: _bridge.init(config, rng), names, config.mesh
           ),
       )
       self.param(
@@ -348,9 +340,9 @@ class SparseCoreEmbed(nn.Module):
     if variables is None:
       raise ValueError(
           "The model was applied without the parameter"
-          f" {EMBEDDING_PARAM_NAME!r} of the layer {'/'.join(self.path)!r}. Initialize the model with"
-          " tables='param', or with tables='ref' to use the collection"
-          f" {EMBEDDING_COLLECTION!r}."
+          f" {EMBEDDING_PARAM_NAME!r} of the layer {'/'.join(self.path)!r}."
+          " Initialize the model with tables='param', or with tables='ref' to"
+          f" use the collection {EMBEDDING_COLLECTION!r}."
       )
     # Tables that were made elsewhere may come without a seal.
     seal = self.get_variable(
@@ -359,19 +351,6 @@ class SparseCoreEmbed(nn.Module):
         {EMBEDDING_PARAM_NAME: _seal.initial_seal()},
     )
     return dict(variables), seal[EMBEDDING_PARAM_NAME]
-
-
-def _init(
-    config: _bridge.LookupConfig, rng: jax.Array
-) -> dict[str, embedding.EmbeddingVariables]:
-  return embedding.init_embedding_variables(
-      rng,
-      embedding.get_table_specs(config.feature_specs),
-      jax.sharding.NamedSharding(config.mesh, config.table_partition),
-      config.num_sc_per_device,
-      # A mesh of the user may have some of the devices, in any order.
-      bypass_mesh_check=True,
-  )
 
 
 def _zero_activations(

@@ -16,6 +16,7 @@ put in place of the old ones:
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -58,19 +59,24 @@ def apply_updates_for_sc_model(params: Any, updates: Any) -> Any:
     updates: what the optimizer of create_optimizer_for_sc_model returned.
 
   Returns:
-    Tables as in `updates`; other parameters as the sum, of the updates' types.
+    Tables as in `updates`, or as they are if the loss does not use their
+    layer; other parameters as the sum, of the updates' types.
 
   Raises:
     ValueError: if the tables in `updates` are not the result of one update.
       Inside of jit the next lookup raises.
   """
+  seals = {
+      _path_of_layer(path): update
+      for path, update in jax.tree_util.tree_leaves_with_path(updates)
+      if embed.SEAL_PARAM_NAME in _keys(path)
+  }
 
   def apply(path, param, update):
     if not _is_of_tables(path):
       return jnp.asarray(param + update).astype(update.dtype)
-    if _is_of_seal(path):
-      _seal.check_concrete(update)
-    return update
+    seal = seals.get(_path_of_layer(path))
+    return update if seal is None else _seal.replace(param, update, seal)
 
   return jax.tree_util.tree_map_with_path(apply, params, updates)
 
@@ -92,5 +98,8 @@ def _is_of_tables(path: jax.tree_util.KeyPath) -> bool:
   return embed.EMBEDDING_PARAM_NAME in _keys(path)
 
 
-def _is_of_seal(path: jax.tree_util.KeyPath) -> bool:
-  return embed.SEAL_PARAM_NAME in _keys(path)
+def _path_of_layer(path: jax.tree_util.KeyPath) -> jax.tree_util.KeyPath:
+  """Of the layer whose tables, or whose seal, are at `path`."""
+  names = (embed.EMBEDDING_PARAM_NAME, embed.SEAL_PARAM_NAME)
+  is_above = lambda entry: getattr(entry, "key", None) not in names
+  return tuple(itertools.takewhile(is_above, path))

@@ -8,11 +8,14 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import embed as older_name
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import two_feature_model
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
+
+quick_compiles.use()
 
 BATCH, LENGTH = two_feature_model.BATCH, two_feature_model.LENGTH
 VOCAB, DIM = two_feature_model.VOCAB, two_feature_model.DIM

@@ -94,9 +94,42 @@ class InPlaceTest(parameterized.TestCase):
     with jax.set_mesh(make_mesh(num_devices, explicit)):
       step, state = make_step(make_features())
       compiled = step.lower(*state, IDS, 0).compile()
+    self.assert_no_copies(compiled, num_devices)
+
+  @parameterized.parameters(1, 4)
+  def test_steps_in_a_scan_copy_no_table(self, num_devices):
+    with jax.set_mesh(make_mesh(num_devices, explicit=False)):
+      step, (params, state) = step_with_parameters(make_features())
+
+      def train(params, ids):
+        def turn(params, ids):
+          return step(params, state, ids, 0)[0], None
+
+        return jax.lax.scan(turn, params, ids)[0]
+
+      stacked = jax.tree.map(lambda x: np.stack([x] * 3), IDS)
+      lowered = jax.jit(train, donate_argnums=0).lower(params, stacked)
+    self.assert_no_copies(lowered.compile(), num_devices)
+
+  @parameterized.parameters(1, 4)
+  def test_tables_that_the_loss_does_not_use_are_not_copied(self, num_devices):
+    with jax.set_mesh(make_mesh(num_devices, explicit=False)):
+      _, (params, _) = step_with_parameters(make_features())
+
+      def step(params, x):
+        unused, _ = jax.grad(lambda p, x: x * x, argnums=(0, 1))(params, x)
+        return embed_optimizer.apply_updates_for_sc_model(params, unused)
+
+      lowered = jax.jit(step, donate_argnums=0).lower(params, 1.0)
+    self.assert_no_copies(lowered.compile(), num_devices)
+
+  def assert_no_copies(self, compiled, num_devices):
     rows = ROWS // num_devices
     self.assertEmpty(
-        re.findall(rf"f32\[{rows},{DIM}\]\S* copy\(.*", compiled.as_text())
+        re.findall(
+            rf"f32\[{rows},{DIM}\]\S* (?:copy|select|fusion)\(.*",
+            compiled.as_text(),
+        )
     )
     memory = compiled.memory_analysis()
     table_bytes = rows * DIM * 4

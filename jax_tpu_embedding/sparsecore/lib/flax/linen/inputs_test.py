@@ -10,12 +10,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import two_feature_model
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 BATCH, VOCAB, DIM = 16, 32, 8
 
@@ -105,6 +107,27 @@ class InputsTest(parameterized.TestCase):
         variables, {"f": (values, row_splits)}, {"f": weights}
     )
     np.testing.assert_array_equal(out["f"][:, 0], expected)
+
+  @parameterized.parameters("cuda", "rocm")
+  def test_raw_ids_need_no_device_that_knows_them(self, platform):
+    # Lowered only; there need not be such a device.
+    values, row_splits, weights, _ = make_ragged(np.random.default_rng(0))
+    specs = {
+        "f": make_feature(),
+        "g": make_feature(name="g", table=dict(name="u")),
+    }
+    layer, variables = make_layer(1, specs)
+    ids = {"f": (values, row_splits), "g": np.zeros((BATCH, 2), np.int32)}
+
+    def loss(params, ids, weights):
+      out = layer.apply(variables | {"params": params}, ids, weights)
+      return out["f"].sum() + out["g"].sum()
+
+    traced = jax.jit(jax.grad(loss)).trace(
+        variables["params"], ids, {"f": weights, "g": None}
+    )
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    self.assertNotIn("@jte_", text, "These calls are for CPUs.")
 
   @parameterized.named_parameters(
       ("first_is_not_zero", lambda s: s + 1, "ascend from 0"),

@@ -8,13 +8,16 @@ from absl.testing import parameterized
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 P = jax.sharding.PartitionSpec
 MESH = jax.sharding.Mesh(jax.devices(), ("x",))
@@ -75,7 +78,7 @@ class TableParametersTest(parameterized.TestCase):
                     (64, 8), embedding_spec.SGDSlotVariables()
                 )
             },
-            "update_seal": {"sc_embedding_variables": (3,)},
+            "update_seal": {"sc_embedding_variables": (5,)},
         },
     )
     self.assertEqual(box.value["t"].table.sharding, box.get_sharding(MESH))
@@ -221,6 +224,47 @@ class TableParametersTest(parameterized.TestCase):
       layer.apply({"params": {}}, inputs)
     with self.assertRaisesRegex(ValueError, "apply_gradient updates the param"):
       layer.apply({}, {}, inputs, method=layer.apply_gradient)
+
+  def test_evaluation_needs_no_slots(self):
+    layer = make_layer()
+    layer.feature_specs["f"].table_spec.optimizer = (
+        embedding_spec.AdagradOptimizerSpec()
+    )
+    params, inputs = init(layer)
+    expected = layer.apply({"params": params}, inputs)["f"]
+    tables = params[embed.EMBEDDING_PARAM_NAME].value
+    self.assertNotEmpty(tables["t"].slot)
+    params[embed.EMBEDDING_PARAM_NAME] = {"t": (tables["t"].table, ())}
+    actual = jax.jit(layer.apply)({"params": params}, inputs)["f"]
+    np.testing.assert_array_equal(actual, expected)
+
+  def test_each_layer_of_a_model_has_its_own_tables(self):
+    class TwoLayers(nn.Module):
+
+      @nn.compact
+      def __call__(self, ids):
+        lookup = lambda name: make_layer(name=name)(ids)["f"].sum()
+        return lookup("first") + 3 * lookup("second")
+
+    layer = make_layer()
+    _, inputs = init(layer)
+    model = TwoLayers()
+    params = nn.unbox(model.init(jax.random.key(0), inputs)["params"])
+    loss = jax.jit(lambda params: model.apply({"params": params}, inputs))
+    new = embed_optimizer.apply_updates_for_sc_model(
+        params, jax.grad(loss)(params)
+    )
+    occurrences = np.bincount(make_ids()["f"].ravel(), minlength=50)
+    rows = lambda params, name: rows_of(
+        layer, params[name][embed.EMBEDDING_PARAM_NAME]
+    )
+    for name, gradient in (("first", 1), ("second", 3)):
+      np.testing.assert_allclose(
+          rows(new, name),
+          rows(params, name) - 0.1 * gradient * occurrences[:, None],
+          atol=1e-5,
+      )
+    jax.block_until_ready(loss(new))  # Both seals are intact.
 
   def test_gradients_of_raw_ids_raise(self):
     layer = make_layer()

@@ -10,9 +10,6 @@ from typing import Any
 from flax import nnx
 import jax
 
-# The attribute of a layer with the seal of its tables.
-SEAL = "update_seal"
-
 
 class EmbeddingVariablesParam(nnx.Param):
   """What belongs to tables: above all, stack name -> EmbeddingVariables.

@@ -6,12 +6,14 @@ from absl.testing import parameterized
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 import numpy as np
 import optax
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 P = jax.sharding.PartitionSpec
 FORMS = ["param", "ref"]

@@ -40,7 +40,8 @@ class PartitionedOptimizer(nnx.Optimizer):
     Args:
       model: mutated.
       grads: what nnx.grad or nnx.value_and_grad returned for `model`. Tables
-        that are not in it stay as they are.
+        that are not in it stay as they are, and so do those of a layer that
+        the loss does not use, whose gradient is zero.
       **kwargs: for the dense optimizer, which may ignore them.
 
     Returns:
@@ -50,9 +51,18 @@ class PartitionedOptimizer(nnx.Optimizer):
       ValueError: if the new tables are not the result of one update. Inside
         jit, where they cannot be looked at, the next lookup raises.
     """
-    tables = nnx.state(grads, _embedding_variables.is_embedding_variables)
-    for path, variable in nnx.to_flat_state(tables):
-      if path[-1] == _embedding_variables.SEAL:
-        _seal.check_concrete(variable.get_value())
-    nnx.update(model, tables)
+    is_tables = _embedding_variables.is_embedding_variables
+    old = dict(nnx.to_flat_state(nnx.state(model, is_tables)))
+    new = dict(nnx.to_flat_state(nnx.state(grads, is_tables)))
+    replaced = []
+    for path, variable in new.items():
+      seal = new.get((*path[:-1], _seal.NAME))
+      if seal is not None:
+        variable = variable.replace(
+            _seal.replace(
+                old[path].get_value(), variable.get_value(), seal.get_value()
+            )
+        )
+      replaced.append((path, variable))
+    nnx.update(model, nnx.from_flat_state(replaced))
     return super().update(model, grads, **kwargs)

@@ -6,10 +6,17 @@ from absl.testing import parameterized
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 import numpy as np
 import optax
+
+quick_compiles.use()
+
+
+# One program for all tests.
+gradient = nnx.jit(nnx.grad(click_model.loss_fn))
 
 
 def make(tables="param"):
@@ -47,7 +54,7 @@ class PartitionedOptimizerTest(parameterized.TestCase):
   def test_tables_are_replaced_and_the_rest_is_updated(self):
     model, batch = make(), click_model.make_batch()
     optimizer = embed.PartitionedOptimizer(model, optax.sgd(0.5))
-    grads = nnx.grad(click_model.loss_fn)(model, batch)
+    grads = gradient(model, batch)
     kernel = np.array(model.dense.kernel[...])
     optimizer.update(model, grads)
     jax.tree.map(
@@ -96,7 +103,7 @@ class PartitionedOptimizerTest(parameterized.TestCase):
   def test_keywords_reach_transformations(self, dense_optimizer, kwargs):
     model = make()
     optimizer = embed.PartitionedOptimizer(model, dense_optimizer)
-    grads = nnx.grad(click_model.loss_fn)(model, click_model.make_batch())
+    grads = gradient(model, click_model.make_batch())
     bias = np.array(model.dense.bias[...])
     optimizer.update(model, grads, **kwargs)
     np.testing.assert_allclose(
@@ -127,8 +134,9 @@ class PartitionedOptimizerTest(parameterized.TestCase):
     alone = {}
     for name, scale in [("first", 1), ("second", 3)]:
       loss = lambda layer: scale * click_model.concatenate(layer(ids)).sum()
-      alone[name] = nnx.grad(loss)(getattr(model, name))["embedding_table"]
-    optimizer.update(model, nnx.grad(lambda model: model(ids))(model))
+      grads = nnx.jit(nnx.grad(loss))(getattr(model, name))
+      alone[name] = grads["embedding_table"]
+    optimizer.update(model, nnx.jit(nnx.grad(lambda model: model(ids)))(model))
     for name, expected in alone.items():
       jax.tree.map(
           np.testing.assert_array_equal,
@@ -140,7 +148,7 @@ class PartitionedOptimizerTest(parameterized.TestCase):
     model = make()
     optimizer = embed.PartitionedOptimizer(model, optax.sgd(0.1))
     before = click_model.variables_of(model)
-    grads = nnx.grad(click_model.loss_fn)(model, click_model.make_batch())
+    grads = gradient(model, click_model.make_batch())
     grads = jax.tree.map(jnp.add, grads, grads)
     with self.assertRaisesRegex(ValueError, "not the result of one update"):
       optimizer.update(model, grads)

@@ -31,7 +31,6 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import _bridge
 from jax_tpu_embedding.sparsecore.lib.flax import _devices
-from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _partitioned_optimizer
@@ -58,8 +57,7 @@ class SparseCoreEmbed(nnx.Module):
   in place, if the model is donated. They have to replace the old ones as they
   are. A second such variable, `update_seal`, is replaced with them; a lookup
   after anything else was done with such gradients raises (on TPU and GPU, it
-  gives NaN). A layer that the loss does not use has the gradient zero, which
-  is no table either: leave it out with nnx.DiffState.
+  gives NaN). The tables of a layer that the loss does not use stay as they are.
 
   "ref": `embedding_table` is a dict with jax.Refs, which the backward pass
   updates in place. There is no gradient to handle wrongly, any nnx.Optimizer
@@ -68,7 +66,9 @@ class SparseCoreEmbed(nnx.Module):
   it is what makes JAX run the backward pass. A model with refs cannot be made
   inside nnx.jit, go through nnx.scan (jax.lax.scan over what nnx.split returned
   works) or be donated (there is no need to), which raises; and nnx.clone does
-  not copy them.
+  not copy them. In the modes without graphs (graph=False, graph_updates=False)
+  JAX 0.12 does not differentiate by a model with refs either: split off its
+  nnx.Params, and differentiate by these.
 
   Calling the layer without differentiating only reads, and needs no slots: the
   `slot` of variables may then be an empty tuple.
@@ -134,14 +134,7 @@ class SparseCoreEmbed(nnx.Module):
 
     by_rows = jax.sharding.NamedSharding(config.mesh, config.table_partition)
     everywhere = by_rows.update(spec=jax.sharding.PartitionSpec())
-    variables = embedding.init_embedding_variables(
-        rngs.params(),
-        embedding.get_table_specs(config.feature_specs),
-        by_rows,
-        config.num_sc_per_device,
-        # A mesh of the user may have some of the devices, in any order.
-        bypass_mesh_check=True,
-    )
+    variables = _bridge.init(config, rngs.params())
     if tables == "ref":
       # Not as nnx.Variables: nnx.grad copies those that are not differentiated,
       # and the update is lost with the copy.
@@ -154,7 +147,7 @@ class SparseCoreEmbed(nnx.Module):
           variables, embedding_sharding=by_rows
       )
       self.update_seal = EmbeddingVariablesParam(
-          _seal.initial_seal(), embedding_sharding=everywhere
+          _seal.initial_seal(config.mesh), embedding_sharding=everywhere
       )
 
   @property
@@ -204,18 +197,11 @@ class SparseCoreEmbed(nnx.Module):
       self, inputs: Any, weights: Any | None
   ) -> tuple[_bridge.LookupConfig, EmbeddingLookupInput]:
     """The config for inputs, and these, preprocessed."""
-    if isinstance(inputs, embedding.SparseDenseMatmulInput):
-      inputs = EmbeddingLookupInput(inputs)
-    if not isinstance(inputs, EmbeddingLookupInput):
-      config = self._config(inputs)
-      return config, _bridge.convert(config, inputs, weights)
-    if weights is not None:
-      raise ValueError(
-          "weights go with raw ids. Preprocessed inputs contain theirs: pass"
-          " them to preprocess_sparse_dense_matmul_input."
-      )
-    _partial_shapes.check_known(self.feature_specs)
-    return self._config(), inputs
+    preprocessed = _bridge.as_preprocessed(inputs, weights, self.feature_specs)
+    if preprocessed is not None:
+      return self._config(), preprocessed
+    config = self._config(inputs)
+    return config, _bridge.convert(config, inputs, weights)
 
 
 def embedding_lookup(

@@ -6,6 +6,7 @@ from absl.testing import parameterized
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -14,6 +15,7 @@ import numpy as np
 import optax
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 BATCH = click_model.BATCH
 FORMS = ["param", "ref"]
@@ -72,7 +74,7 @@ class TrainingTest(parameterized.TestCase):
     model = make(4, tables)
     before = click_model.logical_tables(model)["users"]
     batch = click_model.make_batch()
-    click_model.train_step(
+    nnx.jit(click_model.train_step)(
         model, embed.PartitionedOptimizer(model, optax.sgd(0.1)), batch
     )
     after = click_model.logical_tables(model)["users"]
@@ -138,7 +140,7 @@ class InputsTest(parameterized.TestCase):
         enable_minibatching=enable_minibatching,
     )
     optimizer = embed.PartitionedOptimizer(model, optax.sgd(0.1))
-    of_raw_ids = make(num_devices)
+    of_raw_ids = make(num_devices, enable_minibatching=enable_minibatching)
     for m, ids in [(model, inputs), (of_raw_ids, batch.ids)]:
       nnx.jit(click_model.train_step)(
           m, optimizer, click_model.Batch(ids, batch.labels)

@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from flax import nnx
 import jax
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -17,6 +18,7 @@ import numpy as np
 import optax
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 AUTO = jax.sharding.AxisType.Auto
 EXPLICIT = jax.sharding.AxisType.Explicit

@@ -10,12 +10,14 @@ from absl.testing import parameterized
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 import numpy as np
 import optax
 
 jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
 
 BATCHES = tuple(click_model.make_batch(seed) for seed in range(3))
 STACKED = jax.tree.map(lambda *arrays: np.stack(arrays), *BATCHES)
@@ -56,20 +58,21 @@ def jit(model, optimizer):
   nnx.jit(click_model.train_step)(model, optimizer, BATCHES[0])
 
 
-def jit_in_mode(**mode):
-  def step(model, optimizer):
-    @functools.partial(nnx.jit, **mode)
-    def train_step(model, optimizer, batch):
-      grads = nnx.grad(click_model.loss_fn, allow_int=True, **mode)(
-          model, batch
-      )
-      optimizer.update(model, grads)
-
-    train_step(model, optimizer, BATCHES[0])
-
-  return step
+def gradients_by_model(model, batch, **mode):
+  return nnx.grad(click_model.loss_fn, allow_int=True, **mode)(model, batch)
 
 
+def gradients_by_params(model, batch, **mode):
+  """In modes without graphs JAX 0.12 sees the model, and refuses jax.Refs."""
+  graphdef, params, others = nnx.split(model, nnx.Param, ...)
+
+  def loss_fn(params, others):
+    return click_model.loss_fn(nnx.merge(graphdef, params, others), batch)
+
+  return nnx.grad(loss_fn, **mode)(params, others)
+
+
+@nnx.jit
 def remat_of_the_model(model, optimizer):
   def loss(model, batch):
     out = nnx.remat(lambda model, ids: model(ids))(model, batch.ids)
@@ -78,6 +81,7 @@ def remat_of_the_model(model, optimizer):
   optimizer.update(model, nnx.grad(loss)(model, BATCHES[0]))
 
 
+@nnx.jit
 def checkpoint_around_the_model(model, optimizer):
   def loss(model, batch):
     return jax.checkpoint(
@@ -139,8 +143,6 @@ def nnx_scan_over_steps(model, optimizer):
 
 ONE_STEP = [
     jit,
-    jit_in_mode(graph=False),
-    jit_in_mode(graph_updates=False),
     remat_of_the_model,
     checkpoint_around_the_model,
     split_and_merge,
@@ -156,6 +158,22 @@ class EqualStepsTest(parameterized.TestCase):
   def test_one_step(self, transformed, tables, num_devices):
     model, optimizer = make(tables, num_devices)
     transformed(model, optimizer)
+    self.assert_state(model, 1)
+
+  @parameterized.product(
+      mode=[{"graph": False}, {"graph_updates": False}],
+      form=[("param", gradients_by_model), ("ref", gradients_by_params)],
+      num_devices=[1, 4],
+  )
+  def test_one_step_in_a_mode_without_graphs(self, mode, form, num_devices):
+    tables, gradients = form
+    model, optimizer = make(tables, num_devices)
+
+    @functools.partial(nnx.jit, **mode)
+    def train_step(model, optimizer, batch):
+      optimizer.update(model, gradients(model, batch, **mode))
+
+    train_step(model, optimizer, BATCHES[0])
     self.assert_state(model, 1)
 
   @parameterized.parameters(
