@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -19,6 +20,23 @@ ROOT = pathlib.Path(__file__).parent.parent
 _PYTORCH = pathlib.Path(
     "~/.cache/jax_tpu_embedding/lookup_peers/torch/bin/python"
 ).expanduser()
+
+_NEEDS_KERAS_RS = absltest.skipIf(
+    importlib.util.find_spec("keras_rs") is None,
+    "keras-rs is not installed: pip install keras-rs==0.4.0 'keras<3.14'.",
+)
+
+
+def _page(path):
+  return (ROOT / "docs" / path).read_text()
+
+
+def _other_libraries():
+  """The code of other libraries on a page, and what it is said to print."""
+  blocks = re.findall(
+      "^```python\n(.*?)^```", _page("how_to/migrate.md"), re.M | re.S
+  )
+  return [(code, re.findall("^# (.*)$", code, re.M)[-1]) for code in blocks]
 
 
 class DocumentationTest(parameterized.TestCase):
@@ -42,14 +60,18 @@ class DocumentationTest(parameterized.TestCase):
   def test_page_on_tpu_prints_what_it_says(self):
     self.check_page("how_to/compile_for_tpu.md")
 
-  @absltest.skipIf(
-      importlib.util.find_spec("keras_rs") is None,
-      "keras-rs is not installed: pip install keras-rs==0.4.0 'keras<3.14'.",
-  )
+  @_NEEDS_KERAS_RS
   def test_page_on_clients_prints_what_it_says(self):
     # Keras reads ~/.keras/keras.json, and writes it where there is none.
     os.environ["KERAS_HOME"] = self.create_tempdir().full_path
     self.check_page("how_to/clients.md")
+
+  def test_other_libraries_print_the_same_as_this_one(self):
+    self.assertLen(_other_libraries(), 4)
+    for code, expected in _other_libraries():
+      compile(code, "migrate.md", "exec")
+      # Indented: what a doctest of this package prints.
+      self.assertIn(f"    {expected}\n", _page("how_to/migrate.md"))
 
   @parameterized.parameters((0, "torchrec"), (1, "fbgemm_gpu"), (2, "torch"))
   def test_pytorch_prints_what_the_page_says(self, number, module):
@@ -57,16 +79,30 @@ class DocumentationTest(parameterized.TestCase):
       self.skipTest(f"{_PYTORCH} is not there: run install_peers.sh.")
     if subprocess.run([_PYTORCH, "-c", f"import {module}"]).returncode:
       self.skipTest(f"{_PYTORCH} lacks {module}.")
-    page = (ROOT / "docs/how_to/migrate.md").read_text()
-    block = re.findall("^```python\n(.*?)^```", page, re.M | re.S)[number]
-    self.assertIn(f" {module}", block)
-    *_, expected = re.findall("^# (.*)$", block, re.M)
+    self.check_other_library(number, module, _PYTORCH)
+
+  @_NEEDS_KERAS_RS
+  def test_keras_rs_prints_what_the_page_says(self):
+    self.check_other_library(
+        3,
+        "keras_rs",
+        sys.executable,
+        PYTHONPATH=os.pathsep.join(sys.path),
+        # Keras reads ~/.keras/keras.json, and writes it where there is none.
+        KERAS_HOME=self.create_tempdir().full_path,
+    )
+
+  def check_other_library(self, number, module, python, **environment):
+    code, expected = _other_libraries()[number]
+    self.assertIn(f" {module}", code)
     printed = subprocess.run(
-        [_PYTORCH, "-c", block], check=True, capture_output=True, text=True
+        [python, "-c", code],
+        env=os.environ | environment,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     self.assertEqual(printed.strip(), expected)
-    # The same as what the page says of this package.
-    self.assertIn(f"    {expected}\n", page)
 
   def check_page(self, page):
     failures, tests = doctest.testfile(

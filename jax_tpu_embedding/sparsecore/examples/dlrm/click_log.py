@@ -172,15 +172,20 @@ def read(
 
 
 def _blocks(stream: BinaryIO) -> Iterator[samples_lib.Samples]:
-  if not stream.peek(1):
-    return  # To pyarrow, a file without columns is an error.
+  # The readers of pyarrow read ahead in threads of their own. One that is left
+  # before the end of the log, as most are, can keep the process from ending.
+  while lines := stream.read(_BLOCK_BYTES) + stream.readline():
+    yield _parsed(lines)
+
+
+def _parsed(lines: bytes) -> samples_lib.Samples:
   types = dict.fromkeys(_DENSE, pa.int64()) | dict.fromkeys(
       _CATEGORIES, pa.string()
   )
-  reader = csv.open_csv(
-      stream,
+  table = csv.read_csv(
+      pa.BufferReader(lines),
       read_options=csv.ReadOptions(
-          column_names=_COLUMNS, block_size=_BLOCK_BYTES
+          column_names=_COLUMNS, block_size=len(lines), use_threads=False
       ),
       parse_options=csv.ParseOptions(
           delimiter="\t", quote_char=False, ignore_empty_lines=False
@@ -192,8 +197,8 @@ def _blocks(stream: BinaryIO) -> Iterator[samples_lib.Samples]:
           strings_can_be_null=False,
       ),
   )
-  for batch in reader:
-    yield _from_columns(batch)
+  (batch,) = table.to_batches()
+  return _from_columns(batch)
 
 
 def _from_columns(batch: pa.RecordBatch) -> samples_lib.Samples:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import pathlib
+import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -157,6 +160,17 @@ class ClickLogTest(parameterized.TestCase):
   def test_lines_that_are_not_asked_for_may_be_malformed(self):
     path = self._write(b"?\n" + 20_000 * _line() + b"?\n")
     self.assertEqual(sum(map(len, click_log.read(path, 1, 3))), 3)
+
+  def test_reads_no_more_than_is_asked_for(self):
+    # Else by a thread that may keep the process from ending.
+    log = io.BufferedReader(io.BytesIO(100_000 * _line()))
+    with mock.patch("builtins.open", return_value=log):
+      blocks = click_log.read(pathlib.Path("log.tsv"))
+      next(blocks)
+      position = log.tell()
+      self.assertLess(position, 5_000_000)
+      time.sleep(0.2)
+      self.assertEqual(log.tell(), position)
 
   @parameterized.parameters(0, 1, 2, 3, 4)
   def test_measures(self, max_samples):

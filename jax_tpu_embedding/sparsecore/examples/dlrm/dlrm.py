@@ -116,6 +116,9 @@ class _Run:
       stopwatch = progress_lib.Stopwatch()
       while state.step < self.num_steps:
         losses.append(self.trainer.train_step(state, next(batches)))
+        if state.step == first_step + 1:
+          jax.block_until_ready(losses)
+          stopwatch.lap()  # The first step also compiles.
         is_last = state.step == self.num_steps
         if state.step % self.config.evaluate_every == 0 or is_last:
           record = {
@@ -123,9 +126,9 @@ class _Run:
               "training_loss": float(np.mean(jax.device_get(losses))),
           }
           seconds = stopwatch.lap()
-          if state.step - len(losses) > first_step:
-            # The first interval also compiles.
-            record["samples_per_second"] = len(losses) * batch_size / seconds
+          timed_steps = min(len(losses), state.step - first_step - 1)
+          if timed_steps:
+            record["samples_per_second"] = timed_steps * batch_size / seconds
           with stopwatch.paused():
             history.append(record | self.evaluate(state))
           losses.clear()

@@ -12,16 +12,15 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import dlrm
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
-import numpy as np
 
 launch.provide_devices(4)
+program_runs.compile_once()
 
 _SMALL = (
     "--num_samples=1300",
@@ -39,29 +38,16 @@ _SMALL = (
 
 def _run(*arguments: str) -> tuple[int, str, str]:
   """Runs the program in this process: exit code, stdout, stderr."""
-  main = lambda argv: launch.main(argv, config_lib.Config, dlrm.run)
-  return program_runs.run(main, "dlrm", *_SMALL, *arguments)
+  return program_runs.run(
+      dlrm.run, config_lib.Config, "dlrm", *_SMALL, *arguments
+  )
 
 
-class DlrmTest(parameterized.TestCase):
-
-  def _directory(self) -> str:
-    return self.create_tempdir().full_path
-
-  def _assert_same_checkpoint(self, one: str, other: str, step: int) -> None:
-    expected = program_runs.saved_arrays(one, step)
-    self.assertEqual(set(expected), {"dense", "optimizer_state", "tables"})
-    for variables in expected["tables"].values():
-      self.assertNotEmpty(jax.tree.leaves(variables["slot"]))
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        expected,
-        program_runs.saved_arrays(other, step),
-    )
+class DlrmTest(program_runs.ProgramTest):
 
   @parameterized.parameters(1, 4)
   def test_a_run_shows_what_it_promises(self, num_devices):
-    output_dir = self._directory()
+    output_dir = self.directory()
     code, stdout, stderr = _run(
         f"--output_dir={output_dir}", f"--num_devices={num_devices}"
     )
@@ -85,7 +71,7 @@ class DlrmTest(parameterized.TestCase):
 
   def test_the_model_is_better_than_logistic_regression(self):
     code, stdout, _ = _run(
-        f"--output_dir={self._directory()}",
+        f"--output_dir={self.directory()}",
         "--num_samples=120000",
         "--heldout_samples=20000",
         "--batch_size=500",
@@ -101,7 +87,7 @@ class DlrmTest(parameterized.TestCase):
     self.assertGreater(baseline, 0.6)
 
   def test_a_log_of_the_user_gives_the_same_run_as_the_generated_one(self):
-    generated, plain, packed = (self._directory() for _ in range(3))
+    generated, plain, packed = (self.directory() for _ in range(3))
     _run(f"--output_dir={generated}")
     log = pathlib.Path(generated, "clicks.tsv")
     packed_log = pathlib.Path(packed, "day_0.gz")
@@ -110,12 +96,12 @@ class DlrmTest(parameterized.TestCase):
       code, stdout, _ = _run(f"--data={data}", f"--output_dir={output_dir}")
       self.assertEqual(code, 0)
       self.assertStartsWith(stdout, f"Log: {data}, 1,000 samples")
-      self._assert_same_checkpoint(generated, output_dir, 10)
+      self.assert_same_checkpoint(generated, output_dir, 10)
       self.assertFalse(pathlib.Path(output_dir, "clicks.tsv").exists())
 
   @parameterized.parameters(1, 4)
   def test_a_run_in_two_parts_is_the_run_in_one_bit_for_bit(self, num_devices):
-    straight, parts = self._directory(), self._directory()
+    straight, parts = self.directory(), self.directory()
     devices = f"--num_devices={num_devices}"
     # More than one pass over the ten batches.
     _run("--num_steps=13", f"--output_dir={straight}", devices)
@@ -127,10 +113,10 @@ class DlrmTest(parameterized.TestCase):
     self.assertIn("Resumed at step 7", stdout)
     self.assertNotIn("generated", stdout)
     self.assertIn("Trained on 600 samples", stdout)
-    self._assert_same_checkpoint(straight, parts, 13)
+    self.assert_same_checkpoint(straight, parts, 13)
 
   def test_an_interrupted_run_continues_bit_for_bit(self):
-    straight, parts = self._directory(), self._directory()
+    straight, parts = self.directory(), self.directory()
     _run(f"--output_dir={straight}")
     train_step = training.Trainer.train_step
 
@@ -151,16 +137,16 @@ class DlrmTest(parameterized.TestCase):
     code, stdout, _ = _run(*arguments, "--resume")
     self.assertEqual(code, 0)
     self.assertIn("Resumed at step 6", stdout)
-    self._assert_same_checkpoint(straight, parts, 10)
+    self.assert_same_checkpoint(straight, parts, 10)
 
   def test_a_malformed_line_to_learn_from_is_one_line(self):
-    output_dir = self._directory()
+    output_dir = self.directory()
     _run(f"--output_dir={output_dir}", "--num_steps=1")
     log = pathlib.Path(output_dir, "clicks.tsv")
     lines = log.read_bytes().splitlines(keepends=True)
     lines[400] = b"no\n"
     log.write_bytes(b"".join(lines))
-    code, _, stderr = _run(f"--data={log}", f"--output_dir={self._directory()}")
+    code, _, stderr = _run(f"--data={log}", f"--output_dir={self.directory()}")
     self.assertEqual(code, 1)
     self.assertEqual(
         stderr,
@@ -180,11 +166,10 @@ class DlrmTest(parameterized.TestCase):
   def test_an_error_is_one_line(self, argument, expected_code, message):
     code, stdout, stderr = _run(argument)
     self.assertEqual((code, stdout), (expected_code, ""))
-    self.assertRegex(stderr, r"\Adlrm: [^\n]*\n\Z")
-    self.assertIn(message, stderr)
+    self.assert_is_one_line(stderr, "dlrm", re.escape(message))
 
   def test_other_settings_than_the_checkpoint_are_one_line(self):
-    output_dir = self._directory()
+    output_dir = self.directory()
     _run("--num_steps=1", f"--output_dir={output_dir}")
     log = pathlib.Path(output_dir, "clicks.tsv")
     lines = log.read_bytes()
@@ -199,14 +184,10 @@ class DlrmTest(parameterized.TestCase):
             f"--output_dir={output_dir}", "--resume", argument
         )
         self.assertEqual(code, 1)
-        self.assertRegex(stderr, rf"\Adlrm: .*settings: {message}\.\n\Z")
+        self.assert_is_one_line(stderr, "dlrm", rf"settings: {message}\.$")
 
   def test_help_lists_every_flag(self):
-    process = program_runs.start(dlrm.__file__, "--help")
-    stdout, stderr = process.communicate()
-    self.assertEqual((process.returncode, stderr), (0, ""))
-    for name in config_lib.Config.__dataclass_fields__:
-      self.assertRegex(stdout, rf"--(\[no\])?{name}: [A-Z]")
+    self.assert_help_lists_every_flag(dlrm.__file__, config_lib.Config)
 
 
 if __name__ == "__main__":

@@ -68,11 +68,20 @@ def save_picture(
   draw_baseline(auc, "heldout_auc")
   auc.set_title("AUC", loc="left")
   draw(rate, "samples_per_second", _TRAINING)
+  if all("samples_per_second" not in record for record in trained):
+    rate.text(
+        0.5,
+        0.5,
+        "a single step: not measured",
+        transform=rate.transAxes,
+        ha="center",
+    )
+    rate.set_yticks([])
   rate.set_ylim(bottom=0)
   rate.set_title("training, samples/s", loc="left")
   for axes in (loss, auc, rate):
     axes.set_xlabel("samples seen")
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.03 * history[-1]["samples"])
     axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.examples.common import checkpoint
 from jax_tpu_embedding.sparsecore.examples.common import launch
+from jax_tpu_embedding.sparsecore.examples.common import resumed_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
@@ -43,11 +43,13 @@ def _batch(seed: int) -> features.Batch:
 def _trainer(num_devices: int = 1) -> training.Trainer:
   mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("data",))
   jax.set_mesh(mesh)
+  return _made_trainer(num_devices)
+
+
+@functools.cache
+def _made_trainer(num_devices: int) -> training.Trainer:
+  """Made, and its step compiled, once; needs the mesh."""
   return training.Trainer(dataclasses.replace(_CONFIG, num_devices=num_devices))
-
-
-def _arrays(tree):
-  return jax.tree.map(lambda leaf: np.array(leaf[...]), tree)
 
 
 class TrainingTest(parameterized.TestCase):
@@ -55,9 +57,9 @@ class TrainingTest(parameterized.TestCase):
   def test_a_step_changes_the_rows_of_its_batch_and_no_others(self):
     trainer = _trainer()
     state = trainer.init()
-    before = _arrays(state.tables)
+    before = resumed_runs.arrays(state)["tables"]
     trainer.train_step(state, _batch(0))
-    after = _arrays(state.tables)
+    after = resumed_runs.arrays(state)["tables"]
     specs = embedding.get_table_specs(trainer.model.feature_specs)
     before, after = (
         table_stacking.unshard_and_unstack_tables(specs, tables, num_shards=1)
@@ -77,13 +79,11 @@ class TrainingTest(parameterized.TestCase):
   def test_logits_change_nothing(self):
     trainer = _trainer()
     state = trainer.init()
-    before = _arrays((state.dense, state.tables))
+    before = resumed_runs.arrays(state)
     first = np.asarray(trainer.logits(state, _batch(0)))
     np.testing.assert_array_equal(first, trainer.logits(state, _batch(0)))
     jax.tree.map(
-        np.testing.assert_array_equal,
-        before,
-        _arrays((state.dense, state.tables)),
+        np.testing.assert_array_equal, before, resumed_runs.arrays(state)
     )
     self.assertEqual(state.step, 0)
 
@@ -104,34 +104,10 @@ class TrainingTest(parameterized.TestCase):
       self, num_devices
   ):
     trainer = _trainer(num_devices)
-    straight, resumed = trainer.init(), trainer.init()
-    for i in range(3):
-      trainer.train_step(straight, _batch(i))
-    directory = pathlib.Path(self.create_tempdir().full_path)
-    settings = dict(flag="output_dir", num_steps=None)
-    with checkpoint.Checkpoints(
-        directory, resume=False, **settings
-    ) as checkpoints:
-      checkpoints.save(straight, [])
-    with checkpoint.Checkpoints(
-        directory, resume=True, **settings
-    ) as checkpoints:
-      checkpoints.restore(resumed)
-    self.assertEqual(resumed.step, 3)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        _arrays(resumed.arrays()),
-        _arrays(straight.arrays()),
-    )
-    for i in range(3, 5):
-      self.assertEqual(
-          float(trainer.train_step(straight, _batch(i))),
-          float(trainer.train_step(resumed, _batch(i))),
-      )
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        _arrays(resumed.arrays()),
-        _arrays(straight.arrays()),
+    resumed_runs.assert_goes_on_as_if_it_had_not_stopped(
+        self,
+        trainer.init,
+        lambda state: trainer.train_step(state, _batch(state.step)),
     )
 
   def test_several_devices_train_as_one_does(self):

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
-from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
+from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -34,15 +34,7 @@ _NUM_STEPS = 50
 # Losses are about 5, where float32 numbers are 5e-7 apart.
 _TOLERANCE = 1e-5
 
-_CONFIG = config_lib.Config(
-    batch_size=32,
-    vocabulary_size=200,
-    embedding_dim=8,
-    pair_table_rows=512,
-    hidden_dim=16,
-    dropout=0.1,
-    dense_learning_rate=0.01,
-)
+_CONFIG = small_run.CONFIG
 
 
 class PlainTrainer(training.Trainer):

@@ -11,18 +11,10 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
+from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 
-_SMALL = (
-    "--batch_size=32",
-    "--vocabulary_size=200",
-    "--embedding_dim=8",
-    "--pair_table_rows=512",
-    "--hidden_dim=16",
-    "--dropout=0.1",
-    "--dense_learning_rate=0.01",
-    "--generated_words=5",
-)
+program_runs.compile_once()
 
 
 class ProgramsTest(parameterized.TestCase):
@@ -39,7 +31,7 @@ class ProgramsTest(parameterized.TestCase):
     output_dir = self.create_tempdir().full_path
     code, stdout, stderr = self._run(
         api,
-        *_SMALL,
+        *small_run.ARGUMENTS,
         "--num_steps=20",
         "--num_devices=4",
         f"--output_dir={output_dir}",

@@ -47,6 +47,7 @@ def save_loss_curve(
       [record["training_loss"] for record in trained],
       color=_TRAINING,
       label="training, with dropout",
+      marker=".",  # A short run has one point.
   )
   axes.plot(
       [record["step"] for record in history],

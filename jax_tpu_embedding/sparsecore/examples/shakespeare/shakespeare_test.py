@@ -14,7 +14,6 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
@@ -22,22 +21,13 @@ from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_l
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_nnx
+from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
-import numpy as np
 
 launch.provide_devices(1)
+program_runs.compile_once()
 
-_SMALL = (
-    "--batch_size=32",
-    "--vocabulary_size=200",
-    "--embedding_dim=8",
-    "--pair_table_rows=512",
-    "--hidden_dim=16",
-    "--dropout=0.1",
-    "--dense_learning_rate=0.01",
-    "--evaluate_every=10",
-    "--generated_words=30",
-)
+_SMALL = (*small_run.ARGUMENTS, "--evaluate_every=10")
 
 
 def _run(
@@ -45,30 +35,15 @@ def _run(
 ) -> tuple[int, str, str]:
   """Runs the program in this process: exit code, stdout, stderr."""
   run = functools.partial(program.run, trainer_type=trainer_type)
-  main = lambda argv: launch.main(argv, config_lib.Config, run)
-  return program_runs.run(main, "shakespeare", *_SMALL, *arguments)
+  return program_runs.run(
+      run, config_lib.Config, "shakespeare", *_SMALL, *arguments
+  )
 
 
-class ShakespeareTest(parameterized.TestCase):
-
-  def _directory(self) -> str:
-    return self.create_tempdir().full_path
-
-  def _assert_same_checkpoint(self, one: str, other: str, step: int) -> None:
-    expected = program_runs.saved_arrays(one, step)
-    self.assertEqual(set(expected), {"dense", "optimizer_state", "tables"})
-    self.assertEqual(set(expected["tables"]), {"words", "pairs"})
-    for variables in expected["tables"].values():
-      self.assertEqual(set(variables), {"table", "slot"})
-      self.assertNotEmpty(jax.tree.leaves(variables["slot"]))
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        expected,
-        program_runs.saved_arrays(other, step),
-    )
+class ShakespeareTest(program_runs.ProgramTest):
 
   def test_a_run_shows_what_it_promises(self):
-    output_dir = self._directory()
+    output_dir = self.directory()
     code, stdout, stderr = _run("--num_steps=200", f"--output_dir={output_dir}")
     self.assertEqual((code, stderr), (0, ""))
     self.assertIn("Text: as_you_like_it.txt, 30,", stdout)
@@ -85,7 +60,7 @@ class ShakespeareTest(parameterized.TestCase):
     self.assertIn(f"Loss curve: {output_dir}/loss_curve.png\n", stdout)
 
   def test_a_run_in_two_parts_is_the_run_in_one_bit_for_bit(self):
-    straight, parts = self._directory(), self._directory()
+    straight, parts = self.directory(), self.directory()
     _run("--num_steps=40", f"--output_dir={straight}")
     _run("--num_steps=20", f"--output_dir={parts}")
     code, stdout, _ = _run(
@@ -94,10 +69,12 @@ class ShakespeareTest(parameterized.TestCase):
     self.assertEqual(code, 0)
     self.assertIn("Resumed at step 20", stdout)
     self.assertIn("Trained on 640 words", stdout)
-    self._assert_same_checkpoint(straight, parts, 40)
+    self.assert_same_checkpoint(straight, parts, 40)
+    saved = program_runs.saved_arrays(straight, 40)
+    self.assertEqual(set(saved["tables"]), {"words", "pairs"})
 
   def test_an_interrupted_run_continues_bit_for_bit(self):
-    straight, parts = self._directory(), self._directory()
+    straight, parts = self.directory(), self.directory()
     _run("--num_steps=20", f"--output_dir={straight}")
     train_step = training.Trainer.train_step
 
@@ -122,10 +99,10 @@ class ShakespeareTest(parameterized.TestCase):
     code, stdout, _ = _run(*arguments, "--resume")
     self.assertEqual(code, 0)
     self.assertIn("Resumed at step 15", stdout)
-    self._assert_same_checkpoint(straight, parts, 20)
+    self.assert_same_checkpoint(straight, parts, 20)
 
   def test_a_killed_run_continues_bit_for_bit(self):
-    straight, parts = self._directory(), self._directory()
+    straight, parts = self.directory(), self.directory()
     process = program_runs.start(
         shakespeare.__file__,
         *_SMALL,
@@ -151,7 +128,7 @@ class ShakespeareTest(parameterized.TestCase):
     self.assertEqual(code, 0)
     self.assertIn(f"Resumed at step {newest}", stdout)
     _run(num_steps, f"--output_dir={straight}")
-    self._assert_same_checkpoint(straight, parts, newest + 5)
+    self.assert_same_checkpoint(straight, parts, newest + 5)
 
   @parameterized.parameters(
       ("--num_step=5", 2, "Unknown command line flag 'num_step'. Did you mean"),
@@ -170,11 +147,10 @@ class ShakespeareTest(parameterized.TestCase):
   def test_an_error_is_one_line(self, argument, expected_code, message):
     code, stdout, stderr = _run(argument)
     self.assertEqual((code, stdout), (expected_code, ""))
-    self.assertRegex(stderr, r"\Ashakespeare: [^\n]*\n\Z")
-    self.assertIn(message, stderr)
+    self.assert_is_one_line(stderr, "shakespeare", re.escape(message))
 
   def test_other_settings_than_the_checkpoint_are_one_line(self):
-    output_dir = f"--output_dir={self._directory()}"
+    output_dir = f"--output_dir={self.directory()}"
     _run("--num_steps=1", output_dir)
     text = self.create_tempfile(content="to be or not to be " * 100).full_path
     linen, nnx = shakespeare.LinenTrainer, shakespeare_nnx.NnxTrainer
@@ -188,20 +164,18 @@ class ShakespeareTest(parameterized.TestCase):
             output_dir, "--resume", argument, trainer_type=trainer_type
         )
         self.assertEqual(code, 1)
-        self.assertRegex(stderr, rf"\Ashakespeare: .*settings: {message}\.\n\Z")
+        self.assert_is_one_line(
+            stderr, "shakespeare", rf"settings: {message}\.$"
+        )
 
   def test_the_process_itself_ends_with_the_line_and_the_code(self):
     process = program_runs.start(shakespeare.__file__, "--num_step=5")
     stdout, stderr = process.communicate()
     self.assertEqual((process.returncode, stdout), (2, ""))
-    self.assertRegex(stderr, r"\Ashakespeare: Unknown command line flag.*\n\Z")
+    self.assert_is_one_line(stderr, "shakespeare", "Unknown command line flag")
 
   def test_help_lists_every_flag(self):
-    process = program_runs.start(shakespeare.__file__, "--help")
-    stdout, stderr = process.communicate()
-    self.assertEqual((process.returncode, stderr), (0, ""))
-    for name in config_lib.Config.__dataclass_fields__:
-      self.assertRegex(stdout, rf"--(\[no\])?{name}: [A-Z]")
+    self.assert_help_lists_every_flag(shakespeare.__file__, config_lib.Config)
 
 
 if __name__ == "__main__":

@@ -5,41 +5,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.examples.common import checkpoint
 from jax_tpu_embedding.sparsecore.examples.common import launch
-from jax_tpu_embedding.sparsecore.examples.common import train_state
+from jax_tpu_embedding.sparsecore.examples.common import resumed_runs
 from jax_tpu_embedding.sparsecore.examples.shakespeare import baseline
-from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import generation
+from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 import numpy as np
 
 launch.provide_devices(2)
 
-_CONFIG = config_lib.Config(
-    batch_size=32,
-    vocabulary_size=200,
-    embedding_dim=8,
-    pair_table_rows=512,
-    hidden_dim=16,
-    dropout=0.1,
-    dense_learning_rate=0.01,
-    generated_words=30,
-)
-
-
+_CONFIG = small_run.CONFIG
 _EVERY_API = parameterized.parameters(*trainers.TRAINERS)
 
-
-def _arrays(state: train_state.State):
-  return jax.tree.map(np.array, state.arrays())
+_arrays = resumed_runs.arrays
 
 
 class TrainingTest(parameterized.TestCase):
@@ -145,30 +130,8 @@ class TrainingTest(parameterized.TestCase):
   ):
     config = dataclasses.replace(_CONFIG, num_devices=num_devices)
     trainer = trainers.trainer(config, api)
-    straight, resumed = trainer.init(), trainer.init()
-    for _ in range(3):
-      trainer.train_step(straight)
-    directory = pathlib.Path(self.create_tempdir().full_path)
-    settings = dict(flag="checkpoint_dir", num_steps=None)
-    with checkpoint.Checkpoints(
-        directory, resume=False, **settings
-    ) as checkpoints:
-      checkpoints.save(straight, [])
-    with checkpoint.Checkpoints(
-        directory, resume=True, **settings
-    ) as checkpoints:
-      checkpoints.restore(resumed)
-    self.assertEqual(resumed.step, 3)
-    jax.tree.map(
-        np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
-    )
-    for _ in range(2):
-      self.assertEqual(
-          float(trainer.train_step(straight)),
-          float(trainer.train_step(resumed)),
-      )
-    jax.tree.map(
-        np.testing.assert_array_equal, _arrays(resumed), _arrays(straight)
+    resumed_runs.assert_goes_on_as_if_it_had_not_stopped(
+        self, trainer.init, trainer.train_step
     )
 
   def test_a_short_run_beats_the_unigram_baseline(self):

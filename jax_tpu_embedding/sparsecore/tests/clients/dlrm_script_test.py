@@ -8,6 +8,9 @@ apart by iterating over it, and preprocess in 16 threads.
 """
 
 from concurrent import futures
+import sys
+import threading
+import time
 import warnings
 
 from absl.testing import absltest
@@ -48,7 +51,7 @@ class _Model(nn.Module):
     return nn.Dense(1)(jnp.concatenate([dense, *activations.values()], axis=1))
 
 
-def _specs(num_devices):
+def _specs(num_devices, batch=_BATCH):
   specs = {}
   for name, vocabulary_size in _VOCABULARY_SIZES.items():
     table = embedding_spec.TableSpec(
@@ -62,22 +65,22 @@ def _specs(num_devices):
     specs[name] = embedding_spec.FeatureSpec(
         name=name,
         table_spec=table,
-        input_shape=(_BATCH, 2),
-        output_shape=(_BATCH, 8),
+        input_shape=(batch, 2),
+        output_shape=(batch, 8),
     )
   embedding.auto_stack_tables(specs, num_devices, _NUM_SC)
   embedding.prepare_feature_specs_for_training(specs, num_devices, _NUM_SC)
   return specs
 
 
-def _batch(seed):
+def _batch(seed, batch=_BATCH):
   rng = np.random.default_rng(seed)
   ids = {
-      name: rng.integers(vocabulary_size, size=(_BATCH, 2), dtype=np.int32)
+      name: rng.integers(vocabulary_size, size=(batch, 2), dtype=np.int32)
       for name, vocabulary_size in _VOCABULARY_SIZES.items()
   }
-  dense = rng.normal(size=(_BATCH, 3)).astype(np.float32)
-  return ids, dense, rng.normal(size=(_BATCH, 1)).astype(np.float32)
+  dense = rng.normal(size=(batch, 3)).astype(np.float32)
+  return ids, dense, rng.normal(size=(batch, 1)).astype(np.float32)
 
 
 def _preprocess(specs, ids, num_devices, batch_number=0):
@@ -173,18 +176,50 @@ class DlrmScriptTest(parameterized.TestCase):
         learning_rate=_LEARNING_RATE,
     )
 
-  def test_sixteen_threads_preprocess_as_one(self):
-    specs = _specs(1)
+  @parameterized.parameters(1, 4)
+  def test_sixteen_threads_preprocess_as_one(self, num_devices):
+    specs = _specs(num_devices)
     batches = [_batch(seed)[0] for seed in range(64)]
-    expected = [_preprocess(specs, ids, 1) for ids in batches]
+    expected = [_preprocess(specs, ids, num_devices) for ids in batches]
     with futures.ThreadPoolExecutor(16) as pool:
       got = list(
           pool.map(
-              lambda number: _preprocess(specs, batches[number], 1, number),
+              lambda number: _preprocess(
+                  specs, batches[number], num_devices, number
+              ),
               range(len(batches)),
           )
       )
     jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+  def test_other_threads_run_while_ids_are_converted(self):
+    specs = _specs(1, batch=1 << 16)
+    ids, *_ = _batch(0, batch=1 << 16)
+    count = 0
+    is_done = threading.Event()
+
+    def count_up():
+      nonlocal count
+      while not is_done.is_set():
+        count += 1
+        time.sleep(0)
+
+    # Python takes the lock away from nobody now: it has to be given up.
+    self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+    sys.setswitchinterval(1000)
+    thread = threading.Thread(target=count_up)
+    thread.start()
+    self.addCleanup(thread.join)
+    self.addCleanup(is_done.set)  # Before the join.
+    counted = 0
+    deadline = time.monotonic() + 60
+    # NumPy gives the lock up now and then, for one count each. The system may
+    # have no time for the other thread: more than one attempt.
+    while counted < 100 and time.monotonic() < deadline:
+      before = count
+      _preprocess(specs, ids, 1)
+      counted = count - before
+    self.assertGreaterEqual(counted, 100)
 
 
 def _tables(specs, params, num_devices):

@@ -88,24 +88,45 @@ def random_variables(specs, num_shards, put):
   return variables, tables
 
 
+def update(specs, mesh):
+  """A function of gradients, inputs, variables and the step or None."""
+  split, whole = P(mesh.axis_names[0]), P()
+  return jax.shard_map(
+      lambda gradients, inputs, variables, step: (
+          embedding.tpu_sparse_dense_matmul_grad(
+              gradients,
+              inputs,
+              variables,
+              feature_specs=specs,
+              sharding_strategy="MOD",
+              step=step,
+          )
+      ),
+      mesh=mesh,
+      in_specs=(split, split, split, whole),
+      out_specs=split,
+      check_vma=False,
+  )
+
+
 def lookup_that_updates(specs, mesh):
   """A function whose gradient for the variables is the new variables."""
   axis = mesh.axis_names[0]
-  split, whole = P(axis), P()
-  map_over = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
 
   @jax.custom_vjp
   def lookup(buffers, variables, step):
     del step
-    return map_over(
+    return jax.shard_map(
         functools.partial(
             embedding.tpu_sparse_dense_matmul,
             global_device_count=mesh.shape[axis],
             feature_specs=specs,
             sharding_strategy="MOD",
         ),
-        in_specs=(split, split),
-        out_specs=split,
+        mesh=mesh,
+        in_specs=(P(axis), P(axis)),
+        out_specs=P(axis),
+        check_vma=False,
     )(embedding.SparseDenseMatmulInput(*buffers), variables)
 
   def forward(buffers, variables, step):
@@ -113,20 +134,9 @@ def lookup_that_updates(specs, mesh):
 
   def backward(saved, gradients):
     buffers, variables, step = saved
-    new = map_over(
-        lambda gradients, inputs, variables, step: (
-            embedding.tpu_sparse_dense_matmul_grad(
-                gradients,
-                inputs,
-                variables,
-                feature_specs=specs,
-                sharding_strategy="MOD",
-                step=step,
-            )
-        ),
-        in_specs=(split, split, split, whole),
-        out_specs=split,
-    )(gradients, embedding.SparseDenseMatmulInput(*buffers), variables, step)
+    new = update(specs, mesh)(
+        gradients, embedding.SparseDenseMatmulInput(*buffers), variables, step
+    )
     new = jax.tree.unflatten(
         jax.tree.structure(variables), jax.tree.leaves(new)
     )

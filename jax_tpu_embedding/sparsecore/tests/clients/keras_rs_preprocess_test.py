@@ -43,8 +43,11 @@ class PreprocessTest(parameterized.TestCase):
           is_in_a_partition, rows != constants.PADDING_VALUE
       )
 
-  def test_rows_may_have_any_length(self):
-    specs = keras_rs_calls.make_specs(embedding_spec.SGDOptimizerSpec(), 1, 2)
+  @parameterized.parameters((1, 2), (4, 1))
+  def test_rows_may_have_any_length(self, num_devices, num_sc):
+    specs = keras_rs_calls.make_specs(
+        embedding_spec.SGDOptimizerSpec(), num_devices, num_sc
+    )
     lengths = np.arange(keras_rs_calls.BATCH) % 3
     ids = keras_rs_calls.random_ids(specs)
     weights = {n: np.ones(values.shape, "f4") for n, values in ids.items()}
@@ -52,8 +55,9 @@ class PreprocessTest(parameterized.TestCase):
       tree["last"] = np.array(
           [np.ones(length, dtype) for length in lengths], dtype=np.ndarray
       )
-    with_weights, _ = keras_rs_calls.preprocess(specs, ids, 1, 2, weights)
-    without, _ = keras_rs_calls.preprocess(specs, ids, 1, 2)
+    counts = num_devices, num_sc
+    with_weights, _ = keras_rs_calls.preprocess(specs, ids, *counts, weights)
+    without, _ = keras_rs_calls.preprocess(specs, ids, *counts)
     jax.tree.map(np.testing.assert_array_equal, with_weights, without)
 
   @parameterized.parameters(1, 2, 4, 8)
@@ -68,17 +72,24 @@ class PreprocessTest(parameterized.TestCase):
     self.assertLen(row_pointers, 8 * num_sc)
 
 
-class StatsTest(absltest.TestCase):
+class StatsTest(parameterized.TestCase):
 
-  def setUp(self):
-    super().setUp()
+  def _make_specs(self, num_devices, num_sc):
+    self.num_devices, self.num_sc = num_devices, num_sc
     self.specs = keras_rs_calls.make_specs(
-        embedding_spec.SGDOptimizerSpec(), 1, 2
+        embedding_spec.SGDOptimizerSpec(), num_devices, num_sc
     )
-    self.ids = {
+
+  def _preprocess(self):
+    """The statistics of a batch of which every id is 0."""
+    ids = {
         name: np.zeros(spec.input_shape, np.int32)
         for name, spec in self.specs.items()
     }
+    _, stats = keras_rs_calls.preprocess(
+        self.specs, ids, self.num_devices, self.num_sc
+    )
+    return stats
 
   def _stack(self):
     (stack,) = embedding.get_stacked_table_specs(self.specs).values()
@@ -94,40 +105,56 @@ class StatsTest(absltest.TestCase):
             required_buffer_size_per_sc=required_buffer_size,
             id_drop_counters={name: 0},
         ),
-        2,
+        self.num_sc,
     )
 
-  def test_callers_may_make_statistics_with_few_entries(self):
+  @parameterized.parameters((1, 2), (4, 1))
+  def test_callers_may_make_statistics_with_few_entries(
+      self, num_devices, num_sc
+  ):
+    self._make_specs(num_devices, num_sc)
     self._set_limits(8, {})
     self.assertEqual(self._stack().max_ids_per_partition, 8)
     self.assertEqual(self._stack().max_unique_ids_per_partition, 8)
     self.assertIsNone(self._stack().suggested_coo_buffer_size_per_device)
     self._set_limits(16, {self._stack().stack_name: np.int32(40)})
-    self.assertEqual(self._stack().suggested_coo_buffer_size_per_device, 80)
+    self.assertEqual(
+        self._stack().suggested_coo_buffer_size_per_device, 40 * num_sc
+    )
     self._set_limits(24, {"another stack": np.int32(1)})
-    self.assertEqual(self._stack().suggested_coo_buffer_size_per_device, 80)
+    self.assertEqual(
+        self._stack().suggested_coo_buffer_size_per_device, 40 * num_sc
+    )
 
-  def test_limits_raised_to_the_largest_statistics_drop_nothing(self):
+  @parameterized.parameters(
+      # Each SparseCore has 16 samples of 3 features, all with row 0 of one of 2
+      # tables.
+      (1, 2, 48, 2),
+      # 8 samples; "item" and "last" have row 0 of one table, and that of the
+      # other table is on another SparseCore.
+      (4, 1, 16, 1),
+  )
+  def test_limits_raised_to_the_largest_statistics_drop_nothing(
+      self, num_devices, num_sc, num_ids, num_unique_ids
+  ):
+    self._make_specs(num_devices, num_sc)
     self._set_limits(8, {})
-    _, stats = keras_rs_calls.preprocess(self.specs, self.ids, 1, 2)
+    stats = self._preprocess()
     name = self._stack().stack_name
     self.assertGreater(stats.id_drop_counters[name], 0)
 
     gathered = multihost_utils.process_allgather(stats)
     self.assertEqual(jax.tree.structure(gathered), jax.tree.structure(stats))
     largest = jax.tree.map(np.max, gathered)
-    # Each of 2 SparseCores has 16 samples of 3 features, all with row 0 of one
-    # of 2 tables.
-    self.assertEqual(largest.max_ids_per_partition[name], 48)
-    self.assertEqual(largest.max_unique_ids_per_partition[name], 2)
+    self.assertEqual(largest.max_ids_per_partition[name], num_ids)
+    self.assertEqual(largest.max_unique_ids_per_partition[name], num_unique_ids)
     largest.max_unique_ids_per_partition[name] = np.max(
         [largest.max_unique_ids_per_partition[name], 8]
     )
-    embedding.update_preprocessing_parameters(self.specs, largest, 2)
-    self.assertEqual(self._stack().max_ids_per_partition, 48)
+    embedding.update_preprocessing_parameters(self.specs, largest, num_sc)
+    self.assertEqual(self._stack().max_ids_per_partition, num_ids)
     self.assertEqual(self._stack().max_unique_ids_per_partition, 8)
-    _, stats = keras_rs_calls.preprocess(self.specs, self.ids, 1, 2)
-    self.assertEqual(stats.id_drop_counters[name], 0)
+    self.assertEqual(self._preprocess().id_drop_counters[name], 0)
 
 
 if __name__ == "__main__":

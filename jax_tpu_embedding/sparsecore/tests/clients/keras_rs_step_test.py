@@ -10,7 +10,6 @@ from absl.testing import parameterized
 import jax
 from jax.experimental import layout
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
@@ -31,6 +30,8 @@ class StepTest(parameterized.TestCase):
       ("adagrad", (4,), 2),
       ("adam", (4, 1), 1),
       ("adam", (1, 1), 4),
+      ("ftrl", (1,), 2),
+      ("ftrl", (4,), 1),
   )
   def test_fused_step_is_algebra(self, optimizer, mesh_shape, num_sc):
     spec, rule, first_slots = {
@@ -44,6 +45,11 @@ class StepTest(parameterized.TestCase):
             embedding_spec.AdamOptimizerSpec(0.5, epsilon=1e-7),
             plain_model.adam,
             (0.0, 0.0),
+        ),
+        "ftrl": (
+            embedding_spec.FTRLOptimizerSpec(0.5),
+            plain_model.ftrl,
+            (0.1, 0.0),
         ),
     }[optimizer]
     num_devices = mesh_shape[0]
@@ -115,31 +121,27 @@ class StepTest(parameterized.TestCase):
           new_tables[table_name], plain.values, rtol=1e-4, atol=1e-5
       )
 
-  def test_ftrl_changes_the_rows_of_the_batch(self):
+  @parameterized.parameters(1, 4)
+  def test_the_step_may_be_none(self, num_devices):
     specs = keras_rs_calls.make_specs(
-        embedding_spec.FTRLOptimizerSpec(0.1), 1, 1
+        embedding_spec.SGDOptimizerSpec(0.5), num_devices, 1
     )
     inputs, _ = keras_rs_calls.preprocess(
-        specs, keras_rs_calls.random_ids(specs), 1, 1
+        specs, keras_rs_calls.random_ids(specs), num_devices, 1
     )
-    variables, _ = keras_rs_calls.random_variables(specs, 1, jnp.asarray)
-    new = embedding.tpu_sparse_dense_matmul_grad(
-        {
-            name: np.ones(spec.output_shape, "f4")
-            for name, spec in specs.items()
-        },
-        inputs,
-        variables,
-        feature_specs=specs,
-        sharding_strategy="MOD",
-        step=None,
+    variables, _ = keras_rs_calls.random_variables(
+        specs, num_devices, jnp.asarray
     )
-    for name, stack in new.items():
-      rows = np.unique(inputs.lhs_embedding_ids[name])
-      rows = rows[rows != constants.PADDING_VALUE]
-      changed = np.any(stack.slot.linear != variables[name].slot.linear, axis=1)
-      np.testing.assert_array_equal(np.flatnonzero(changed), rows)
-      self.assertTrue(np.all(np.isfinite(stack.table[rows, :6])))
+    mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("model",))
+    update = keras_rs_calls.update(specs, mesh)
+    gradients = {
+        name: np.ones(spec.output_shape, "f4") for name, spec in specs.items()
+    }
+    without, with_step = (
+        update(gradients, inputs, variables, step)
+        for step in (None, np.float32(3))
+    )
+    jax.tree.map(np.testing.assert_array_equal, without, with_step)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,18 @@ def adam(rows, slots, gradient, learning_rate, step, epsilon=1e-7):
   ), (momentum, velocity)
 
 
+def ftrl(rows, slots, gradient, learning_rate, step):
+  """Source: McMahan and others, "Ad Click Prediction: a View from the Trenches"
+  (2013), algorithm 1, without regularization and with beta = 0.
+  """
+  del step
+  accumulator, linear = slots
+  new = accumulator + gradient**2
+  sigma = (np.sqrt(new) - np.sqrt(accumulator)) / learning_rate
+  linear = linear + gradient - sigma * rows
+  return -learning_rate * linear / np.sqrt(new), (new, linear)
+
+
 def gains(
     ids: Sequence[Sequence[int]],
     weights: Sequence[Sequence[float]] | None,

@@ -26,13 +26,12 @@ _FEATURES = {
 
 
 def _engine(num_devices, num_sc):
-  mesh = jax.make_mesh(
-      (num_devices,),
-      ("data",),
-      axis_types=(jax.sharding.AxisType.Auto,),
-      devices=jax.devices()[:num_devices],
+  return recml_model.Engine(
+      _FEATURES,
+      _BATCH,
+      recml_model.make_mesh(num_devices),
+      num_sc_per_device=num_sc,
   )
-  return recml_model.Engine(_FEATURES, _BATCH, mesh, num_sc_per_device=num_sc)
 
 
 def _batch(seed=0):
@@ -120,18 +119,17 @@ class TrainingTest(parameterized.TestCase):
           table, plain[name].values, rtol=1e-4, atol=1e-4, err_msg=name
       )
 
-  def test_the_number_of_sparsecores_is_known_when_a_config_is_made(self):
-    mesh = jax.make_mesh(
-        (1,),
-        ("data",),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:1],
-    )
+  @parameterized.parameters(1, 4)
+  def test_the_number_of_sparsecores_is_known_when_a_config_is_made(
+      self, num_devices
+  ):
+    mesh = recml_model.make_mesh(num_devices)
     engine = recml_model.Engine(_FEATURES, _BATCH, mesh)
     self.assertGreater(engine.num_sc_per_device, 0)
 
-  def test_limits_are_asked_for_by_stack_and_samples(self):
-    engine = _engine(1, 1)
+  @parameterized.parameters(1, 4)
+  def test_limits_are_asked_for_by_stack_and_samples(self, num_devices):
+    engine = _engine(num_devices, 1)
     stacks = embedding.get_stacked_table_specs(engine.feature_specs)
     # Of a sequence, each of the 4 positions is a sample.
     self.assertEqual(
@@ -162,9 +160,13 @@ class PreprocessTest(parameterized.TestCase):
     self.assertIsInstance(again, embedding.PreprocessedInput)
     jax.tree.map(np.testing.assert_array_equal, again, processed)
 
-  @parameterized.parameters(np.int32, np.int64, np.uint32)
-  def test_the_type_of_ids_and_weights_does_not_matter(self, dtype):
-    engine = _engine(1, 2)
+  @parameterized.product(
+      num_devices=(1, 4), dtype=(np.int32, np.int64, np.uint32)
+  )
+  def test_the_type_of_ids_and_weights_does_not_matter(
+      self, num_devices, dtype
+  ):
+    engine = _engine(num_devices, 2)
     ids = _batch()
     weights = {name: np.ones(i.shape, np.float32) for name, i in ids.items()}
     expected = engine.preprocess(

@@ -38,12 +38,7 @@ class FlaxTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 4)
   def test_tables_are_a_parameter_that_is_replaced(self, num_devices):
-    mesh = jax.make_mesh(
-        (num_devices,),
-        ("data",),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:num_devices],
-    )
+    mesh = recml_model.make_mesh(num_devices)
     engine = recml_model.Engine(
         {"a": recml_model.Feature(20), "b": recml_model.Feature(30)},
         _BATCH,

@@ -23,6 +23,16 @@ import numpy as np
 P = jax.sharding.PartitionSpec
 
 
+def make_mesh(num_devices: int) -> jax.sharding.Mesh:
+  """Some of the devices, in one row."""
+  return jax.make_mesh(
+      (num_devices,),
+      ("data",),
+      axis_types=(jax.sharding.AxisType.Auto,),
+      devices=jax.devices()[:num_devices],
+  )
+
+
 @dataclasses.dataclass
 class Feature:
   """A feature with a table of its own."""
