@@ -47,27 +47,20 @@ class Case:
     return self.bottom_mlp[-1] + NUM_TABLES * self.embedding_dim
 
 
+_EXAMPLE = Case(
+    name="examples/dlrm",
+    batch_size=1024,
+    table_rows=1 << 15,
+    embedding_dim=16,
+    bottom_mlp=(64, 16),
+    cross_layers=3,
+    cross_rank=64,
+    top_mlp=(256, 128),
+)
+
 CASES = (
-    Case(
-        name="examples/dlrm",
-        batch_size=1024,
-        table_rows=1 << 15,
-        embedding_dim=16,
-        bottom_mlp=(64, 16),
-        cross_layers=3,
-        cross_rank=64,
-        top_mlp=(256, 128),
-    ),
-    Case(
-        name="large batch",
-        batch_size=8192,
-        table_rows=1 << 15,
-        embedding_dim=16,
-        bottom_mlp=(64, 16),
-        cross_layers=3,
-        cross_rank=64,
-        top_mlp=(256, 128),
-    ),
+    _EXAMPLE,
+    dataclasses.replace(_EXAMPLE, name="large batch", batch_size=8192),
     Case(
         name="large tables",
         batch_size=4096,

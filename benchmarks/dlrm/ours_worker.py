@@ -100,9 +100,7 @@ class _Ours(model_worker.Model):
             optax.sigmoid_binary_cross_entropy(logits, batch.labels)
         )
 
-      of_layers, of_activations = jax.grad(loss, (0, 1))(
-          layers, activations
-      )
+      of_layers, of_activations = jax.grad(loss, (0, 1))(layers, activations)
       updates, optimizer_state = optimizer.update(of_layers, optimizer_state)
       layers = optax.apply_updates(layers, updates)
       return layers, optimizer_state, of_activations
@@ -116,9 +114,7 @@ class _Ours(model_worker.Model):
 
   def tables(self, batch_number: int) -> None:
     rows = self._batches[batch_number].rows
-    jax.block_until_ready(
-        self._tables(self._state.tables, rows, self._given)
-    )
+    jax.block_until_ready(self._tables(self._state.tables, rows, self._given))
 
   def dense(self, batch_number: int) -> None:
     self._layers, self._optimizer_state, gradients = self._dense(

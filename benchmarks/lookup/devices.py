@@ -84,12 +84,24 @@ def section(rounds: int, quick: bool) -> str:
   text = f"""## Several devices
 
 One batch on 1 and on {_NUM_DEVICES[1]} host devices of a process with
-{machine.num_cpus()} CPUs, in turns; at most {_TARGET_RATIO} times the CPU time of one.
+{machine.num_cpus()} CPUs, in turns; at most {_TARGET_RATIO} times the CPU time of one. Each row has
+processes of its own.
 
 | case | step | 1 device, CPU ms | wall ms | {_NUM_DEVICES[1]} devices, CPU ms | wall ms | CPU time of {_NUM_DEVICES[1]} / of 1 (quartiles) | |
 |---|---|--:|--:|--:|--:|--:|---|
 """
+  for case in cases.CASES:
+    for step in (cases.SGD, cases.ADAGRAD):
+      chosen = cases.shrink(case) if quick else case
+      text += _row(chosen, step, rounds)
+  return text
+
+
+def _row(case: cases.Case, step: str, rounds: int) -> str:
+  label = f"| {case.name} | {step}"
   with contextlib.ExitStack() as stack:
+    # Of the row alone: tables of earlier rows would leave memory behind, in
+    # large pages here and in small ones there.
     workers = {
         n: stack.enter_context(
             worker_process.WorkerProcess(
@@ -101,32 +113,20 @@ One batch on 1 and on {_NUM_DEVICES[1]} host devices of a process with
         )
         for n in _NUM_DEVICES
     }
-    for case in cases.CASES:
-      for step in (cases.SGD, cases.ADAGRAD):
-        chosen = cases.shrink(case) if quick else case
-        text += _row(chosen, step, workers, rounds)
-  return text
-
-
-def _row(
-    case: cases.Case,
-    step: str,
-    workers: dict[int, worker_process.WorkerProcess],
-    rounds: int,
-) -> str:
-  label = f"| {case.name} | {step}"
-  try:
-    sums = [
-        worker.command("load", case=dataclasses.asdict(case), step=step)["sum"]
-        for worker in workers.values()
-    ]
-  except worker_process.WorkerError as error:
-    return f"{label} | not measured: {error} | | | | | |\n"
-  if not np.isclose(*sums, rtol=1e-5):
-    return f"{label} | not measured: the tables differ | | | | | |\n"
-  one, many = turns.take(
-      {n: worker.timed() for n, worker in workers.items()}, rounds
-  ).values()
+    try:
+      sums = [
+          worker.command("load", case=dataclasses.asdict(case), step=step)[
+              "sum"
+          ]
+          for worker in workers.values()
+      ]
+    except worker_process.WorkerError as error:
+      return f"{label} | not measured: {error} | | | | | |\n"
+    if not np.isclose(*sums, rtol=1e-5):
+      return f"{label} | not measured: the tables differ | | | | | |\n"
+    one, many = turns.take(
+        {n: worker.timed() for n, worker in workers.items()}, rounds
+    ).values()
   low, ratio, high = turns.quartiles_of_ratio(many.cpu, one.cpu)
   cells = [
       f"{1e3 * turns.median(seconds):.3g}"

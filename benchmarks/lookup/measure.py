@@ -15,6 +15,7 @@ from benchmarks.lookup import cases
 OURS = "ours"
 WITH_CONVERSION = "ours with conversion"
 IN_REFS = "ours, jax.Ref"
+TWO_CALLS = "ours, two calls"
 ROW_WISE = "ours, row-wise"
 LIMIT = "limit"
 # By worker. The first two are those that the targets of updates speak of.

@@ -122,6 +122,7 @@ class Ours(case_worker.Contender):
       *,
       table: jax.Array | None = None,
       converts: bool = False,
+      in_two_calls: bool = False,
       is_row_wise: bool = False,
   ):
     """Prepares the steps.
@@ -132,6 +133,8 @@ class Ours(case_worker.Contender):
       batches: those of `case`, or others of their shape.
       table: f32[num_rows, dim] to start from; default: zeros.
       converts: whether every step converts its ids.
+      in_two_calls: whether an update makes the gradients of rows and applies
+        them, as two calls.
       is_row_wise: Adagrad has one accumulator per row.
     """
     self.is_row_wise = is_row_wise
@@ -155,6 +158,11 @@ class Ours(case_worker.Contender):
 
     def train(variables, inputs, gradients):
       activations = lookup(variables, inputs)
+      if in_two_calls:
+        rows = embedding.sparse_gradients(gradients, inputs, specs)
+        return activations, embedding.apply_sparse_gradients(
+            rows, variables, specs
+        )
       variables = embedding.tpu_sparse_dense_matmul_grad(
           gradients, inputs, variables, specs
       )
@@ -237,6 +245,9 @@ class Worker(case_worker.CaseWorker):
     if step != cases.FORWARD:
       contenders["ours, jax.Ref"] = OursInRefs(
           case, step, batches, table=jnp.array(table)
+      )
+      contenders["ours, two calls"] = Ours(
+          case, step, batches, table=jnp.array(table), in_two_calls=True
       )
     if step == cases.ADAGRAD:
       contenders["ours, row-wise"] = Ours(

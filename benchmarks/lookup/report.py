@@ -22,6 +22,7 @@ _COLUMNS = (
     measure.OURS,
     measure.WITH_CONVERSION,
     measure.IN_REFS,
+    measure.TWO_CALLS,
     measure.ROW_WISE,
     *measure.PEERS,
 )
