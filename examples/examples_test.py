@@ -28,15 +28,15 @@ _PROGRAMS = (
 
 class ExamplesTest(parameterized.TestCase):
 
-  def _assert_prints(self, command, num_devices, expected):
+  def _assert_prints(self, command, num_devices, expected, **environment):
     result = subprocess.run(
         command,
         env=os.environ
         | {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(num_devices),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
+        }
+        | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -53,7 +53,12 @@ class ExamplesTest(parameterized.TestCase):
     program = _PROMISED / f"{name}.py"
     if not program.exists():
       self.skipTest("There is no folder shared/quickstart beside the checkout.")
-    self._assert_prints([sys.executable, program], num_devices, expected)
+    self._assert_prints(
+        [sys.executable, program],
+        num_devices,
+        expected,
+        PYTHONPATH=os.pathsep.join(sys.path),
+    )
 
 
 if __name__ == "__main__":
