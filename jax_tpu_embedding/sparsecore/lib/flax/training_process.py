@@ -10,7 +10,6 @@ with raw ids, and one with inputs that were preprocessed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from multiprocessing import connection
 from typing import Any
 
 from flax import nnx
@@ -29,37 +28,6 @@ _BATCH, _VOCAB, _DIM = 16, 32, 8
 P = jax.sharding.PartitionSpec
 
 
-def run(
-    pipe: connection.Connection, process: int, num_processes: int, port: int
-) -> None:
-  """Sends what `train` returns, or the error as text.
-
-  Args:
-    pipe: to the test.
-    process: the number of this process.
-    num_processes: of the job.
-    port: of the coordinator, on this machine.
-  """
-  try:
-    configure(NUM_DEVICES // num_processes)
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(
-        f"localhost:{port}", num_processes, process, initialization_timeout=60
-    )
-    pipe.send(train())
-    jax.distributed.shutdown()
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    pipe.send(repr(error))
-
-
-def configure(num_devices: int) -> None:
-  """Of this process, before its first array."""
-  jax.config.update("jax_platforms", "cpu")
-  jax.config.update("jax_num_cpu_devices", num_devices)
-  # Compiling is all that takes time here.
-  jax.config.update("jax_disable_most_optimizations", True)
-
-
 def train() -> dict[str, list[dict[int, np.ndarray]]]:
   """The tables and slots of each form, after its two steps.
 
@@ -67,6 +35,8 @@ def train() -> dict[str, list[dict[int, np.ndarray]]]:
     Form -> for each array, the first row of a device's part -> the part; of the
     devices of this process.
   """
+  # Compiling is all that takes time here.
+  jax.config.update("jax_disable_most_optimizations", True)
   options = dict(
       mesh=jax.sharding.Mesh(jax.devices(), ("x",)),
       sharding_axis="x",

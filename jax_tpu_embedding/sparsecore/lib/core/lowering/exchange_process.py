@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from multiprocessing import connection
-
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
@@ -17,32 +15,11 @@ _NUM_SCS, _BATCH_PER_SC, _ROWS_PER_SHARD, _DIM = 8, 6, 24, 16
 _LIMITS = dict(max_ids_per_partition=32, max_unique_ids_per_partition=24)
 
 
-def run(
-    pipe: connection.Connection, process: int, num_processes: int, port: int
-) -> None:
-  """Sends the largest difference from one device, or the error as text.
+def largest_difference() -> float:
+  """From one device, in activations, table and slot after two steps.
 
-  Args:
-    pipe: to the test.
-    process: the number of this process.
-    num_processes: of the job.
-    port: of the coordinator, on this machine.
+  Of this process's part.
   """
-  try:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 4 // num_processes)
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(
-        f"localhost:{port}", num_processes, process, initialization_timeout=60
-    )
-    pipe.send(_largest_difference())
-    jax.distributed.shutdown()
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    pipe.send(repr(error))
-
-
-def _largest_difference() -> float:
-  """Of activations, table and slot after two steps, this process's part."""
   coo = random_coo.random_coo(
       num_sc_per_device=_NUM_SCS,
       rows_per_shard=_ROWS_PER_SHARD,
