@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
-from jax_tpu_embedding.sparsecore.lib.nn import _initializers
+from jax_tpu_embedding.sparsecore.lib.nn import _compile_once
 from jax_tpu_embedding.sparsecore.lib.nn import _shardings
+from jax_tpu_embedding.sparsecore.lib.nn import _specs
+from jax_tpu_embedding.sparsecore.lib.nn import _stack_fills
 from jax_tpu_embedding.sparsecore.lib.nn import _stack_placement
-from jax_tpu_embedding.sparsecore.lib.nn import _stack_values
-from jax_tpu_embedding.sparsecore.utils import utils
 import numpy as np
-
-StackPlacement = _stack_placement.StackPlacement
 
 
 class EmbeddingVariablesInitializer(NamedTuple):
@@ -58,7 +56,7 @@ def init_embedding_variables(
   or one of its slots). So tables are independent of each other, and a table has
   the same values however it is stacked and sharded, up to how XLA rounds in
   different programs. The call is traced and sharded by rows: no device holds a
-  whole table.
+  whole table. What is the same program for many tables is compiled once.
 
   An initializer without arguments returns the whole table, at least
   [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the
@@ -99,33 +97,26 @@ def init_embedding_variables(
   for table in jax.tree.leaves(table_specs):
     stacks.setdefault(table.setting_in_stack.stack_name, []).append(table)
 
-  variables = {}
-  for stack_name, members in stacks.items():
-    members.sort(key=lambda table: table.setting_in_stack.row_offset_in_shard)
-    placement = _stack_placement.from_specs(
-        members, num_devices * num_sc_per_device
+  with _shardings.auto_mesh(global_sharding):
+    num_shards = num_devices * num_sc_per_device
+    plans = tuple(
+        _plan_stack(rng, tables, num_shards, _shardings.auto(global_sharding))
+        for tables in stacks.values()
     )
-    slots = [table.optimizer.slot_variables_initializers() for table in members]
-    slot_initializers = zip(*(jax.tree.leaves(slot) for slot in slots))
-    initializers = [[t.initializer for t in members], *slot_initializers]
-    is_of_rows = (False, *members[0].optimizer.slot_variables_of_rows())
-    with _shardings.auto_mesh(global_sharding):
-      table, *slot = (
-          _init_variable(
-              rng,
-              placement.one_column() if is_of_rows[i] else placement,
-              i,
-              initializers[i],
-              global_sharding,
-              members[0].dtype if i == 0 else np.dtype(np.float32),
-          )
-          for i in range(len(initializers))
-      )
-    variables[stack_name] = EmbeddingVariables(
-        table=table,
-        slot=jax.tree.unflatten(jax.tree.structure(slots[0]), slot),
+    is_fills = lambda node: isinstance(node, list)
+    fills = sum(jax.tree.leaves(plans, is_leaf=is_fills), [])
+    # Inside of another program all is traced, whatever rng is.
+    if isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer):
+      programs = [fill.program for fill in fills]
+    else:
+      programs = _compile_once.compile_all([fill.lower() for fill in fills])
+    programs = iter(programs)
+    variables = jax.tree.map(
+        lambda fills: _run(fills, programs, global_sharding),
+        plans,
+        is_leaf=is_fills,
     )
-  return variables
+  return dict(zip(stacks, variables))
 
 
 def _num_devices(
@@ -149,130 +140,59 @@ def _num_devices(
   return _shardings.num_parts(sharding.mesh, spec[0])
 
 
-def _init_variable(
+def _plan_stack(
     rng: jax.Array,
-    placement: StackPlacement,
-    variable: int,
-    initializers: Sequence[Callable[..., Any]],
-    global_sharding: jax.sharding.NamedSharding,
-    dtype: np.dtype,
-) -> jax.Array:
-  """One variable of a stack, [stack_vocab_size, D].
+    tables: Sequence[_specs.TableSpec],
+    num_shards: int,
+    sharding: jax.sharding.NamedSharding,
+) -> EmbeddingVariables:
+  """What makes each variable of a stack: lists of fills.
 
   Args:
     rng: the user's key.
-    placement: the stack.
-    variable: 0 for the table, then the slots.
-    initializers: that of every table of the stack.
-    global_sharding: how the result is laid out.
-    dtype: of the result.
+    tables: the tables of the stack, in any order.
+    num_shards: the number of SparseCores.
+    sharding: how its variables are laid out, over axes of type Auto.
   """
-  by_rows = _shardings.auto(
-      global_sharding.update(
-          spec=jax.sharding.PartitionSpec(global_sharding.spec[0], None)
+  tables = sorted(
+      tables, key=lambda table: table.setting_in_stack.row_offset_in_shard
+  )
+  placement = _stack_placement.from_specs(tables, num_shards)
+  optimizers = [table.optimizer for table in tables]
+  slots = [spec.slot_variables_initializers() for spec in optimizers]
+  slot_initializers = zip(*(jax.tree.leaves(slot) for slot in slots))
+  initializers = [[table.initializer for table in tables], *slot_initializers]
+  is_of_rows = (False, *optimizers[0].slot_variables_of_rows())
+  table, *slot = (
+      _stack_fills.plan_fills(
+          rng,
+          placement.one_column() if is_of_rows[i] else placement,
+          i,
+          initializers[i],
+          sharding,
+          tables[0].dtype if i == 0 else np.dtype(np.float32),
       )
+      for i in range(len(initializers))
   )
-  # Whole tables are made outside of the program, where they are arguments
-  # rather than constants.
-  whole = {}
-  keys = {}
-  for table, initializer in zip(placement.tables, initializers):
-    if _initializers.returns_whole_table(initializer, table.name):
-      values = _initializers.call_whole(initializer, table)
-      whole[table.name] = _place(placement.only(table), values, by_rows)
-    else:
-      keys[table.name] = _initializers.key_of(rng, table.name, variable)
-
-  program = init_program(
-      placement, initializers, by_rows, pads_with_zero=variable == 0
-  )
-  shape = (placement.num_rows, placement.embedding_dim)
-  # SparseCores have a layout for tables, which are two-dimensional.
-  to_layout = utils.embedding_table_format_with_sharding
-  if len(global_sharding.spec) == 3:
-    num_devices = _shardings.num_parts(
-        global_sharding.mesh, global_sharding.spec[0]
-    )
-    shape = (num_devices, shape[0] // num_devices, shape[1])
-    to_layout = lambda sharding: sharding
-  result = jax.jit(
-      lambda keys, whole: program(keys, whole).astype(dtype).reshape(shape),
-      out_shardings=to_layout(_shardings.auto(global_sharding)),
-  )(keys, whole)
-  if _shardings.auto(global_sharding) == global_sharding:
-    return result
-  return jax.device_put(result, to_layout(global_sharding))
+  structure = jax.tree.structure(slots[0])
+  return EmbeddingVariables(table, jax.tree.unflatten(structure, slot))
 
 
-def init_program(
-    placement: StackPlacement,
-    initializers: Sequence[Callable[..., Any]],
-    by_rows: jax.sharding.NamedSharding,
-    *,
-    pads_with_zero: bool,
-) -> Callable[[dict[str, jax.Array], dict[str, jax.Array]], jax.Array]:
-  """The function (keys, whole tables) -> f32[stack_vocab_size, D].
-
-  Both arguments are by table name, each table is in one of them.
+def _run(
+    fills: Sequence[_stack_fills.Fill],
+    programs: Iterator[Callable[..., jax.Array]],
+    global_sharding: jax.sharding.NamedSharding,
+) -> jax.Array:
+  """One variable of a stack.
 
   Args:
-    placement: the stack.
-    initializers: that of every table of the stack.
-    by_rows: the sharding of tables.
-    pads_with_zero: whether padding is zero, rather than initialized.
+    fills: what makes it.
+    programs: theirs, and those of later fills.
+    global_sharding: how the variable is laid out.
   """
-
-  def padded_table(initializer, key, table):
-    rows, columns = table.vocabulary_size, table.embedding_dim
-    shape = (table.padded_vocabulary_size, placement.embedding_dim)
-    values = _initializers.call(initializer, key, (rows, columns), table.name)
-    padded = jnp.pad(values, ((0, shape[0] - rows), (0, shape[1] - columns)))
-    if not pads_with_zero:
-      row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
-      column = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-      padding = _initializers.call(initializer, key, shape, table.name)
-      padded = jnp.where((row < rows) & (column < columns), padded, padding)
-    return padded
-
-  def program(keys, whole):
-    blocks = []
-    for table, initializer in zip(placement.tables, initializers):
-      if table.name in whole:
-        block = whole[table.name].reshape(
-            placement.num_shards, -1, placement.embedding_dim
-        )
-      else:
-        block = _stack_values.to_block(
-            placement,
-            table,
-            padded_table(initializer, keys[table.name], table),
-            by_rows,
-        )
-      blocks.append(block)
-    stack = _stack_values.join_blocks(placement, blocks)
-    return stack.reshape(-1, placement.embedding_dim)
-
-  return program
-
-
-def _place(
-    placement: StackPlacement, values: np.ndarray, by_rows: Any
-) -> jax.Array:
-  """The stack of one table, f32[rows, D], each device's rows made for it."""
-
-  def rows_on_device(index):
-    first, end, _ = index[0].indices(placement.num_rows)
-    first, end = (row // placement.rows_in_shard for row in (first, end))
-    out = np.empty(
-        (end - first, placement.rows_in_shard, placement.embedding_dim),
-        np.float32,
-    )
-    for shard in range(first, end):
-      _stack_values.fill_shard(
-          placement, shard, [values], 0.0, out[shard - first]
-      )
-    return out.reshape(-1, placement.embedding_dim)
-
-  return jax.make_array_from_callback(
-      (placement.num_rows, placement.embedding_dim), by_rows, rows_on_device
-  )
+  stack = None
+  for fill in fills:
+    stack = fill.run(next(programs), stack)
+  if _shardings.auto(global_sharding) == global_sharding:
+    return stack
+  return jax.device_put(stack, _stack_fills.layout_of(global_sharding))

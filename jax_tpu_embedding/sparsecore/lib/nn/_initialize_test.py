@@ -7,9 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.nn import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn import _initializers
-from jax_tpu_embedding.sparsecore.lib.nn import _stack_placement
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
@@ -262,13 +260,19 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
         np.testing.assert_array_equal(got, expected)
 
   def test_can_be_traced(self):
-    tables = prepared(table("a", 13, 6, jax.nn.initializers.normal()))
-    expected = init(tables)["a"]
-    got = jax.eval_shape(lambda: init(tables)["a"])
-    self.assertEqual(got.table.shape, (16, 8))
-    np.testing.assert_array_equal(
-        jax.jit(lambda: init(tables)["a"].table)(), expected.table
+    tables = prepared(
+        table("a", 13, 8, jax.nn.initializers.normal()),
+        table("b", 13, 8, lambda: np.ones((13, 8))),
+        stack=True,
     )
+    expected = init(tables)["a_b"].table
+    rng = jax.random.key(3)
+    with_that_key = lambda: embedding.init_embedding_variables(
+        rng, tables, sharding("x", None), 2, bypass_mesh_check=True
+    )
+    for traced in (lambda: init(tables), with_that_key):
+      self.assertEqual(jax.eval_shape(traced)["a_b"].table.shape, (32, 8))
+      np.testing.assert_array_equal(jax.jit(traced)()["a_b"].table, expected)
 
   def test_a_leading_dimension_of_devices(self):
     tables = prepared(
@@ -281,6 +285,57 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
     expected = init(tables, 2)["a"].table
     np.testing.assert_array_equal(got["a"].table, expected.reshape(2, -1, 8))
     self.assertEqual(got["a"].table.sharding.spec, P("x", None, None))
+
+
+class CompilationTest(parameterized.TestCase):
+
+  @parameterized.product(stack=(False, True), devices=(1, 2))
+  def test_more_tables_of_one_kind_are_no_more_programs(self, stack, devices):
+    compile_program = jax.stages.Lowered.compile
+
+    def count_programs(num_tables):
+      tables = prepared(
+          *(
+              # Each table has an initializer of its own.
+              table(f"t{i}", 33, 6, jax.nn.initializers.normal(), **adagrad)
+              for i in range(num_tables)
+          ),
+          devices=devices,
+          stack=stack,
+      )
+      with mock.patch.object(
+          jax.stages.Lowered,
+          "compile",
+          autospec=True,
+          side_effect=compile_program,
+      ) as compilation:
+        init(tables, devices)
+      return compilation.call_count
+
+    adagrad = dict(optimizer=embedding_spec.AdagradOptimizerSpec())
+    # The first table makes its stack, the others are written into it.
+    self.assertEqual(count_programs(3), 4 if stack else 2)
+    self.assertEqual(count_programs(5), 4 if stack else 2)
+
+  def test_initializers_that_differ_in_each_call_do_so_for_each_table(self):
+    generator = np.random.default_rng(0)
+    normal = lambda key, shape: generator.normal(size=shape)
+    tables = prepared(table("a", 16, 8, normal), table("b", 16, 8, normal))
+    a, b = logical_tables(tables, init(tables), 2)
+    self.assertTrue(np.all(a != b))
+
+  def test_one_whole_table_beside_its_stack_is_in_memory_at_a_time(self):
+    alive = []
+
+    def ones():
+      alive.append(sum(x.shape == (64, 40) for x in jax.live_arrays()))
+      return np.ones((64, 40))
+
+    tables = prepared(
+        *(table(name, 64, 40, ones) for name in "abc"), stack=True
+    )
+    init(tables)
+    self.assertEqual(alive, [0, 0, 0])
 
 
 class ErrorsTest(parameterized.TestCase):
@@ -343,57 +398,6 @@ class ErrorsTest(parameterized.TestCase):
     tables = prepared(table("a", 100, 8, jax.nn.initializers.ones))
     with self.assertRaisesRegex(ValueError, "prepared for 2 SparseCores"):
       init(tables, num_sc=4)
-
-
-class MemoryTest(absltest.TestCase):
-
-  def _temporaries(self, num_devices):
-    """Bytes that one device holds to initialize its part, and of its part."""
-    columns, rows = 16, 160_000
-    placed = _stack_placement.StackPlacement(
-        name="s",
-        num_shards=num_devices,
-        rows_in_shard=rows // num_devices,
-        embedding_dim=columns,
-        tables=(
-            _stack_placement.TablePlacement(
-                name="t",
-                vocabulary_size=rows - 3,
-                embedding_dim=columns,
-                padded_vocabulary_size=rows,
-                row_offset_in_shard=0,
-                shard_rotation=0,
-            ),
-        ),
-    )
-    by_rows = sharding("x", None, num_devices=num_devices)
-    program = _initialize.init_program(
-        placed, [jax.nn.initializers.normal()], by_rows, pads_with_zero=True
-    )
-    memory = (
-        jax.jit(program, out_shardings=by_rows)
-        .lower({"t": jax.random.key(0)}, {})
-        .compile()
-        .memory_analysis()
-    )
-    return memory.temp_size_in_bytes, memory.output_size_in_bytes
-
-  def test_no_device_holds_a_whole_table(self):
-    whole = 4 * 160_000 * 16
-    temporaries, part = self._temporaries(8)
-    self.assertEqual(part, whole // 8)
-    # Random bits take three times their result, sending it once more.
-    self.assertLess(temporaries, 5 * part)
-
-  def test_one_device_holds_what_the_initializer_needs(self):
-    own = (
-        jax.jit(jax.nn.initializers.normal(), static_argnums=1)
-        .lower(jax.random.key(0), (160_000, 16))
-        .compile()
-        .memory_analysis()
-    )
-    temporaries, _ = self._temporaries(1)
-    self.assertLess(temporaries, own.temp_size_in_bytes + 1000)
 
 
 if __name__ == "__main__":

@@ -177,21 +177,21 @@ def _sharding_of(arrays: Sequence[jax.Array]) -> jax.sharding.Sharding | None:
 
 
 def to_block(
-    placement: StackPlacement,
-    table: _stack_placement.TablePlacement,
     padded: jax.Array,
+    num_shards: int,
+    shard_rotation: int | jax.Array,
     by_table: jax.sharding.Sharding | None,
 ) -> jax.Array:
   """[num_shards * R, D'] to the block [num_shards, R, D'] of a table.
 
   Args:
-    placement: the stack.
-    table: one of its tables.
     padded: the table with padding.
+    num_shards: of its stack.
+    shard_rotation: of the table, may be traced.
     by_table: its sharding, if it is known.
   """
-  by_row = padded.reshape(-1, placement.num_shards, padded.shape[1])
-  return _rotate(_cut(by_row, by_table), table.shard_rotation).swapaxes(0, 1)
+  by_row = padded.reshape(-1, num_shards, padded.shape[1])
+  return _rotate(_cut(by_row, by_table), shard_rotation).swapaxes(0, 1)
 
 
 def join_blocks(
@@ -240,7 +240,9 @@ def _stack(tables, pad_value, placement, shape, dtype, by_table):
         (0, placement.embedding_dim - table.embedding_dim),
     )
     padded = jnp.pad(values.astype(dtype), padding, constant_values=pad_value)
-    blocks.append(to_block(placement, table, padded, by_table))
+    blocks.append(
+        to_block(padded, placement.num_shards, table.shard_rotation, by_table)
+    )
   return join_blocks(placement, blocks).reshape(shape)
 
 
@@ -275,11 +277,14 @@ def _cut(values, by_table):
   )
 
 
-def _rotate(by_row: jax.Array, rotation: int) -> jax.Array:
+def _rotate(by_row: jax.Array, rotation: int | jax.Array) -> jax.Array:
   """jnp.roll of the shards of [R, num_shards, D], in which all are together.
 
   One gather and not two slices, for which XLA makes a copy of the table. Before
   shards are rows they are all on one device, so nothing is sent.
   """
   num_shards = by_row.shape[1]
-  return by_row[:, (np.arange(num_shards) - rotation) % num_shards]
+  if num_shards == 1:
+    return by_row
+  shards = (np.arange(num_shards) - rotation) % num_shards
+  return by_row.at[:, shards].get(mode="promise_in_bounds")
