@@ -26,3 +26,8 @@ for python in "${!jax[@]}"; do
     --python-version "$python" --python-platform x86_64-manylinux_2_31 \
     --no-annotate --output-file "requirements_lock_${python/./_}.txt"
 done
+
+# For newer_libtpu.bzl.
+echo libtpu==0.0.51 | "$environment/bin/uv" pip compile --quiet - --upgrade \
+  --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
+  --python-platform x86_64-manylinux_2_31 --output-file newer_libtpu_lock.txt

@@ -44,6 +44,11 @@ SUM_OVER_COLUMNS = Feature(
 MINIBATCHES_WITHOUT_COLUMNS = Feature(
     "the update of a table without columns with minibatching", (0, 0, 48)
 )
+# An update ends the process, and some lookups run out of memory (0.0.42.1,
+# 0.0.45).
+ANY_WIDTH = Feature(
+    "a table of a width that is not a multiple of 8", (0, 0, 48)
+)
 
 
 def installed_version() -> tuple[int, ...] | None:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.lowering import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 
 # "SparseCore only supports 16 GiB of HBM per tensor."
@@ -28,8 +29,9 @@ MAX_TABLE_BYTES_PER_DEVICE = 2**34
 # Beyond, the compiler runs out of scalar memory: 1024 v5p chips compile and 2048
 # do not.
 MAX_SPARSECORES = 4096
-# The compiler reads limits into this type.
-MAX_LIMIT = 2**31 - 1
+# Limit times SparseCores. The compiler makes arrays of a few more cells, and the
+# sizes of larger ones wrap around, which ends the process.
+MAX_CELLS_OF_LIMIT = 2**30
 
 
 def check_operands(
@@ -57,7 +59,8 @@ def check_operands(
 
   Raises:
     ValueError: if sizes do not fit each other or the devices.
-    NotImplementedError: if they do, and SparseCores cannot do it.
+    NotImplementedError: if they do, and SparseCores or the installed compiler
+      cannot do it.
   """
   num_devices = _num_devices(ctx, what)
   num_scs_of_chip = _num_sc_per_device_of_chip(ctx, what)
@@ -85,14 +88,18 @@ def check_operands(
         f" {num_devices * num_scs}, the SparseCores of all devices."
     )
   _check_table(what, table, num_scs)
+  if table.ndim == 2 and table.shape[1] % constants.ALIGNMENT:
+    libtpu_features.ANY_WIDTH.check(what)
+  max_limit = MAX_CELLS_OF_LIMIT // (num_devices * num_scs)
   for name, limit in (
       ("max_ids_per_partition", max_ids_per_partition),
       ("max_unique_ids_per_partition", max_unique_ids_per_partition),
   ):
-    if limit > MAX_LIMIT:
+    if limit > max_limit:
       raise ValueError(
-          f"{what}: {name} is {limit}, and can be {MAX_LIMIT} at most. It need"
-          f" not exceed {num_cells}, the cells of a device."
+          f"{what}: {name} is {limit}, and can be {max_limit} at most with"
+          f" {num_devices * num_scs} SparseCores. It need not exceed"
+          f" {num_cells}, the cells of a device."
       )
 
 

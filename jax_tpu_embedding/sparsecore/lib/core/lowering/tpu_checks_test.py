@@ -155,7 +155,6 @@ class TpuChecksTest(parameterized.TestCase):
           dict(enable_minibatching=True),
           dict(enable_minibatching=True, num_cells=104),
           dict(embedding_dim=None),
-          dict(embedding_dim=100),
           dict(num_sc_per_device=2, num_rows=48),
           dict(num_rows=2**28),  # 16 GiB
       ),
@@ -182,14 +181,22 @@ class TpuChecksTest(parameterized.TestCase):
       operation=tuple(_PROGRAMS),
       limit=("max_ids_per_partition", "max_unique_ids_per_partition"),
   )
-  def test_limit_beyond_an_int32_raises(self, operation, limit):
+  def test_limit_beyond_what_the_compiler_counts_raises(self, operation, limit):
     limits = dict(max_ids_per_partition=9, max_unique_ids_per_partition=9)
     program = _PROGRAMS[operation]
-    _lower(program, _ONE_DEVICE, limits=limits | {limit: 2**31 - 1})
+    _lower(program, _ONE_DEVICE, limits=limits | {limit: 2**28})
     with self.assertRaisesRegex(
-        ValueError, f"{limit} is 2147483648, and can be 2147483647 at most"
+        ValueError,
+        f"{limit} is 268435457, and can be 268435456 at most with 4"
+        " SparseCores",
     ):
-      _lower(program, _ONE_DEVICE, limits=limits | {limit: 2**31})
+      _lower(program, _ONE_DEVICE, limits=limits | {limit: 2**28 + 1})
+    with self.assertRaisesRegex(
+        ValueError, "can be 67108864 at most with 16 SparseCores"
+    ):
+      _lower(
+          program, _FOUR_DEVICES, _mesh((4,)), limits=limits | {limit: 2**28}
+      )
 
   def test_low_precision_table_raises(self):
     sizes = dataclasses.replace(_ONE_DEVICE, table_dtype=jnp.bfloat16)
@@ -333,6 +340,19 @@ class LibtpuTest(parameterized.TestCase):
         NotImplementedError, "without columns with minibatching .*libtpu 0.0.42"
     ):
       self.lower((0, 0, 42), _update_program, sizes)
+
+  @parameterized.parameters(*_PROGRAMS)
+  def test_any_width_needs_a_new_libtpu(self, operation):
+    program = _PROGRAMS[operation]
+    sizes = dataclasses.replace(_ONE_DEVICE, embedding_dim=100)
+    for version in (None, (0, 0, 48, 1)):
+      self.lower(version, program, sizes)
+    with self.assertRaisesRegex(
+        NotImplementedError,
+        "a table of a width that is not a multiple of 8 is more than libtpu"
+        " 0.0.45 can compile. Use libtpu 0.0.48 or later",
+    ):
+      self.lower((0, 0, 45), program, sizes)
 
   def test_sum_in_a_program_of_the_user_is_seen(self):
     program = """

@@ -72,8 +72,7 @@ def _rule_update(name, row_options=(), **params):
         computation_name=f"{name}-stack",
         enable_minibatching=sizes.enable_minibatching,
         **tpu_operands.LIMITS,
-        **tpu_operands.static_params(rule),
-        **params,
+        **tpu_operands.static_params(rule) | params,
     )
 
   return update_rules.with_options(rule, row_options), apply
@@ -184,6 +183,11 @@ _UPDATES = {
         ),
         {},
     ),
+    "ftrl_unscaled_linear": (
+        _rule_update("ftrl", multiply_linear_by_learning_rate=False),
+        {},
+    ),
+    "width_of_12": (_rule_update("sgd"), dict(embedding_dim=12)),
     "without_columns": (_rule_update("ftrl"), dict(embedding_dim=None)),
     "without_columns_minibatched": (
         _rule_update("adagrad_momentum", row_options=("max_gradient_norm",)),
@@ -201,11 +205,12 @@ _FEATURES = {
     "max_gradient_norm": libtpu_features.SUM_OVER_COLUMNS,
     "rowwise_adagrad": libtpu_features.SUM_OVER_COLUMNS,
     "rowwise_adagrad_minibatched": libtpu_features.SUM_OVER_COLUMNS,
+    "width_of_12": libtpu_features.ANY_WIDTH,
     "without_columns_minibatched": libtpu_features.MINIBATCHES_WITHOUT_COLUMNS,
 }
 
 
-class CompileTest(parameterized.TestCase):
+class CompileTestCase(parameterized.TestCase):
 
   def assert_in_place(self, program, sizes, num_tables):
     jitted, args = program
@@ -217,18 +222,35 @@ class CompileTest(parameterized.TestCase):
     self.assertGreaterEqual(report.aliased_bytes, num_tables * table_bytes)
     self.assertLess(report.temporary_bytes, table_bytes, str(report))
 
-  @parameterized.parameters(*_UPDATES)
-  def test_update_compiles_in_place(self, name):
+  def assert_update_in_place(self, name):
     updated, changes = _UPDATES[name]
     rule, _ = updated
     sizes = _sizes(**changes)
-    if name in _FEATURES and _FEATURES[name].is_missing():
-      with self.assertRaisesRegex(NotImplementedError, "Use libtpu"):
-        jitted, args = _program(updated, sizes)
-        jitted.lower(*args)
-      return
     num_tables = 1 + len(rule.slots) - len(rule.row_slots)
     self.assert_in_place(_program(updated, sizes), sizes, num_tables)
+
+
+class FeaturesTest(CompileTestCase):
+
+  @parameterized.parameters(*_FEATURES)
+  def test_update_compiles_in_place_or_raises(self, name):
+    if not _FEATURES[name].is_missing():
+      self.assert_update_in_place(name)
+      return
+    self.assertNotIn("HAS_ALL_FEATURES", os.environ)
+    updated, changes = _UPDATES[name]
+    with self.assertRaisesRegex(NotImplementedError, "Use libtpu"):
+      jitted, args = _program(updated, _sizes(**changes))
+      jitted.lower(*args)
+
+
+class CompileTest(CompileTestCase):
+
+  @parameterized.parameters(
+      *(name for name in _UPDATES if name not in _FEATURES)
+  )
+  def test_update_compiles_in_place(self, name):
+    self.assert_update_in_place(name)
 
   def test_update_that_ignores_the_lookup_is_in_place_too(self):
     program = _program(_rule_update("adam"), _sizes(), depends=False)
