@@ -23,10 +23,10 @@ Result<std::vector<DeviceRecord>> ReadRecords(const WordsByDevice& words,
   std::vector<DeviceRecord> records(num_devices);
   std::memcpy(records.data(), words.typed_data(), words.size_bytes());
   for (int64_t device = 0; device < num_devices; ++device) {
-    if (records[device].error[0] != '\0') {
-      return InvalidArgument("Device ", device,
-                             " of the axis: ", records[device].error);
-    }
+    const char* const error = records[device].error;
+    if (error[0] == '\0') continue;
+    if (num_devices == 1) return InvalidArgument(error);
+    return InvalidArgument("Device ", device, " of the axis: ", error);
   }
   return records;
 }

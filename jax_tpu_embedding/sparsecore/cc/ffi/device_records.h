@@ -10,7 +10,8 @@
 //
 // A device whose buffers are corrupt says so in its record. Then all devices
 // fail in the same call: one that failed alone would leave the others waiting
-// in the next collective, which ends the process.
+// in the next collective, which ends the process. A single device fails the
+// same way in an update without a kernel that checks its buffers.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_RECORDS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_RECORDS_H_

@@ -30,8 +30,10 @@ void WriteFailure(std::string_view message, const CsrBuffers& buffers) {
 }
 
 std::optional<std::string> ReadFailure(const CooBuffers& buffers) {
-  if (buffers.row_pointers.empty() ||
-      buffers.row_pointers[0] != kFailedConversion) {
+  const auto pointers = buffers.row_pointers;
+  if (pointers.empty() || pointers[0] != kFailedConversion ||
+      !std::ranges::all_of(pointers.subspan(1),
+                           [](auto x) { return x == 0; })) {
     return std::nullopt;
   }
   std::string message;
@@ -43,6 +45,7 @@ std::optional<std::string> ReadFailure(const CooBuffers& buffers) {
   read(buffers.sample_ids);
   read(buffers.gains);
   message.resize(std::min(message.size(), message.find('\0')));
+  if (message.empty()) return std::nullopt;
   return message;
 }
 

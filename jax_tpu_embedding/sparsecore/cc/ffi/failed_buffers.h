@@ -13,7 +13,8 @@
 //   sample_ids       } the text, as far as there is room, then zeros
 //   gains           /
 //
-// No converter writes that first row pointer: it is negative.
+// No converter writes that first row pointer: it is negative. Buffers that have
+// it, but not the rest, are corrupt, and their partitions are not valid.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
@@ -32,7 +33,8 @@ namespace jte {
 inline constexpr int32_t kFailedConversion =
     std::numeric_limits<int32_t>::min();
 
-// Fills `buffers`, which have a row pointer at least, with `message`.
+// Fills `buffers`, which have a row pointer at least, with `message`, which is
+// not empty.
 void WriteFailure(std::string_view message, const CsrBuffers& buffers);
 
 // The message, if the buffers are those of a failed conversion.

@@ -37,7 +37,7 @@ struct Buffers {
 
 TEST(FailedBuffersTest, AMessageIsReadAsItWasWritten) {
   // Three arrays of 8 cells of 4 bytes hold 96.
-  for (const size_t size : {0, 1, 31, 32, 33, 64, 95, 96}) {
+  for (const size_t size : {1, 31, 32, 33, 64, 95, 96}) {
     Buffers buffers;
     const std::string message(size, 'x');
     WriteFailure(message, buffers.ToWrite());
@@ -49,6 +49,16 @@ TEST(FailedBuffersTest, AMessageIsCutWhereTheBuffersEnd) {
   Buffers buffers;
   WriteFailure(std::string(200, 'x'), buffers.ToWrite());
   EXPECT_EQ(ReadFailure(buffers.ToRead()), std::string(96, 'x'));
+}
+
+TEST(FailedBuffersTest, CorruptBuffersHaveNoMessage) {
+  Buffers without_text;
+  WriteFailure("", without_text.ToWrite());
+  EXPECT_EQ(ReadFailure(without_text.ToRead()), std::nullopt);
+  Buffers with_pointers;
+  WriteFailure("x", with_pointers.ToWrite());
+  with_pointers.row_pointers[7] = 7;
+  EXPECT_EQ(ReadFailure(with_pointers.ToRead()), std::nullopt);
 }
 
 TEST(FailedBuffersTest, OtherBuffersHaveNoMessage) {

@@ -4,7 +4,11 @@
 // Target "jte_lookup_cpu": the lookup of one stack on one device. The math is
 // kernels/lookup.h. Over several devices of one process there is one more
 // operand, their records, and rows are read from the tables that these name.
+// Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are here.
 
+#include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,9 +23,12 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -43,6 +50,14 @@ Result<std::optional<Quantization>> ReadQuantization(
   return Quantization{.min_value = numbers[0],
                       .max_value = numbers[1],
                       .num_buckets = static_cast<int64_t>(numbers[2])};
+}
+
+ConstTableValues ReadOnly(const TableValues& values) {
+  return std::visit(
+      []<typename T>(std::span<T> values) -> ConstTableValues {
+        return std::span<const T>(values);
+      },
+      values);
 }
 
 // The tables of all devices; `own` is one of them.
@@ -117,13 +132,56 @@ Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
     return LookupInTables(*buffers, *geometry, *tables, table->dim,
                           *quantization, activations->values, executor);
   }
-  const ConstTableValues values = std::visit(
-      []<typename T>(std::span<T> values) -> ConstTableValues {
-        return std::span<const T>(values);
-      },
-      table->values);
-  return Lookup(*buffers, *geometry, values, table->dim, *quantization,
-                activations->values, executor);
+  return Lookup(*buffers, *geometry, ReadOnly(table->values), table->dim,
+                *quantization, activations->values, executor);
+}
+
+Result<void> CheckedLookupFetched(
+    Executor& executor, const IntVector& row_pointers, const IntVector& slots,
+    const IntVector& samples, const FloatVector& gains, ffi::RemainingArgs args,
+    const ffi::AnyBuffer& result,
+    std::span<const double> quantization_numbers) {
+  const auto blocks =
+      ReadBlocks<ffi::AnyBuffer>(args, 0, args.size(), "fetched rows");
+  if (!blocks) return std::unexpected(blocks.error());
+  const auto activations = ToMatrix(result, "The activations");
+  if (!activations) return std::unexpected(activations.error());
+  std::vector<ConstTableValues> tables;
+  int64_t capacity = 0;
+  for (const ffi::AnyBuffer& block : *blocks) {
+    const auto table = ToTable(block);
+    if (!table) return std::unexpected(table.error());
+    if (table->dim != activations->dim) {
+      return InvalidArgument("The activations have ", activations->dim,
+                             " columns, expected the rows' ", table->dim, ".");
+    }
+    capacity = table->num_rows;
+    tables.push_back(ReadOnly(table->values));
+  }
+  const auto quantization = ReadQuantization(quantization_numbers);
+  if (!quantization) return std::unexpected(quantization.error());
+  PopulateNewPages(std::as_writable_bytes(activations->values), executor);
+  const ConstPackedEntries entries{
+      .row_pointers = ToSpan<const int32_t>(row_pointers),
+      .slots = ToSpan<const int32_t>(slots),
+      .samples = ToSpan<const int32_t>(samples),
+      .gains = ToSpan<const float>(gains)};
+  if (entries.are_marked()) {
+    std::ranges::fill(activations->values, std::bit_cast<float>(kQuietNaN));
+    return {};
+  }
+  const CooBuffers buffers{.row_pointers = entries.row_pointers,
+                           .embedding_ids = entries.slots,
+                           .sample_ids = entries.samples,
+                           .gains = entries.gains};
+  const CooGeometry geometry{.num_sc_per_device = 1,
+                             .rows_per_shard = capacity,
+                             .batch_size_per_sc = activations->num_rows,
+                             .enable_minibatching = false,
+                             .num_minibatches = 1,
+                             .num_devices = std::ssize(tables)};
+  return LookupInTables(buffers, geometry, tables, activations->dim,
+                        *quantization, activations->values, executor);
 }
 
 ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
@@ -142,10 +200,22 @@ ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
       std::span<const double>(quantization.begin(), quantization.size()));
 }
 
+ffi::Error FetchedHandler(ffi::ThreadPool pool, IntVector row_pointers,
+                          IntVector slots, IntVector samples, FloatVector gains,
+                          ffi::RemainingArgs rows,
+                          ffi::Result<ffi::AnyBuffer> activations,
+                          ffi::Span<const double> quantization) {
+  ThreadPoolExecutor executor(pool);
+  return RunHandler(
+      CheckedLookupFetched, executor, row_pointers, slots, samples, gains, rows,
+      *activations,
+      std::span<const double>(quantization.begin(), quantization.size()));
+}
+
 }  // namespace
 
-// The handler's thread takes part in the work, so there is nothing left to wait
-// for when it returns, and it returns an error rather than a future.
+// The handlers' thread takes part in the work, so there is nothing left to wait
+// for when they return, and they return an error rather than a future.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JteLookupCpu, Handler,
     ffi::Ffi::Bind()
@@ -161,6 +231,18 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("num_devices")
         .Attr<int64_t>("num_sc_per_device")
         .Attr<bool>("enable_minibatching")
+        .Attr<ffi::Span<const double>>("quantization"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteLookupFetchedCpu, FetchedHandler,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<IntVector>()       // of entries
+        .Arg<IntVector>()       // slots
+        .Arg<IntVector>()       // samples
+        .Arg<FloatVector>()     // gains
+        .RemainingArgs()        // rows, by device
+        .Ret<ffi::AnyBuffer>()  // activations
         .Attr<ffi::Span<const double>>("quantization"));
 
 }  // namespace jte

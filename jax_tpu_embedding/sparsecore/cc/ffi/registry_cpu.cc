@@ -20,10 +20,15 @@ pybind11::dict Registrations() {
   targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
+  targets["jte_lookup_fetched_cpu"] = capsule(JteLookupFetchedCpu);
+  targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
+  targets["jte_read_rows_cpu"] = capsule(JteReadRowsCpu);
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
+  targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);
   targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
+  targets["jte_update_received_cpu"] = capsule(JteUpdateReceivedCpu);
   return targets;
 }
 

@@ -6,8 +6,10 @@
 // operands after the fixed ones are read in optimizer_operands.h. Over several
 // devices of one process these are followed by the devices' records and the
 // number of this one, and the entries for its rows are read from the buffers
-// that the records name.
+// that the records name. Target "jte_update_received_cpu": the update by
+// messages, once the gradients of rows are here.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -20,6 +22,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
@@ -30,6 +33,8 @@ namespace jte {
 namespace {
 
 namespace ffi = xla::ffi;
+
+using FloatMatrix = ffi::BufferR2<ffi::F32>;
 
 // What all devices have, and which one this is.
 struct Devices {
@@ -110,6 +115,42 @@ Result<void> CheckedUpdate(
                       optimizer, tables, executor);
 }
 
+Result<void> CheckedUpdateReceived(Executor& executor, ffi::RemainingArgs args,
+                                   ffi::RemainingRets rets,
+                                   const OptimizerAttributes& attributes,
+                                   int64_t num_devices) {
+  const auto operands = ReadOptimizerOperands(args, rets, attributes);
+  if (!operands) return std::unexpected(operands.error());
+  const Table& table = operands->table;
+  const size_t first = operands->num_operands;
+  const auto rows =
+      ReadBlocks<IntVector>(args, first, num_devices, "received rows");
+  if (!rows) return std::unexpected(rows.error());
+  const auto gradients = ReadBlocks<FloatMatrix>(
+      args, first + num_devices, num_devices, "received gradients");
+  if (!gradients) return std::unexpected(gradients.error());
+  const auto shape = gradients->front().dimensions();
+  const auto num_rows = static_cast<int64_t>(rows->front().element_count());
+  if (shape[0] != num_rows || shape[1] != table.dim) {
+    return InvalidArgument("The received gradients have shape [", shape[0],
+                           ", ", shape[1], "], expected [", num_rows, ", ",
+                           table.dim, "].");
+  }
+  std::vector<ReceivedGradients> received;
+  for (int64_t k = 0; k < num_devices; ++k) {
+    received.push_back({.rows = ToSpan<const int32_t>((*rows)[k]),
+                        .gradients = (*gradients)[k].typed_data()});
+  }
+  PreferHugePages(*operands);
+  return ApplyReceived(received, table.num_rows, table.dim,
+                       {.rule = attributes.rule,
+                        .hyperparameters = operands->hyperparameters,
+                        .options = operands->options,
+                        .rounding = operands->rounding},
+                       {.table = table.values, .slots = operands->slots},
+                       executor);
+}
+
 ffi::Error Handler(
     ffi::ThreadPool pool, IntVector row_pointers, IntVector embedding_ids,
     IntVector sample_ids, FloatVector gains, IntScalar num_minibatches,
@@ -138,10 +179,35 @@ ffi::Error Handler(
                     enable_minibatching);
 }
 
+ffi::Error ReceivedHandler(ffi::ThreadPool pool, ffi::RemainingArgs args,
+                           ffi::RemainingRets rets, std::string_view rule,
+                           int64_t num_hyperparameters,
+                           ffi::Span<const float> static_params,
+                           std::string_view row_options, float min_value,
+                           float max_value, bool stochastic_rounding,
+                           int64_t rounding_num_shards,
+                           int64_t rounding_shards_per_device,
+                           int64_t num_devices) {
+  ThreadPoolExecutor executor(pool);
+  const OptimizerAttributes attributes{
+      .rule = rule,
+      .num_hyperparameters = num_hyperparameters,
+      .static_params = {static_params.begin(), static_params.size()},
+      .row_options = row_options,
+      .min_value = min_value,
+      .max_value = max_value,
+      .stochastic_rounding = stochastic_rounding,
+      .rounding_num_shards = rounding_num_shards,
+      .rounding_shards_per_device = rounding_shards_per_device,
+  };
+  return RunHandler(CheckedUpdateReceived, executor, args, rets, attributes,
+                    num_devices);
+}
+
 }  // namespace
 
-// The handler's thread takes part in the work, so there is nothing left to wait
-// for when it returns, and it returns an error rather than a future.
+// The handlers' thread takes part in the work, so there is nothing left to wait
+// for when they return, and they return an error rather than a future.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateCpu, Handler,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -165,5 +231,23 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateCpu, Handler,
                                   .Attr<int64_t>("num_devices")
                                   .Attr<int64_t>("num_sc_per_device")
                                   .Attr<bool>("enable_minibatching"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu, ReceivedHandler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()  // see optimizer_operands.h;
+                                                    // rows, then gradients, by
+                                                    // device
+                                  .RemainingRets()  // table, slots
+                                  .Attr<std::string_view>("rule")
+                                  .Attr<int64_t>("num_hyperparameters")
+                                  .Attr<ffi::Span<const float>>("static_params")
+                                  .Attr<std::string_view>("row_options")
+                                  .Attr<float>("min_value")
+                                  .Attr<float>("max_value")
+                                  .Attr<bool>("stochastic_rounding")
+                                  .Attr<int64_t>("rounding_num_shards")
+                                  .Attr<int64_t>("rounding_shards_per_device")
+                                  .Attr<int64_t>("num_devices"));
 
 }  // namespace jte

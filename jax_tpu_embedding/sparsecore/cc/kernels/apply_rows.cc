@@ -196,6 +196,51 @@ Job MakeJob(const Rule& rule, const CooGeometry& geometry,
   return job;
 }
 
+// The rows of a device's message that the table has, as entries of gain 1.
+class ReceivedEntries {
+ public:
+  ReceivedEntries(std::span<const int32_t> rows, int64_t num_rows)
+      : rows_(rows.size()), places_(rows.size()) {
+    for (int64_t i = 0; i < std::ssize(rows); ++i) {
+      rows_[size_] = rows[i];
+      places_[size_] = static_cast<int32_t>(i);
+      size_ += 0 <= rows[i] && rows[i] < num_rows;
+    }
+  }
+
+  // Appends them to `runs`, cut where they do not ascend. They must outlive
+  // these.
+  //
+  // ones: as many of these as there are entries.
+  void AddRuns(int32_t first_sample, const float* ones,
+               std::vector<Run>& runs) const {
+    int64_t begin = 0;
+    for (int64_t i = 1; i <= size_; ++i) {
+      if (i < size_ && rows_[i] >= rows_[i - 1]) continue;
+      runs.push_back(
+          {.embedding_ids = std::span(rows_).subspan(begin, i - begin),
+           .sample_ids = places_.data() + begin,
+           .gains = ones,
+           .first_row = 0,
+           .first_sample = first_sample});
+      begin = i;
+    }
+  }
+
+ private:
+  std::vector<int32_t> rows_;
+  std::vector<int32_t> places_;
+  int64_t size_ = 0;
+};
+
+// Samples of several devices are compared, hence no negative numbers.
+Result<void> CheckSamplesFit(const CooGeometry& geometry) {
+  if (NumbersFit(geometry.num_devices, geometry.batch_size(), 31)) return {};
+  return InvalidArgument("The batches of ", geometry.num_devices,
+                         " devices have ", geometry.batch_size(),
+                         " samples each, expected numbers of 31 bits.");
+}
+
 }  // namespace
 
 Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
@@ -254,12 +299,7 @@ Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
       !checked) {
     return checked;
   }
-  // Samples are compared, hence no negative numbers.
-  if (!NumbersFit(geometry.num_devices, geometry.batch_size(), 31)) {
-    return InvalidArgument("The batches of ", geometry.num_devices,
-                           " devices have ", geometry.batch_size(),
-                           " samples each, expected numbers of 31 bits.");
-  }
+  if (auto checked = CheckSamplesFit(geometry); !checked) return checked;
   const int bits = RowBits(geometry.num_devices, geometry.batch_size());
   std::vector<const float*> gradients;
   std::vector<Run> runs;
@@ -288,6 +328,43 @@ Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
   }
   const auto sorted = SortByRow(entries, num_rows, executor);
   ApplyAll(SortedOrder{sorted.get()}, std::ssize(entries), job, executor);
+  return {};
+}
+
+Result<void> ApplyReceived(std::span<const ReceivedGradients> received,
+                           int64_t num_rows, int64_t dim,
+                           const Optimizer& optimizer, const Tables& tables,
+                           Executor& executor) {
+  const auto rule = FindRule(optimizer.rule);
+  if (!rule) return std::unexpected(rule.error());
+  if (auto checked = CheckOptimizer(*rule, optimizer, tables, num_rows, dim);
+      !checked) {
+    return checked;
+  }
+  const CooGeometry geometry{.num_sc_per_device = 1,
+                             .rows_per_shard = num_rows,
+                             .batch_size_per_sc = std::ssize(received[0].rows),
+                             .enable_minibatching = false,
+                             .num_minibatches = 1,
+                             .num_devices = std::ssize(received)};
+  if (auto checked = CheckSamplesFit(geometry); !checked) return checked;
+  std::vector<ReceivedEntries> entries;
+  std::vector<const float*> gradients;
+  for (const auto& [rows, values] : received) {
+    entries.emplace_back(rows, num_rows);
+    gradients.push_back(values);
+  }
+  const std::vector<float> ones(geometry.batch_size(), 1.0f);
+  const int bits = RowBits(geometry.num_devices, geometry.batch_size());
+  std::vector<Run> runs;
+  for (int64_t k = 0; k < geometry.num_devices; ++k) {
+    entries[k].AddRuns(static_cast<int32_t>(k << bits), ones.data(), runs);
+  }
+  if (runs.empty() || dim == 0) return {};
+  Job job = MakeJob(*rule, geometry, gradients, dim, optimizer, tables);
+  // Each is what a source SparseCore has summed.
+  job.gradient.batch_size_per_sc = 1;
+  ApplyRuns(runs, num_rows, job, executor);
   return {};
 }
 

@@ -74,6 +74,20 @@ Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
                           const Optimizer& optimizer, const Tables& tables,
                           Executor& executor);
 
+// What a device has sent. Numbers that are no rows of the table have none.
+struct ReceivedGradients {
+  std::span<const int32_t> rows;
+  const float* gradients;  // of `dim` values, one after the other
+};
+
+// The update of a table of `num_rows` by gradients that were summed before they
+// were sent (messages.h), as many by each device. Those of a row are added in
+// the order in which they are given.
+Result<void> ApplyReceived(std::span<const ReceivedGradients> received,
+                           int64_t num_rows, int64_t dim,
+                           const Optimizer& optimizer, const Tables& tables,
+                           Executor& executor);
+
 }  // namespace jte
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_APPLY_ROWS_H_

@@ -1,10 +1,11 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels that read other devices' memory give the bits of one device that
-// has all SparseCores.
+// The kernels that read other devices' memory, and those that send messages,
+// give the bits of one device that has all SparseCores.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -13,12 +14,16 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/random_coo.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
 namespace jte {
 namespace {
@@ -57,6 +62,10 @@ class SeveralDevicesTest
     : public testing::TestWithParam<std::tuple<int64_t, int64_t>> {
  protected:
   static constexpr int64_t kDim = 40;
+  static constexpr int64_t kCapacity = 1700;  // rows of a message
+  static constexpr float kLearningRate[] = {0.1f};
+  static constexpr Optimizer kSgd{.rule = "sgd",
+                                  .hyperparameters = kLearningRate};
 
   SeveralDevicesTest()
       : num_devices_(std::get<0>(GetParam())),
@@ -84,15 +93,23 @@ class SeveralDevicesTest
     return geometry;
   }
 
+  std::vector<float> LookupOnOneDevice() {
+    std::vector<float> activations(coo_.num_samples() * kDim);
+    EXPECT_TRUE(Lookup(coo_.buffers(), coo_.geometry, table_, kDim,
+                       std::nullopt, activations, executor_));
+    return activations;
+  }
+
+  std::vector<float> UpdateOnOneDevice(std::span<const float> gradient) {
+    std::vector<float> table = table_;
+    EXPECT_TRUE(ApplyRows(coo_.buffers(), coo_.geometry, gradient, kDim, kSgd,
+                          {.table = std::span(table), .slots = {}}, executor_));
+    return table;
+  }
+
   // Updates the table on one device, and part by part on all.
   void ExpectTheSameUpdate() {
     std::vector<float> gradient = Random(coo_.num_samples() * kDim);
-    const std::vector<float> learning_rate = {0.1f};
-    const Optimizer optimizer{.rule = "sgd", .hyperparameters = learning_rate};
-    std::vector<float> expected = table_;
-    ASSERT_TRUE(
-        ApplyRows(coo_.buffers(), coo_.geometry, gradient, kDim, optimizer,
-                  {.table = std::span(expected), .slots = {}}, executor_));
     std::vector<DeviceBatch> batches;
     for (int64_t device = 0; device < num_devices_; ++device) {
       batches.push_back(
@@ -101,12 +118,48 @@ class SeveralDevicesTest
     std::vector<float> actual = table_;
     for (int64_t device = 0; device < num_devices_; ++device) {
       const auto done = ApplyBatches(
-          batches, device, Geometry(), kDim, optimizer,
+          batches, device, Geometry(), kDim, kSgd,
           {.table = Part(actual, device, num_devices_), .slots = {}},
           executor_);
       ASSERT_TRUE(done) << done.error().message;
     }
-    EXPECT_EQ(actual, expected);
+    EXPECT_EQ(actual, UpdateOnOneDevice(gradient));
+  }
+
+  // What one device sends to all.
+  struct Message {
+    std::vector<std::vector<int32_t>> requests;
+    std::vector<int32_t> row_pointers, slots, samples;
+    std::vector<float> gains;
+
+    ConstPackedEntries entries() const {
+      return {row_pointers, slots, samples, gains};
+    }
+  };
+
+  Message Pack(int64_t device) {
+    const CooBuffers buffers = Buffers(device);
+    const size_t num_cells = buffers.gains.size();
+    Message message{
+        .requests = std::vector<std::vector<int32_t>>(
+            num_devices_, std::vector<int32_t>(kCapacity)),
+        .row_pointers = std::vector<int32_t>(RowPointersPerBlock(num_devices_)),
+        .slots = std::vector<int32_t>(num_cells),
+        .samples = std::vector<int32_t>(num_cells),
+        .gains = std::vector<float>(num_cells)};
+    const std::vector<std::span<int32_t>> requests(message.requests.begin(),
+                                                   message.requests.end());
+    PackMessages(
+        buffers, Geometry(), requests,
+        {message.row_pointers, message.slots, message.samples, message.gains},
+        executor_);
+    return message;
+  }
+
+  std::vector<Message> PackAll() {
+    std::vector<Message> messages;
+    for (int64_t k = 0; k < num_devices_; ++k) messages.push_back(Pack(k));
+    return messages;
   }
 
   const int64_t num_devices_;
@@ -116,23 +169,84 @@ class SeveralDevicesTest
 };
 
 TEST_P(SeveralDevicesTest, LookupReadsTheTablesOfAll) {
-  std::vector<float> expected(coo_.num_samples() * kDim);
-  ASSERT_TRUE(Lookup(coo_.buffers(), coo_.geometry, table_, kDim, std::nullopt,
-                     expected, executor_));
   std::vector<ConstTableValues> tables;
   for (int64_t device = 0; device < num_devices_; ++device) {
     const std::vector<float>& table = table_;
     const size_t size = table.size() / num_devices_;
     tables.push_back(std::span(table.data() + device * size, size));
   }
-  std::vector<float> actual(expected.size());
+  std::vector<float> actual(coo_.num_samples() * kDim);
   for (int64_t device = 0; device < num_devices_; ++device) {
     const auto done =
         LookupInTables(Buffers(device), Geometry(), tables, kDim, std::nullopt,
                        Part(actual, device, num_devices_), executor_);
     ASSERT_TRUE(done) << done.error().message;
   }
-  EXPECT_EQ(actual, expected);
+  EXPECT_EQ(actual, LookupOnOneDevice());
+}
+
+TEST_P(SeveralDevicesTest, LookupByMessages) {
+  const std::vector<Message> messages = PackAll();
+  // rows[owner][device]
+  std::vector<std::vector<std::vector<float>>> rows;
+  for (int64_t owner = 0; owner < num_devices_; ++owner) {
+    std::vector<std::span<const int32_t>> wanted;
+    for (const Message& m : messages) wanted.push_back(m.requests[owner]);
+    auto& sent = rows.emplace_back(num_devices_,
+                                   std::vector<float>(kCapacity * kDim, NAN));
+    ReadRows(std::span<const float>(Part(table_, owner, num_devices_)), kDim,
+             wanted, std::vector<TableValues>(sent.begin(), sent.end()),
+             executor_);
+  }
+  std::vector<float> actual(coo_.num_samples() * kDim);
+  for (int64_t device = 0; device < num_devices_; ++device) {
+    std::vector<ConstTableValues> fetched;
+    for (const auto& of_owner : rows) {
+      fetched.push_back(std::span(of_owner[device]));
+    }
+    const auto& [requests, row_pointers, slots, samples, gains] =
+        messages[device];
+    const CooGeometry geometry{
+        .num_sc_per_device = 1,
+        .rows_per_shard = kCapacity,
+        .batch_size_per_sc = coo_.num_samples() / num_devices_,
+        .enable_minibatching = false,
+        .num_minibatches = 1,
+        .num_devices = num_devices_};
+    const auto done = LookupInTables(
+        {row_pointers, slots, samples, gains}, geometry, fetched, kDim,
+        std::nullopt, Part(actual, device, num_devices_), executor_);
+    ASSERT_TRUE(done) << done.error().message;
+  }
+  EXPECT_EQ(actual, LookupOnOneDevice());
+}
+
+TEST_P(SeveralDevicesTest, UpdateByMessages) {
+  std::vector<float> gradient = Random(coo_.num_samples() * kDim);
+  const std::vector<Message> messages = PackAll();
+  // sums[device][owner]
+  std::vector<std::vector<std::vector<float>>> sums;
+  for (int64_t device = 0; device < num_devices_; ++device) {
+    auto& sent = sums.emplace_back(num_devices_,
+                                   std::vector<float>(kCapacity * kDim, NAN));
+    SumGradients(
+        messages[device].entries(), Part(gradient, device, num_devices_), kDim,
+        std::vector<std::span<float>>(sent.begin(), sent.end()), executor_);
+  }
+  std::vector<float> actual = table_;
+  for (int64_t owner = 0; owner < num_devices_; ++owner) {
+    std::vector<ReceivedGradients> received;
+    for (int64_t device = 0; device < num_devices_; ++device) {
+      received.push_back(
+          {messages[device].requests[owner], sums[device][owner].data()});
+    }
+    const std::span<float> table = Part(actual, owner, num_devices_);
+    const auto done =
+        ApplyReceived(received, std::ssize(table) / kDim, kDim, kSgd,
+                      {.table = table, .slots = {}}, executor_);
+    ASSERT_TRUE(done) << done.error().message;
+  }
+  EXPECT_EQ(actual, UpdateOnOneDevice(gradient));
 }
 
 TEST_P(SeveralDevicesTest, UpdateReadsTheBatchesOfAll) {
@@ -142,6 +256,21 @@ TEST_P(SeveralDevicesTest, UpdateReadsTheBatchesOfAll) {
 TEST_P(SeveralDevicesTest, UpdateTakesEntriesInAnyOrder) {
   ReversePartitions(coo_);
   ExpectTheSameUpdate();
+}
+
+TEST(ApplyReceivedTest, NumbersThatAreNoRowsAreLeftOut) {
+  std::vector<float> table = {10.0f, 20.0f};
+  const std::vector<int32_t> rows = {1, kNoRow, 2, 1, -7, 0};
+  const std::vector<float> gradients = {1.0f, NAN, NAN, 2.0f, NAN, 4.0f};
+  const std::vector<float> learning_rate = {0.5f};
+  InlineExecutor executor;
+  const ReceivedGradients received[] = {{rows, gradients.data()}};
+  ASSERT_TRUE(ApplyReceived(received, /*num_rows=*/2, /*dim=*/1,
+                            {.rule = "sgd", .hyperparameters = learning_rate},
+                            {.table = std::span(table), .slots = {}},
+                            executor));
+  // 10 - 4 / 2, 20 - (1 + 2) / 2.
+  EXPECT_EQ(table, (std::vector<float>{8.0f, 18.5f}));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SeveralDevicesTest,

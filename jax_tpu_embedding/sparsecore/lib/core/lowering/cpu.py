@@ -38,6 +38,7 @@ LOOKUP_TARGET = "jte_lookup_cpu"
 _ROW_GRADIENTS_TARGET = "jte_row_gradients_cpu"
 _SUM_ROWS_TARGET = "jte_sum_rows_cpu"
 _UPDATE_TARGET = "jte_update_cpu"
+_UPDATE_RECEIVED_TARGET = "jte_update_received_cpu"
 
 
 def lookup(
@@ -81,6 +82,7 @@ def update(
     max_value: float | None = None,
     enable_minibatching: bool = False,
     num_devices: int = 1,
+    num_senders: int = 0,
     **params,
 ):
   """Rule of the update with `rule`, in place where the table is donated.
@@ -90,7 +92,8 @@ def update(
     ctx: of the lowering.
     *operands: of the update; but with `rounding_shards`, rounding_seed is
       u32[2]: the seed, and the number of this device's first shard. For several
-      devices, their records and the number of this one too.
+      devices, their records and the number of this one too; or the rows and
+      the gradients that each has sent, in place of COO buffers and gradient.
     row_options: of the update, as are all but one of the others.
     stochastic_rounding: whether there is a rounding_seed.
     rounding_shards: the shards of the table as a whole, and those of this
@@ -99,6 +102,7 @@ def update(
     max_value: upper bound, if any.
     enable_minibatching: which layout the buffers have.
     num_devices: of one process, whose entries are read; see shared_memory.py.
+    num_senders: devices that have sent gradients; see cpu_messages.py.
     **params: limits, which are not used, and those of `rule`.
   """
   rule = update_rules.with_options(
@@ -106,19 +110,35 @@ def update(
   )
   num_operands = len(rule.operand_names)
   named = rule.group_operands(operands[:num_operands])
-  num_scs = _num_sc_per_device(ctx, enable_minibatching, num_devices)
+  num_scs = _num_sc_per_device(
+      ctx, enable_minibatching, num_senders or num_devices
+  )
   if stochastic_rounding and rounding_shards is None:
     rounding_shards = (num_scs, num_scs)
     named = named._replace(rounding_seed=_with_shard_0(ctx, named))
   ordering = earlier_readers.results_of_earlier_readers(
       (named.table, *named.slots)
   )
-  values = (*_in_call_order(named), *operands[num_operands:], *ordering)
-  first_table = len(named.coo) + 1
+  if num_senders:
+    target, batch = _UPDATE_RECEIVED_TARGET, ()
+    of_batch = dict(num_devices=np.int64(num_senders))
+  else:
+    target, batch = _UPDATE_TARGET, (*named.coo, named.gradient)
+    of_batch = dict(
+        num_devices=np.int64(num_devices),
+        num_sc_per_device=num_scs,
+        enable_minibatching=enable_minibatching,
+    )
+  values = (
+      *batch,
+      *_of_optimizer(named),
+      *operands[num_operands:],
+      *ordering,
+  )
   call = jax.ffi.ffi_lowering(
-      _UPDATE_TARGET,
+      target,
       operand_output_aliases={
-          first_table + k: k for k in range(1 + len(rule.slots))
+          len(batch) + k: k for k in range(1 + len(rule.slots))
       },
   )
   num_shards, num_shards_per_device = rounding_shards or (1, 1)
@@ -136,9 +156,7 @@ def update(
       stochastic_rounding=stochastic_rounding,
       rounding_num_shards=np.int64(num_shards),
       rounding_shards_per_device=np.int64(num_shards_per_device),
-      num_devices=np.int64(num_devices),
-      num_sc_per_device=num_scs,
-      enable_minibatching=enable_minibatching,
+      **of_batch,
   )
 
 
@@ -207,12 +225,10 @@ def convert_ids(
   )
 
 
-def _in_call_order(operands: update_rules.UpdateOperands) -> tuple:
-  """Those of a fixed number first, then tables, numbers and seed."""
+def _of_optimizer(operands: update_rules.UpdateOperands) -> tuple:
+  """Those of the optimizer: tables, numbers and seed."""
   seed = operands.rounding_seed
   return (
-      *operands.coo,
-      operands.gradient,
       operands.table,
       *operands.slots,
       *operands.hyperparameters,

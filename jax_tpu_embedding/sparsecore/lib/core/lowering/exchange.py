@@ -4,10 +4,10 @@
 """Lookup and update over several devices, made from the rules for one.
 
 The wrappers here leave a program for one device as it is. Inside shard_map over
-several devices they move numbers of rows and rows between devices, messages.py,
-and call the wrapped rule with entries of one SparseCore in a table that the
-device has. A table never moves: traffic depends on ids. Where a platform has
-something better within a process, such as shared_memory.py, they use that.
+several devices they move numbers of rows and rows between devices; what these
+do in between is messages.py. A table never moves: traffic depends on ids. Where
+a platform has something better within a process, such as shared_memory.py, they
+use that.
 
 Forward: numbers to the owners, rows back, and the device pools them in the
 order of its buffers. Backward: the gradient of a row, summed over the entries
@@ -40,12 +40,15 @@ _NUM_COO = len(update_rules.COO_OPERANDS)
 
 
 def lookup(
-    rule: one_device.LoweringRule, in_process: Callable[..., Any] | None = None
+    rule: one_device.LoweringRule,
+    steps: messages.Steps,
+    in_process: Callable[..., Any] | None = None,
 ) -> one_device.LoweringRule:
   """The rule of a lookup on one device, for any number of devices.
 
   Args:
     rule: of the lookup.
+    steps: of messages.
     in_process: what to do without messages if one process has all devices; see
       shared_memory.lookup.
   """
@@ -62,12 +65,12 @@ def lookup(
     if axis is None:
       return rule(one_device.context(ctx), *operands, **params)
     if in_process is None or not axis.is_in_one_process:
-      over_devices = _lookup_by_messages
+      over_devices = functools.partial(_lookup_by_messages, steps)
     else:
-      over_devices = in_process
+      over_devices = functools.partial(in_process, rule)
 
     def on_operands(*operands):
-      return over_devices(rule, axis, ctx.avals_out, operands, params)
+      return over_devices(axis, ctx.avals_out, operands, params)
 
     return lower(on_operands, ctx, operands)
 
@@ -75,34 +78,33 @@ def lookup(
 
 
 def _lookup_by_messages(
-    rule: one_device.LoweringRule,
+    steps: messages.Steps,
     axis: mesh_axis.MeshAxis,
     avals_out: Sequence[jax.core.ShapedArray],
     operands: Sequence[jax.Array],
     params: dict[str, Any],
 ) -> list[jax.Array]:
-  """The lookup over the devices along `axis`, by `rule` for one."""
-  *coo, table = operands
-  packed = _pack(coo, axis, table.shape[0], params["device_batch_size"], params)
-  wanted = _all_to_all(packed.requests, axis)
-  fetched = _all_to_all(messages.read_rows(table, wanted), axis)
-  (activations,) = one_device.call(
-      rule,
-      avals_out,
-      *packed[1:],
-      jnp.int32(1),  # minibatch
-      fetched.reshape(-1, table.shape[1]),
-      **params | dict(enable_minibatching=False),
-  )
-  # The buffers of a conversion that failed (cc/ffi/failed_buffers.h), which
-  # have no entries.
-  has_failed = coo[0][0] < 0
-  return [jnp.where(has_failed, jnp.nan, activations)]
+  """The lookup over the devices along `axis`."""
+
+  # A function of its own, whose results are all that an update waits for
+  # (earlier_readers.py): if it waited for the rows that were sent as well, they
+  # would take memory until then.
+  @jax.jit
+  def run(*operands):
+    *coo, table = operands
+    requests, entries = _pack(
+        steps, coo, axis, table.shape[0], params["device_batch_size"], params
+    )
+    wanted = _all_to_all(requests, axis)
+    fetched = _all_to_all(steps.read_rows(table, wanted), axis)
+    return steps.look_up(avals_out, entries, fetched, params)
+
+  return run(*operands)
 
 
 def update(
     rule: one_device.LoweringRule,
-    lookup_rule: one_device.LoweringRule,
+    steps: messages.Steps,
     table_operand: Callable[[dict[str, Any]], int],
     gradient_operand: int,
     in_process: Callable[..., Any] | None = None,
@@ -111,8 +113,7 @@ def update(
 
   Args:
     rule: of the update.
-    lookup_rule: of the lookup on one device of the same platform. The gradient
-      of a row, summed over entries, is a lookup in the activation gradient.
+    steps: of messages.
     table_operand: from the parameters of the update, the number of its table.
     gradient_operand: the number of its activation gradient.
     in_process: what to do without messages if one process has all devices; see
@@ -132,7 +133,7 @@ def update(
     if axis is None:
       return rule(one_device.context(ctx), *operands, **params)
     if in_process is None or not axis.is_in_one_process:
-      over_devices = functools.partial(_update_by_messages, lookup_rule)
+      over_devices = functools.partial(_update_by_messages, steps)
     else:
       over_devices = in_process
 
@@ -172,7 +173,7 @@ def _with_rounding_shards(
 
 
 def _update_by_messages(
-    lookup_rule: one_device.LoweringRule,
+    steps: messages.Steps,
     rule: one_device.LoweringRule,
     axis: mesh_axis.MeshAxis,
     avals_out: Sequence[jax.core.ShapedArray],
@@ -183,35 +184,38 @@ def _update_by_messages(
     gradient_operand: int,
 ) -> list[jax.Array]:
   """The update over the devices along `axis`, by `rule` for one."""
-  operands = list(operands)
   gradient = operands[gradient_operand]
   wanted, received = send_gradients(
-      lookup_rule,
+      steps,
       axis,
       operands[:_NUM_COO],
       gradient.reshape(gradient.shape[0], -1),
       operands[table_operand].shape[0],
       params,
   )
-  operands[:_NUM_COO] = *messages.entries_of(wanted), jnp.int32(1)
-  operands[gradient_operand] = received.reshape(-1, *gradient.shape[1:])
-  return one_device.call(
-      rule, avals_out, *operands, **params | dict(enable_minibatching=False)
+  return steps.step_rows(
+      rule,
+      avals_out,
+      operands,
+      wanted,
+      received,
+      params,
+      gradient_operand=gradient_operand,
   )
 
 
 def send_gradients(
-    lookup_rule: one_device.LoweringRule,
+    steps: messages.Steps,
     axis: mesh_axis.MeshAxis | None,
     coo: Sequence[jax.Array],
     gradient: jax.Array,
     rows_per_device: int,
     params: dict[str, Any],
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[messages.Blocks, messages.Blocks]:
   """Gradients of rows, summed over each SparseCore's entries, to their owners.
 
   Args:
-    lookup_rule: as in `update`.
+    steps: of messages.
     axis: along which rows are split; None if one device has them all.
     coo: row pointers, embedding ids, sample ids, gains, minibatch count.
     gradient: f32[samples, D], of the activations.
@@ -219,37 +223,25 @@ def send_gradients(
     params: of the update: enable_minibatching, max_unique_ids_per_partition.
 
   Returns:
-    i32[G, C], the rows that each device names, in this device's table, or -1;
-    and f32[G * C, D], the gradient of each.
+    G times i32[C], the rows that each device names, in this device's table, or
+    -1; and G times f32[C, D], the gradient of each.
   """
-  packed = _pack(coo, axis, rows_per_device, gradient.shape[0], params)
-  num_slots = packed.requests.size
-  (partial_sums,) = one_device.call(
-      lookup_rule,
-      [jax.core.ShapedArray((num_slots, gradient.shape[1]), jnp.float32)],
-      packed.row_pointers,
-      packed.samples,
-      packed.slots,
-      packed.gains,
-      jnp.int32(1),  # minibatch
-      gradient,
-      device_batch_size=num_slots,
-      max_ids_per_partition=num_slots,
-      max_unique_ids_per_partition=num_slots,
+  requests, entries = _pack(
+      steps, coo, axis, rows_per_device, gradient.shape[0], params
   )
-  wanted = _all_to_all(packed.requests, axis)
-  received = _all_to_all(partial_sums.reshape(*wanted.shape, -1), axis)
-  return wanted, received.reshape(num_slots, -1)
+  sums = steps.sum_gradients(entries, gradient, requests[0].size, len(requests))
+  return _all_to_all(requests, axis), _all_to_all(sums, axis)
 
 
 def _pack(
+    steps: messages.Steps,
     coo: Sequence[jax.Array],
     axis: mesh_axis.MeshAxis | None,
     rows_per_device: int,
     batch_size: int,
     params: dict[str, Any],
-) -> messages.Packed:
-  """messages.pack for the devices along `axis`."""
+) -> tuple[messages.Blocks, Any]:
+  """Requests and entries for the devices along `axis`."""
   row_pointers, embedding_ids, *_ = coo
   enable_minibatching = params["enable_minibatching"]
   topology = _topology(row_pointers.size, axis, enable_minibatching)
@@ -260,7 +252,7 @@ def _pack(
       max_unique_ids_per_partition=params["max_unique_ids_per_partition"],
       enable_minibatching=enable_minibatching,
   )
-  return messages.pack(
+  return steps.pack(
       coo,
       topology,
       block_size=block_size,
@@ -301,9 +293,20 @@ def _topology(
 
 
 def _all_to_all(
-    blocks: jax.Array, axis: mesh_axis.MeshAxis | None
-) -> jax.Array:
-  """Block q [G, ...] to device q; block q of the result is from device q."""
+    blocks: messages.Blocks, axis: mesh_axis.MeshAxis | None
+) -> messages.Blocks:
+  """Block q to device q; block q of the result is from device q.
+
+  XLA for CPU sends one array to each device, and sees that these are the blocks.
+  Of an array that has them all it would copy each part, before and after.
+  """
   if axis is None:
     return blocks
-  return lax.all_to_all(blocks, axis.name, split_axis=0, concat_axis=0)
+  together = lax.all_to_all(
+      jnp.concatenate(blocks),
+      axis.name,
+      split_axis=0,
+      concat_axis=0,
+      tiled=True,
+  )
+  return jnp.split(together, axis.size)

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -16,9 +19,35 @@ _LIMITS = dict(max_ids_per_partition=32, max_unique_ids_per_partition=24)
 
 
 def largest_difference() -> float:
+  """_largest_difference over one axis."""
+  return _largest_difference((len(jax.devices()),), axes=("x",))
+
+
+def largest_difference_over_one_of_two_axes() -> float:
+  """Over the one that joins processes; along the other, work is repeated."""
+  return _largest_difference((2, 2), axes=("x",))
+
+
+def largest_difference_over_the_axis_of_a_process() -> float:
+  """Over the other one."""
+  return _largest_difference((2, 2), axes=("y",))
+
+
+def largest_difference_over_two_axes() -> float:
+  """Over both, the one within a process first."""
+  return _largest_difference((2, 2), axes=("y", "x"))
+
+
+def _largest_difference(
+    mesh_shape: tuple[int, ...], axes: tuple[str, ...]
+) -> float:
   """From one device, in activations, table and slot after two steps.
 
   Of this process's part.
+
+  Args:
+    mesh_shape: of all devices, those of a process last; its axes are x and y.
+    axes: that split rows and samples, in this order.
   """
   coo = random_coo.random_coo(
       num_sc_per_device=_NUM_SCS,
@@ -32,13 +61,20 @@ def largest_difference() -> float:
   slot = np.float32(rng.uniform(0.1, 1, shape))
   arguments = (*coo.operands[:4], table, slot)
 
-  devices = jax.devices()
-  mesh = jax.sharding.Mesh(devices, ("x",))
-  axis = jax.sharding.PartitionSpec("x")
+  mesh = jax.sharding.Mesh(
+      np.reshape(jax.devices(), mesh_shape), ("x", "y")[: len(mesh_shape)]
+  )
+  axis = jax.sharding.PartitionSpec(axes)
   sharding = jax.sharding.NamedSharding(mesh, axis)
+  num_devices = math.prod(mesh.shape[name] for name in axes)
+
+  def over_devices(*arguments):
+    with mesh_axis.rows_are_split_over(axes):
+      return _two_steps(num_devices)(*arguments)
+
   several = jax.jit(
       jax.shard_map(
-          _two_steps(len(devices)),
+          over_devices,
           mesh=mesh,
           in_specs=axis,
           out_specs=axis,

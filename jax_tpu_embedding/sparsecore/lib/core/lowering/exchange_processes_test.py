@@ -12,11 +12,18 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import process_job
 class ExchangeProcessesTest(parameterized.TestCase):
 
   # 2 processes of 2 devices, so that some devices share a process; and 4 of 1.
-  @parameterized.parameters(2, 4)
-  def test_same_bits_as_on_one_device(self, num_processes):
+  # A mesh of two axes has the devices of a process along the second.
+  @parameterized.parameters(
+      (exchange_process.largest_difference, 2),
+      (exchange_process.largest_difference, 4),
+      (exchange_process.largest_difference_over_one_of_two_axes, 2),
+      (exchange_process.largest_difference_over_the_axis_of_a_process, 2),
+      (exchange_process.largest_difference_over_two_axes, 2),
+  )
+  def test_same_bits_as_on_one_device(self, largest_difference, num_processes):
     job = process_job.ProcessJob(
         self,
-        exchange_process.largest_difference,
+        largest_difference,
         num_processes=num_processes,
         num_devices=4,
     )

@@ -3,8 +3,10 @@
 
 """The same buffers on one device and on several: the same bits."""
 
+import contextlib
 import dataclasses
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,8 +17,11 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import exchange
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering import messages
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
@@ -60,12 +65,24 @@ def _define(name, rule):
   return primitive
 
 
-# In the memory that the devices share; by messages, as between processes; and
-# what a platform without its own rules does.
+# In the memory that the devices share; by messages, as between processes, with
+# native steps and with those in jnp; and what a platform without its own rules
+# does.
 _LOOKUPS = {
     "shared_memory": lookup.lookup_p,
-    "messages": _define("messages", exchange.lookup(cpu.lookup)),
-    "reference": _define("reference", exchange.lookup(any_platform.lookup)),
+    "messages": _define(
+        "messages", exchange.lookup(cpu.lookup, cpu_messages.STEPS)
+    ),
+    "jnp_messages": _define(
+        "jnp_messages",
+        exchange.lookup(cpu.lookup, messages.steps(cpu.lookup)),
+    ),
+    "reference": _define(
+        "reference",
+        exchange.lookup(
+            any_platform.lookup, messages.steps(any_platform.lookup)
+        ),
+    ),
 }
 
 
@@ -137,15 +154,32 @@ class LookupTest(parameterized.TestCase):
     run = functools.partial(_lookup, lookup.lookup_p, coo, table=_TABLE[:, 0])
     np.testing.assert_array_equal(run(4), run(1))
 
-  def test_more_rows_than_the_limit_are_nan(self):
-    # At most 8 * 8 * 1 rows of an owner fit; the buffers have more.
+  @parameterized.parameters("messages", "jnp_messages")
+  def test_more_rows_than_the_limit_are_nan(self, lookup_name):
+    # At most 4 * 4 * 1 rows of an owner fit; the buffers have more.
     activations = _lookup(
-        _LOOKUPS["messages"], _coo(), 2, max_unique_ids_per_partition=1
+        _LOOKUPS[lookup_name], _coo(), 2, max_unique_ids_per_partition=1
     )
     self.assertTrue(np.all(np.isnan(activations)))
 
 
 class CorruptBuffersTest(parameterized.TestCase):
+
+  @parameterized.parameters("messages", "jnp_messages")
+  def test_by_messages_one_device_has_nan_and_the_others_do_not(
+      self, lookup_name
+  ):
+    coo = _coo()
+    run = functools.partial(_lookup, _LOOKUPS[lookup_name], num_devices=8)
+    expected = run(coo)
+    pointers = coo.row_pointers.copy()
+    pointers[pointers.size // _NUM_SCS * 2] = np.iinfo(np.int32).min
+    activations = run(dataclasses.replace(coo, row_pointers=pointers))
+    is_of_third = np.arange(expected.shape[0]) // _BATCH_PER_SC == 2
+    self.assertTrue(np.all(np.isnan(activations[is_of_third])))
+    np.testing.assert_array_equal(
+        activations[~is_of_third], expected[~is_of_third]
+    )
 
   def test_all_devices_raise_and_none_waits_for_the_others(self):
     # One that raised alone would leave the others in a collective, and XLA ends
@@ -171,6 +205,8 @@ _SETTINGS = {
         num_sc=8, row_options=row_options.ROW_OPTIONS, max_value=0.25
     ),
     "one_dimension": _Setting(num_sc=8, dim=None),
+    # Not as many row pointers as any one device could have.
+    "nine_cores": _Setting(num_sc=9),
     "stochastic_rounding": _Setting(
         num_sc=8,
         dtype="bfloat16",
@@ -182,7 +218,7 @@ _CASES = update_cases.CASES
 _FEW_CASES = ["sgd", "adam", "rowwise_adagrad"]
 
 
-def _update(implementation, case, setting, num_devices):
+def _update(implementation, case, setting, num_devices, by_messages=False):
   """Table and slots, and the update that was given."""
   given = update_programs.random_update(case, setting)
   operands = given.operands
@@ -200,29 +236,42 @@ def _update(implementation, case, setting, num_devices):
         out_specs=_AXIS,
         check_vma=False,
     )
-  return given, tuple(map(np.asarray, jax.jit(run)(operands)))
+  with contextlib.ExitStack() as stack:
+    if by_messages:
+      stack.enter_context(
+          mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False)
+      )
+    return given, tuple(map(np.asarray, jax.jit(run)(operands)))
 
 
 class UpdateTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      *[(name, "plain", 4) for name in _CASES],
       *[
           (name, setting, num_devices)
           for name in _FEW_CASES
           for setting in _SETTINGS
           for num_devices in (2, 8)
+          if _SETTINGS[setting].num_sc % num_devices == 0
       ],
+      ("sgd", "nine_cores", 3),
   )
   def test_same_bits_as_on_one_device(self, name, setting_name, num_devices):
     case, setting = _CASES[name], _SETTINGS[setting_name]
-    given, several = _update("cpu", case, setting, num_devices)
     _, one = _update("cpu", case, setting, 1)
-    for actual, expected in zip(several, one, strict=True):
-      np.testing.assert_array_equal(actual, expected)
-    update_programs.assert_rows_are_stepped_once(case, setting, given, several)
+    for by_messages in (False, True):
+      with self.subTest(by_messages=by_messages):
+        given, several = _update("cpu", case, setting, num_devices, by_messages)
+        for actual, expected in zip(several, one, strict=True):
+          np.testing.assert_array_equal(actual, expected)
+        update_programs.assert_rows_are_stepped_once(
+            case, setting, given, several
+        )
 
-  @parameterized.product(setting_name=list(_SETTINGS), num_devices=[2, 8])
+  @parameterized.product(
+      setting_name=[k for k in _SETTINGS if k != "nine_cores"],
+      num_devices=[2, 8],
+  )
   def test_custom_rules_have_the_bits_of_one_device(
       self, setting_name, num_devices
   ):

@@ -8,30 +8,72 @@ and rows travel in blocks of one fixed capacity per pair of devices; -1 is no
 row. What a device fetches has the place, or slot, of its number, so the answer
 to a request is a table, and the device's entries are entries of one SparseCore
 in that table: the rules for one device do the rest.
+
+A message is a list of G blocks, one for each device. A platform may have steps
+of its own, such as cpu_messages.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence
+import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import one_device
 from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
+
+_NUM_COO = len(update_rules.COO_OPERANDS)
 
 NO_ROW = -1
 
+# One array for each device.
+Blocks = Sequence[jax.Array]
 
-class Packed(NamedTuple):
-  """A device's COO buffers, cut into numbers to send and entries to keep."""
 
-  requests: jax.Array  # i32[G, C]: rows of each owner's table, or -1
-  # Entries of one SparseCore, in the order of the buffers.
+class Steps(NamedTuple):
+  """What a device does between collectives."""
+
+  # COO buffers -> requests, G times i32[C], rows of each owner's table or -1;
+  # and the device's entries, which only these functions read. See `pack`.
+  pack: Callable[..., tuple[Blocks, Any]]
+  # Table and requests of others -> G times [C, D], their rows; NaN for -1.
+  read_rows: Callable[[jax.Array, Blocks], Blocks]
+  # Avals of the results, entries, rows that were asked for and parameters of
+  # the lookup -> its results.
+  look_up: Callable[..., list[jax.Array]]
+  # Entries, f32[samples, D], C and G -> G times f32[C, D], the sum of the
+  # gradient for each row that was asked for.
+  sum_gradients: Callable[[Any, jax.Array, int, int], Blocks]
+  # The update of the table by gradients that others sent. See `step_rows`.
+  step_rows: Callable[..., list[jax.Array]]
+
+
+def steps(lookup_rule: one_device.LoweringRule) -> Steps:
+  """The steps of any platform, by its rule of the lookup on one device."""
+  return Steps(
+      pack=pack,
+      read_rows=read_rows,
+      look_up=functools.partial(_look_up, lookup_rule),
+      sum_gradients=functools.partial(_sum_gradients, lookup_rule),
+      step_rows=step_rows,
+  )
+
+
+class Entries(NamedTuple):
+  """Entries of one SparseCore, in the order of the buffers."""
+
   row_pointers: jax.Array  # i32[8]
   slots: jax.Array  # i32[B]: owner * C + place in the request
   samples: jax.Array  # i32[B], in the device's batch
   gains: jax.Array  # f32[B]
+  has_failed: jax.Array  # bool[]: they are those of a failed conversion
 
 
 def capacity(
@@ -71,7 +113,7 @@ def pack(
     rows_per_device: int,
     batch_size: int,
     enable_minibatching: bool,
-) -> Packed:
+) -> tuple[Blocks, Entries]:
   """What to ask of every device, and the entries in terms of the answers.
 
   Every SparseCore asks for each of its rows once. If the rows of one owner
@@ -127,15 +169,17 @@ def pack(
       .at[jnp.where(is_first & (place < block_size), slot, no_slot)]
       .set(row, mode="drop")
   )
-  return Packed(
-      requests.reshape(num_devices, block_size),
+  entries = Entries(
       *_one_partition(
           is_entry & has_sample,
           jnp.minimum(slot, no_slot - 1),
           sample_ids + source * batch_size_per_sc,
           jnp.where(most_rows > block_size, jnp.nan, gains),
       ),
+      # See cc/ffi/failed_buffers.h.
+      has_failed=row_pointers[0] < 0,
   )
+  return jnp.split(requests, num_devices), entries
 
 
 def _place_by_owner(
@@ -173,21 +217,101 @@ def _place_by_owner(
   return place, jnp.max(up_to_group)
 
 
-def read_rows(table: jax.Array, wanted: jax.Array) -> jax.Array:
-  """Answers requests i32[G, C] with rows [G, C, D]; NaN for no row."""
-  rows = jnp.where(wanted == NO_ROW, table.shape[0], wanted)
-  return table.at[rows].get(mode="fill", fill_value=jnp.nan)
+def read_rows(table: jax.Array, wanted: Blocks) -> Blocks:
+  """Answers requests, G times i32[C], with rows [C, D]; NaN for no row."""
+  rows = jnp.concatenate(wanted)
+  rows = jnp.where(rows == NO_ROW, table.shape[0], rows)
+  fetched = table.at[rows].get(mode="fill", fill_value=jnp.nan)
+  return jnp.split(fetched, len(wanted))
 
 
-def entries_of(wanted: jax.Array) -> tuple[jax.Array, ...]:
-  """Received numbers i32[G, C] as entries of one SparseCore.
+def _look_up(
+    lookup_rule: one_device.LoweringRule,
+    avals_out: Sequence[jax.core.ShapedArray],
+    entries: Entries,
+    fetched: Blocks,
+    params: dict[str, Any],
+) -> list[jax.Array]:
+  """The lookup, once rows are here, by the rule for one device."""
+  *coo, has_failed = entries
+  (activations,) = one_device.call(
+      lookup_rule,
+      avals_out,
+      *coo,
+      jnp.int32(1),  # minibatch
+      jnp.concatenate(fetched),
+      **params | dict(enable_minibatching=False),
+  )
+  return [jnp.where(has_failed, jnp.nan, activations)]
+
+
+def _sum_gradients(
+    lookup_rule: one_device.LoweringRule,
+    entries: Entries,
+    gradient: jax.Array,
+    block_size: int,
+    num_devices: int,
+) -> Blocks:
+  """The gradients of slots, summed over entries: a lookup in `gradient`."""
+  num_slots = num_devices * block_size
+  (sums,) = one_device.call(
+      lookup_rule,
+      [jax.core.ShapedArray((num_slots, gradient.shape[1]), jnp.float32)],
+      entries.row_pointers,
+      entries.samples,
+      entries.slots,
+      entries.gains,
+      jnp.int32(1),  # minibatch
+      gradient,
+      device_batch_size=num_slots,
+      max_ids_per_partition=num_slots,
+      max_unique_ids_per_partition=num_slots,
+  )
+  return jnp.split(sums, num_devices)
+
+
+def step_rows(
+    rule: one_device.LoweringRule,
+    avals_out: Sequence[jax.core.ShapedArray],
+    operands: Sequence[jax.Array],
+    wanted: Blocks,
+    received: Blocks,
+    params: dict[str, Any],
+    *,
+    gradient_operand: int,
+) -> list[jax.Array]:
+  """The update, once gradients of rows are here, by `rule` for one device.
+
+  Args:
+    rule: of the update.
+    avals_out: of its results.
+    operands: of the update. Those of the batch, which are COO buffers and
+      gradient, are not used.
+    wanted: G times i32[C], rows of the table, or -1.
+    received: G times f32[C, D], the gradient of each.
+    params: of the update.
+    gradient_operand: which operand is the activation gradient.
+  """
+  operands = list(operands)
+  gradient = operands[gradient_operand]
+  operands[:_NUM_COO] = *_entries_of(wanted), jnp.int32(1)
+  operands[gradient_operand] = jnp.concatenate(received).reshape(
+      -1, *gradient.shape[1:]
+  )
+  return one_device.call(
+      rule, avals_out, *operands, **params | dict(enable_minibatching=False)
+  )
+
+
+def _entries_of(wanted: Blocks) -> tuple[jax.Array, ...]:
+  """Received numbers, G times i32[C], as entries of one SparseCore.
 
   Returns:
     Row pointers i32[8], rows i32[G * C], samples i32[G * C] and gains
     f32[G * C], such that sample i is block and place of a number, and gains are
     1. So the rows that arrive in the same blocks are their gradients.
   """
-  rows = wanted.reshape(-1)
+  rows = jnp.concatenate(wanted)
   return _one_partition(
       rows != NO_ROW,
       rows,

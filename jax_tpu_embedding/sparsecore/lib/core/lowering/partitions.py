@@ -8,6 +8,7 @@ Source: docs/reference/buffer_format.md, "Layout" and "Minibatches".
 
 from __future__ import annotations
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -48,17 +49,16 @@ def read_partitions(
     num_targets: SparseCores of all devices.
     enable_minibatching: which layout the buffers have.
   """
-  num_regions = 1 if enable_minibatching else num_sources
+  starts, ends, region_size = _bounds(
+      row_pointers,
+      num_minibatches,
+      num_cells=num_cells,
+      num_sources=num_sources,
+      num_targets=num_targets,
+      enable_minibatching=enable_minibatching,
+  )
+  num_regions = starts.shape[0]
   num_minibatches = num_minibatches if enable_minibatching else 1
-  block = layout.row_pointers_per_block(num_targets)
-  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_targets]
-  ends = ends.reshape(num_regions, -1)
-  # With minibatching only the blocks of minibatches that exist are written.
-  region_size = num_cells // num_regions
-  num_used = num_sources * num_targets * num_minibatches // num_regions
-  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
-  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
-  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
   # From here on positions count from the first cell of the device.
   origin = jnp.arange(num_regions, dtype=jnp.int32)[:, None] * region_size
   starts, ends = ((x + origin).reshape(-1) for x in (starts, ends))
@@ -74,3 +74,55 @@ def read_partitions(
       source=source,
       target=partition % num_targets,
   )
+
+
+def are_valid(
+    row_pointers: jax.Array, num_minibatches: jax.Array | int, **sizes: Any
+) -> jax.Array:
+  """bool[]: whether partitions end in their regions, and none before it starts.
+
+  Nor can there be more minibatches than the buffers have room for, or none.
+
+  Args:
+    row_pointers: i32[R].
+    num_minibatches: i32[]; used with `enable_minibatching` only.
+    **sizes: those of read_partitions.
+  """
+  starts, ends, region_size = _bounds(row_pointers, num_minibatches, **sizes)
+  are_in_order = jnp.all((starts <= ends) & (ends <= region_size))
+  if not sizes["enable_minibatching"]:
+    return are_in_order
+  num_minibatches = jnp.asarray(num_minibatches)
+  return (
+      are_in_order
+      & (1 <= num_minibatches)
+      & (num_minibatches <= constants.MAX_MINIBATCHES)
+  )
+
+
+def _bounds(
+    row_pointers: jax.Array,
+    num_minibatches: jax.Array | int,
+    *,
+    num_cells: int,
+    num_sources: int,
+    num_targets: int,
+    enable_minibatching: bool,
+) -> tuple[jax.Array, jax.Array, int]:
+  """First cells and ends of partitions i32[regions, partitions]; region size.
+
+  They count from the first cell of the region. Partitions of minibatches that
+  do not exist end where the region does.
+  """
+  num_regions = 1 if enable_minibatching else num_sources
+  num_minibatches = num_minibatches if enable_minibatching else 1
+  block = layout.row_pointers_per_block(num_targets)
+  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_targets]
+  ends = ends.reshape(num_regions, -1)
+  # With minibatching only the blocks of minibatches that exist are written.
+  region_size = num_cells // num_regions
+  num_used = num_sources * num_targets * num_minibatches // num_regions
+  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
+  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
+  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
+  return starts, ends, region_size

@@ -11,6 +11,7 @@ entries are used; all others may hold anything.
 jnp cannot raise inside a compiled program. An entry whose id is out of range,
 which no converter writes, therefore makes its sample NaN in the lookup and is
 left out of the update; one whose sample is out of range is left out of both.
+Updates are given buffers that were checked before: check_buffers.py.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ def _sum_runs(
   Of the results, as many as there are terms, the surplus has row `surplus_row`
   and sum 0.
   """
-  is_start = jnp.zeros(row.shape, bool).at[0].set(True)
+  is_start = jnp.zeros(row.shape, bool).at[:1].set(True)
   for key in keys:
     is_start = is_start.at[1:].set(is_start[1:] | (key[1:] != key[:-1]))
   run = jnp.cumsum(is_start) - 1

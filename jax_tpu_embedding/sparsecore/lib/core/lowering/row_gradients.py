@@ -11,6 +11,7 @@ after another, so that it means the same everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 
 import jax
 from jax import lax
@@ -25,7 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import one_device
 
 
 def row_gradients(
-    lookup_rule: one_device.LoweringRule,
+    steps: messages.Steps,
     sum_rule: one_device.LoweringRule,
     ctx: mlir.LoweringRuleContext,
     *operands,
@@ -38,9 +39,8 @@ def row_gradients(
   """Rule of row_gradients, for any number of devices.
 
   Args:
-    lookup_rule: of the lookup on one device of the same platform. A sum of
-      gradients is a lookup in them.
-    sum_rule: of sum_rows, on the same.
+    steps: of messages.
+    sum_rule: of sum_rows, on the same platform.
     ctx: of the lowering.
     *operands: of the primitive.
     global_device_count: devices that the buffers were made for.
@@ -80,17 +80,21 @@ def row_gradients(
   def on_operands(*operands):
     *coo, gradient = operands
     wanted, gradients = exchange.send_gradients(
-        lookup_rule, axis, coo, gradient, rows_per_device, params
+        steps, axis, coo, gradient, rows_per_device, params
     )
     device = 0 if axis is None else lax.axis_index(axis.name)
-    rows = jnp.where(
-        wanted == messages.NO_ROW,
-        constants.PADDING_VALUE,
-        wanted + device * rows_per_device,
-    ).reshape(-1)
+    rows = [
+        jnp.where(
+            x == messages.NO_ROW,
+            constants.PADDING_VALUE,
+            x + device * rows_per_device,
+        )
+        for x in wanted
+    ]
     if is_sum:
-      return rows, gradients
-    return one_device.call(sum_rule, ctx.avals_out, rows, gradients)
+      return rows[0], gradients[0]
+    terms = itertools.chain.from_iterable(zip(rows, gradients, strict=True))
+    return one_device.call(sum_rule, ctx.avals_out, *terms)
 
   return exchange.lower(on_operands, ctx, operands)
 

@@ -5,15 +5,13 @@
 
 import math
 import re
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax.extend import core
-from jax.interpreters import mlir
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
-from jax_tpu_embedding.sparsecore.lib.core.lowering import exchange
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
@@ -26,22 +24,14 @@ _DEVICES, _DIM, _BATCH = 4, 64, 16  # samples of a device
 _LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=16)
 _BYTES = {"f32": 4, "s32": 4, "u32": 4}
 
-_messages_p = core.Primitive("messages")
-_messages_p.def_abstract_eval(
-    lambda *operands, device_batch_size, **params: jax.core.ShapedArray(
-        (device_batch_size, _DIM), jnp.float32
-    )
-)
-mlir.register_lowering(_messages_p, exchange.lookup(cpu.lookup))
 
-
-def _look_up(primitive, coo, table):
-  return primitive.bind(*coo, table, device_batch_size=_BATCH, **_LIMITS)
+def _look_up(coo, table):
+  return lookup.lookup_p.bind(*coo, table, device_batch_size=_BATCH, **_LIMITS)
 
 
 def _shared_memory(coo, table):
-  """One step of Adagrad-like cost: a lookup, and an update that ignores it."""
-  activations = _look_up(lookup.lookup_p, coo, table)
+  """A lookup, and an update that ignores it."""
+  activations = _look_up(coo, table)
   gradient = jnp.ones((_BATCH, _DIM))
   return activations, update.UPDATE_PRIMITIVES["sgd"].bind(
       *coo, table, gradient, np.float32(1), **_LIMITS
@@ -49,7 +39,13 @@ def _shared_memory(coo, table):
 
 
 def _messages(coo, table):
-  activations = _look_up(_messages_p, coo, table)
+  """The same as between processes."""
+  return _shared_memory(coo, table)
+
+
+def _custom(coo, table):
+  """A lookup, and an update by messages and plain rules."""
+  activations = _look_up(coo, table)
   (table,) = custom_update.custom_update_p.bind(
       *coo,
       activations,
@@ -71,20 +67,21 @@ def _compiled(program, rows_per_device):
   )
   specs = (*[axis] * 4, jax.sharding.PartitionSpec())
   table = jax.ShapeDtypeStruct((_DEVICES * rows_per_device, _DIM), jnp.float32)
-  return (
-      jax.jit(
-          jax.shard_map(
-              program,
-              mesh=jax.sharding.Mesh(jax.devices(), ("x",)),
-              in_specs=(specs, axis),
-              out_specs=axis,
-              check_vma=False,
-          ),
-          donate_argnums=1,
-      )
-      .lower(coo.operands, table)
-      .compile()
+  run = jax.jit(
+      jax.shard_map(
+          program,
+          mesh=jax.sharding.Mesh(jax.devices(), ("x",)),
+          in_specs=(specs, axis),
+          out_specs=axis,
+          check_vma=False,
+      ),
+      donate_argnums=1,
   )
+  is_in_one_process = program is not _messages
+  with mock.patch.object(
+      mesh_axis, "_is_in_one_process", lambda unused_mesh: is_in_one_process
+  ):
+    return run.lower(coo.operands, table).compile()
 
 
 def _collectives(compiled) -> dict[str, int]:
@@ -99,7 +96,11 @@ def _collectives(compiled) -> dict[str, int]:
   return sizes
 
 
-_PROGRAMS = [("shared_memory", _shared_memory), ("messages", _messages)]
+_PROGRAMS = [
+    ("shared_memory", _shared_memory),
+    ("messages", _messages),
+    ("custom", _custom),
+]
 
 
 class TrafficTest(parameterized.TestCase):
@@ -131,6 +132,15 @@ class TrafficTest(parameterized.TestCase):
         rf".*= f32\[{_BATCH},{_DIM}\]\S* copy\(.*", compiled.as_text()
     )
     self.assertEmpty(copies)
+
+  def test_blocks_go_from_call_to_call(self):
+    # Between native steps and collectives: nothing has all blocks of a message,
+    # which would be put together or taken apart by copying them.
+    text = _compiled(_messages, 512).as_text()
+    block_size = _LIMITS["max_unique_ids_per_partition"]
+    self.assertRegex(text, rf"f32\[{block_size},{_DIM}\].* all-to-all\(")
+    self.assertNotRegex(text, rf"f32\[{_DEVICES},{block_size},{_DIM}\]")
+    self.assertNotRegex(text, rf"f32\[{_DEVICES * block_size},{_DIM}\]")
 
   @parameterized.named_parameters(_PROGRAMS)
   def test_donated_table_is_not_copied(self, program):

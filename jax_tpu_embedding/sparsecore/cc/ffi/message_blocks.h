@@ -1,0 +1,78 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Operands and results whose number is that of the devices: the blocks of a
+// message (kernels/messages.h).
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+
+// InvalidArgument, naming `name`, unless there are blocks, all of one size.
+template <typename Buffer>
+Result<void> CheckBlocks(const std::vector<Buffer>& blocks,
+                         std::string_view name) {
+  if (blocks.empty()) {
+    return InvalidArgument("There are no ", name, ", expected one or more.");
+  }
+  for (const Buffer& block : blocks) {
+    if (block.element_count() == blocks.front().element_count()) continue;
+    return InvalidArgument(
+        "The ", name, " have ", blocks.front().element_count(), " and ",
+        block.element_count(), " elements, expected as many in each.");
+  }
+  return {};
+}
+
+// `count` operands from number `first` on; InvalidArgument, naming `name`, if
+// one is missing or no Buffer, or CheckBlocks says so.
+template <typename Buffer>
+Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingArgs args,
+                                       size_t first, size_t count,
+                                       std::string_view name) {
+  std::vector<Buffer> blocks;
+  for (size_t k = first; k < first + count; ++k) {
+    const auto block = args.get<Buffer>(k);
+    if (block.has_error()) {
+      return InvalidArgument("Operand ", k, " of ", args.size(),
+                             " is none of the ", name, ".");
+    }
+    blocks.push_back(*block);
+  }
+  if (auto checked = CheckBlocks(blocks, name); !checked) {
+    return std::unexpected(checked.error());
+  }
+  return blocks;
+}
+
+// The same of the first `count` results.
+template <typename Buffer>
+Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingRets rets,
+                                       size_t count, std::string_view name) {
+  std::vector<Buffer> blocks;
+  for (size_t k = 0; k < count; ++k) {
+    auto block = rets.get<Buffer>(k);
+    if (block.has_error()) {
+      return InvalidArgument("Result ", k, " of ", rets.size(),
+                             " is none of the ", name, ".");
+    }
+    blocks.push_back(**block);
+  }
+  if (auto checked = CheckBlocks(blocks, name); !checked) {
+    return std::unexpected(checked.error());
+  }
+  return blocks;
+}
+
+}  // namespace jte
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_

@@ -1,0 +1,344 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/prefetch.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/row_ranges.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/sum_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
+
+namespace jte {
+namespace {
+
+// Rows that a task copies or clears: some hundred KiB.
+constexpr int64_t kSlotsPerTask = 1024;
+
+// One comparison for both ends of the range.
+[[gnu::always_inline]] inline bool InRange(int32_t value, int64_t limit) {
+  return static_cast<uint32_t>(value) < static_cast<uint64_t>(limit);
+}
+
+// The cells [begin, end) of a partition.
+struct Piece {
+  const Partition& partition;
+  int64_t begin;
+  int64_t end;
+
+  // Equal ids are neighbours in a partition.
+  [[gnu::always_inline]] bool IsFirstOfRow(const CooBuffers& buffers,
+                                           int64_t i) const {
+    return i == partition.begin ||
+           buffers.embedding_ids[i] != buffers.embedding_ids[i - 1];
+  }
+};
+
+// What comes before a range of entries; at first, what is in it.
+struct Position {
+  std::vector<int64_t> num_rows;  // to ask each device for
+  int64_t num_entries = 0;        // with a sample
+};
+
+// The entries of all partitions, cut into ranges for tasks.
+class EntryRanges {
+ public:
+  EntryRanges(std::span<const Partition> partitions, const Executor& executor)
+      : partitions_(partitions),
+        num_entries_(CountEntries(partitions)),
+        size_(NumChunks(num_entries_, executor)) {}
+
+  int64_t size() const { return size_; }
+
+  // Calls visit(piece) for the pieces of a range.
+  template <typename Visit>
+  void ForEachPiece(int64_t range, Visit visit) const {
+    const int64_t begin = num_entries_ * range / size_;
+    const int64_t end = num_entries_ * (range + 1) / size_;
+    int64_t first = 0;  // entries before the partition
+    for (const Partition& partition : partitions_) {
+      if (first >= end) return;
+      const int64_t size = partition.end - partition.begin;
+      const Piece piece{
+          .partition = partition,
+          .begin =
+              partition.begin + std::clamp<int64_t>(begin - first, 0, size),
+          .end =
+              partition.end - std::clamp<int64_t>(first + size - end, 0, size)};
+      if (piece.begin < piece.end) visit(piece);
+      first += size;
+    }
+  }
+
+ private:
+  std::span<const Partition> partitions_;
+  int64_t num_entries_;
+  int64_t size_;
+};
+
+Position CountRange(const CooBuffers& buffers, const CooGeometry& geometry,
+                    const EntryRanges& ranges, int64_t range) {
+  Position count{.num_rows = std::vector<int64_t>(geometry.num_devices)};
+  ranges.ForEachPiece(range, [&buffers, &geometry, &count](const Piece& piece) {
+    int64_t num_rows = 0;
+    int64_t num_entries = 0;
+    for (int64_t i = piece.begin; i < piece.end; ++i) {
+      num_rows += piece.IsFirstOfRow(buffers, i);
+      num_entries += InRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+    }
+    count.num_rows[piece.partition.device] += num_rows;
+    count.num_entries += num_entries;
+  });
+  return count;
+}
+
+// Turns the counts of ranges into what comes before each, and returns that of
+// what comes after all.
+Position SumCounts(std::vector<Position>& counts, int64_t num_devices) {
+  Position sum{.num_rows = std::vector<int64_t>(num_devices)};
+  for (Position& count : counts) {
+    std::swap(sum, count);
+    for (int64_t k = 0; k < num_devices; ++k) {
+      sum.num_rows[k] += count.num_rows[k];
+    }
+    sum.num_entries += count.num_entries;
+  }
+  return sum;
+}
+
+// Writes requests and entries of a range, which begin at `next`. What exceeds
+// the capacity is not written.
+void PackRange(const CooBuffers& buffers, const CooGeometry& geometry,
+               const EntryRanges& ranges, int64_t range, Position& next,
+               std::span<const std::span<int32_t>> requests,
+               const PackedEntries& entries) {
+  const int64_t capacity = std::ssize(requests[0]);
+  const int bits = RowBits(geometry.num_devices, capacity);
+  ranges.ForEachPiece(range, [&buffers, &geometry, &next, &entries, requests,
+                              capacity, bits](const Piece& piece) {
+    const Partition& partition = piece.partition;
+    const auto first_row = static_cast<int32_t>(partition.first_row);
+    const auto first_sample = static_cast<int32_t>(partition.first_sample);
+    int32_t* const request = requests[partition.device].data();
+    int64_t place = next.num_rows[partition.device] - 1;
+    int64_t entry = next.num_entries;
+    for (int64_t i = piece.begin; i < piece.end; ++i) {
+      const int32_t id = buffers.embedding_ids[i];
+      const bool is_first = piece.IsFirstOfRow(buffers, i);
+      place += is_first;
+      if (is_first && place < capacity) {
+        request[place] =
+            InRange(id, geometry.rows_per_shard) ? first_row + id : kNoRow;
+      }
+      const int32_t sample = buffers.sample_ids[i];
+      if (!InRange(sample, geometry.batch_size_per_sc)) continue;
+      entries.slots[entry] =
+          static_cast<int32_t>((partition.device << bits) + place);
+      entries.samples[entry] = first_sample + sample;
+      entries.gains[entry] = buffers.gains[i];
+      ++entry;
+    }
+    next.num_rows[partition.device] = place + 1;
+    next.num_entries = entry;
+  });
+}
+
+// `none`: what is written where there is no row.
+template <typename T>
+JTE_VECTOR_CLONES void CopyRows(const T* __restrict table, int64_t num_rows,
+                                int64_t dim, std::span<const int32_t> wanted,
+                                T none, T* __restrict out) {
+  const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(T));
+  const int64_t distance = PrefetchDistance(row_bytes);
+  const int64_t last = std::ssize(wanted) - 1;
+  for (int64_t i = 0; i <= last; ++i, out += dim) {
+    const int32_t ahead = wanted[std::min(i + distance, last)];
+    if (InRange(ahead, num_rows)) {
+      PrefetchTableRow(table + ahead * dim, row_bytes);
+    }
+    if (InRange(wanted[i], num_rows)) {
+      std::copy_n(table + wanted[i] * dim, dim, out);
+    } else {
+      std::fill_n(out, dim, none);
+    }
+  }
+}
+
+float NotANumber(float) { return std::bit_cast<float>(kQuietNaN); }
+template <typename T>
+T NotANumber(T) {
+  return RoundToNearest<T>(std::bit_cast<float>(kQuietNaN));
+}
+
+// Calls task(block, begin, end) for ranges of all slots.
+template <typename Task>
+void ForSlots(int64_t num_blocks, int64_t capacity, const Task& task,
+              Executor& executor) {
+  const int64_t tasks_per_block = CeilDiv(capacity, kSlotsPerTask);
+  executor.ParallelFor(num_blocks * tasks_per_block,
+                       [&task, capacity, tasks_per_block](int64_t i) {
+                         const int64_t begin =
+                             i % tasks_per_block * kSlotsPerTask;
+                         task(i / tasks_per_block, begin,
+                              std::min(begin + kSlotsPerTask, capacity));
+                       });
+}
+
+// Entries [begin, end), all those of slots of one block that follow each other,
+// or of the slots [first_slot, end_slot) of it, which have none.
+struct SlotRange {
+  int64_t begin;
+  int64_t end;
+  int64_t block;
+  int64_t first_slot;
+  int64_t end_slot;
+};
+
+// All slots of all blocks, as ranges for tasks.
+std::vector<SlotRange> CutSlots(std::span<const int32_t> slots,
+                                int64_t num_blocks, int64_t capacity) {
+  const int bits = RowBits(num_blocks, capacity);
+  const int64_t mask = (int64_t{1} << bits) - 1;
+  std::vector<SlotRange> ranges;
+  std::vector<int64_t> next(num_blocks);  // the first slot that is in no range
+  const auto add_empty = [&ranges, &next](int64_t block, int64_t end) {
+    while (next[block] < end) {
+      const int64_t first = next[block];
+      next[block] = std::min(first + kSlotsPerTask, end);
+      ranges.push_back({0, 0, block, first, next[block]});
+    }
+  };
+  const int64_t num_entries = std::ssize(slots);
+  int64_t begin = 0;
+  for (int64_t i = 1; i <= num_entries; ++i) {
+    if (i < num_entries) {
+      const int64_t step = int64_t{slots[i]} - slots[i - 1];
+      const bool continues =
+          step == 1 && slots[i] >> bits == slots[begin] >> bits;
+      if (step == 0 || (continues && i - begin < kEntriesPerTask)) continue;
+    }
+    const int64_t block = slots[begin] >> bits;
+    add_empty(block, slots[begin] & mask);
+    const int64_t first = next[block];
+    next[block] = (slots[i - 1] & mask) + 1;
+    ranges.push_back({begin, i, block, first, next[block]});
+    begin = i;
+  }
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    add_empty(block, capacity);
+  }
+  return ranges;
+}
+
+}  // namespace
+
+void PackMessages(const CooBuffers& buffers, const CooGeometry& geometry,
+                  std::span<const std::span<int32_t>> requests,
+                  const PackedEntries& entries, Executor& executor) {
+  const int64_t num_devices = geometry.num_devices;
+  const auto read = ReadPartitions(buffers, geometry);
+  const std::vector<Partition> partitions =
+      read.value_or(std::vector<Partition>());
+  const EntryRanges ranges(partitions, executor);
+  std::vector<Position> positions(ranges.size());
+  executor.ParallelFor(
+      ranges.size(), [&buffers, &geometry, &ranges, &positions](int64_t range) {
+        positions[range] = CountRange(buffers, geometry, ranges, range);
+      });
+  const Position all = SumCounts(positions, num_devices);
+  executor.ParallelFor(ranges.size(), [&buffers, &geometry, &ranges, &positions,
+                                       &entries, requests](int64_t range) {
+    PackRange(buffers, geometry, ranges, range, positions[range], requests,
+              entries);
+  });
+
+  bool is_valid = read.has_value();
+  for (int64_t k = 0; k < num_devices; ++k) {
+    const int64_t capacity = std::ssize(requests[k]);
+    is_valid &= all.num_rows[k] <= capacity;
+    const int64_t size = std::min(all.num_rows[k], capacity);
+    std::ranges::fill(requests[k].subspan(size), kNoRow);
+  }
+  const int64_t size = all.num_entries;
+  std::ranges::fill(entries.slots.subspan(size), 0);
+  std::ranges::fill(entries.samples.subspan(size), 0);
+  std::ranges::fill(entries.gains.subspan(size), 0.0f);
+  std::ranges::fill(entries.row_pointers,
+                    is_valid ? static_cast<int32_t>(RoundUp(size, kAlignment))
+                             : std::numeric_limits<int32_t>::min());
+  if (is_valid) entries.row_pointers[0] = static_cast<int32_t>(size);
+}
+
+void ReadRows(ConstTableValues table, int64_t dim,
+              std::span<const std::span<const int32_t>> wanted,
+              std::span<const TableValues> blocks, Executor& executor) {
+  std::visit(
+      [&executor, dim, wanted, blocks]<typename T>(std::span<const T> values) {
+        const int64_t num_rows = dim == 0 ? 0 : std::ssize(values) / dim;
+        ForSlots(
+            std::ssize(wanted), std::ssize(wanted[0]),
+            [values, num_rows, dim, wanted, blocks](
+                int64_t block, int64_t begin, int64_t end) {
+              CopyRows(
+                  values.data(), num_rows, dim,
+                  wanted[block].subspan(begin, end - begin), NotANumber(T{}),
+                  std::get<std::span<T>>(blocks[block]).data() + begin * dim);
+            },
+            executor);
+      },
+      table);
+}
+
+void SumGradients(const ConstPackedEntries& entries,
+                  std::span<const float> activation_gradient, int64_t dim,
+                  std::span<const std::span<float>> blocks,
+                  Executor& executor) {
+  if (dim == 0) return;
+  const int64_t num_blocks = std::ssize(blocks);
+  const bool are_marked = entries.are_marked();
+  const float none = are_marked ? std::bit_cast<float>(kQuietNaN) : 0.0f;
+  const int64_t num_entries = are_marked ? 0 : entries.row_pointers[0];
+  const int64_t num_samples = std::ssize(activation_gradient) / dim;
+  const std::vector<SlotRange> ranges =
+      CutSlots(entries.slots.first(num_entries), num_blocks,
+               std::ssize(blocks[0]) / dim);
+  const PartitionOrder order{.embedding_ids = entries.slots.data(),
+                             .sample_ids = entries.samples.data(),
+                             .gains = entries.gains.data()};
+  // As if of one source: a slot has the entries of one SparseCore.
+  const float* const gradients[] = {activation_gradient.data()};
+  const ActivationGradient gradient{.rows = {gradients, num_samples, dim},
+                                    .dim = dim,
+                                    .num_devices = 1,
+                                    .num_sources = 1,
+                                    .batch_size_per_sc = num_samples,
+                                    .sample_bits = RowBits(1, num_samples)};
+  executor.ParallelFor(std::ssize(ranges), [&ranges, &order, &gradient, blocks,
+                                            dim, none](int64_t task) {
+    const auto& [begin, end, block, first, last] = ranges[task];
+    float* const out = blocks[block].data() + first * dim;
+    if (begin == end) {
+      std::fill_n(out, (last - first) * dim, none);
+      return;
+    }
+    std::vector<int32_t> slots(last - first);
+    SumRows(order, begin, end, gradient, /*max_rows=*/last - first,
+            slots.data(), out);
+  });
+}
+
+}  // namespace jte
