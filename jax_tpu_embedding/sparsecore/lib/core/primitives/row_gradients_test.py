@@ -13,6 +13,8 @@ from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering import row_gradients as rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
@@ -34,10 +36,11 @@ def _lowered_by(primitive, rule):
   return result
 
 
-def _implementations(lookup_rule):
-  """Both primitives, lowered to sorts and lookups."""
+def _implementations(lookup_rule, steps=None):
+  """Both primitives, lowered to sorts, and to lookups or `steps`."""
+  steps = steps or messages.steps(lookup_rule)
   sum_rule = functools.partial(rules.sum_rows, lookup_rule)
-  rule = functools.partial(rules.row_gradients, lookup_rule, sum_rule)
+  rule = functools.partial(rules.row_gradients, steps, sum_rule)
   return (
       _lowered_by(row_gradients.row_gradients_p, rule),
       _lowered_by(row_gradients.sum_rows_p, sum_rule),
@@ -48,6 +51,7 @@ _IMPLEMENTATIONS = {
     "cpu": (row_gradients.row_gradients_p, row_gradients.sum_rows_p),
     # With the native lookup, whose bits the native sums have.
     "lookups": _implementations(cpu.lookup),
+    "messages": _implementations(cpu.lookup, cpu_messages.STEPS),
     "reference": _implementations(any_platform.lookup),
 }
 
