@@ -17,6 +17,8 @@ namespace {
 
 JTE_VECTOR_CLONES
 void LimitNorms(const RowBlock& block, float limit) {
+  // What cannot be a limit makes all rows NaN: here is no place for an error.
+  if (!(limit > 0)) limit = std::numeric_limits<float>::quiet_NaN();
   for (int64_t i = 0; i < block.num_rows; ++i) {
     float* grad = block.gradient(i);
     const float norm = std::sqrt(SumOfSquares(grad, block.dim));

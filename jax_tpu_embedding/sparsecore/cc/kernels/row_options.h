@@ -3,7 +3,7 @@
 
 // What can be done to a row beside the step of its optimizer, whichever it is.
 //
-//   before:  g = g * (c / max(norm of g, c))    max_gradient_norm c
+//   before:  g = g * (c / max(norm of g, c))    max_gradient_norm c > 0, or NaN
 //            g = g + d * w                      l2_weight_decay d
 //   after:   w' = w' - e * w                    decoupled_weight_decay e
 //            w' = clamp(w', min, max)           limits

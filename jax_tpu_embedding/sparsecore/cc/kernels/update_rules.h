@@ -33,6 +33,11 @@ using Slots = std::array<float, kNumSlots>;
   return x > 0 ? 1.0f : (x < 0 ? -1.0f : x);
 }
 
+// The lesser of two; NaN if one of them is, unlike std::min.
+[[gnu::always_inline]] inline float Least(float x, float y) {
+  return x < y || std::isnan(x) ? x : y;
+}
+
 // w' = w - g * lr
 struct SgdRule {
   static constexpr int kNumSlots = 0;
@@ -193,8 +198,9 @@ struct FtrlRule {
     const float new_power = power(accumulator);
     const float change = (new_power - old_power) / divisor;
     linear = (linear + factor * grad) - change * weight;
-    // In this order of arguments a NaN stays one.
-    const float clamped = std::min(std::max(linear, -threshold), threshold);
+    // In this order of arguments a threshold of NaN stays one; `linear` comes
+    // back with the difference.
+    const float clamped = std::min(threshold, std::max(-threshold, linear));
     const float numerator = no_threshold ? -linear : clamped - linear;
     weight = numerator / ((new_power + summand_1) / divisor + summand_2);
   }
@@ -260,7 +266,7 @@ struct F2aRule {
     auto& [accumulator, local_step] = slots;
     local_step += 1.0f;
     const float multiplier =
-        std::min(power(global_step / local_step), max_lr_multiplier);
+        Least(power(global_step / local_step), max_lr_multiplier);
     accumulator += grad * grad;
     const float decay = l1 * Sign(weight) + l2 * weight;
     weight -=

@@ -58,6 +58,8 @@ def step(
   numbers = dict(zip(row_options, hyper[num_inner:], strict=True))
   if "max_gradient_norm" in numbers:
     limit = numbers["max_gradient_norm"]
+    # A program cannot raise. No gradient is shorter than one of these.
+    limit = jnp.where(limit > 0, limit, jnp.full_like(limit, jnp.nan))
     norm = jnp.sqrt(jnp.sum(grad * grad, axis=-1, keepdims=True))
     grad = grad * (limit / jnp.maximum(norm, limit))
   if "l2_weight_decay" in numbers:

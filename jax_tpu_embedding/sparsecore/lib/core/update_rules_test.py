@@ -143,6 +143,17 @@ class WithOptionsTest(parameterized.TestCase):
     np.testing.assert_array_equal(row, [expected])
     self.assertEmpty(slots)
 
+  @parameterized.parameters(0.0, -1.0, float("nan"))
+  def test_what_cannot_be_a_norm_shows_as_nan(self, limit):
+    rule = update_rules.with_options(
+        update_rules.UPDATE_RULES["sgd"], ("max_gradient_norm",)
+    )
+    for grad in (jnp.zeros((1, 2)), jnp.ones((1, 2))):
+      row, _ = rule.step(
+          grad, jnp.ones((1, 2)), (), (jnp.ones(()), jnp.float32(limit))
+      )
+      self.assertTrue(jnp.isnan(row).all())
+
   def test_gradient_zero_has_no_norm_to_divide_by(self):
     rule = update_rules.with_options(
         update_rules.UPDATE_RULES["sgd"], ("max_gradient_norm",)

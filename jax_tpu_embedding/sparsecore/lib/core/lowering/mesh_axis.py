@@ -49,13 +49,22 @@ class MeshAxis:
 
 
 def rows_are_split_over(
-    axes: Sequence[str],
+    axes: str | Sequence[str],
 ) -> contextlib.AbstractContextManager[None]:
   """Says which mesh axes split the rows of tables, for what is traced in it.
 
   Args:
     axes: as in PartitionSpec(axes, None) of the tables, in that order.
+
+  Raises:
+    ValueError: if there is none, or one of them twice.
   """
+  axes = (axes,) if isinstance(axes, str) else tuple(axes)
+  if not axes or len(set(axes)) < len(axes):
+    raise ValueError(
+        "rows_are_split_over takes the mesh axes that split the rows, each"
+        f" once, got {axes}. Leave it out where no axis or only one could."
+    )
   return xla_metadata.set_xla_metadata(**{_METADATA_KEY: ",".join(axes)})
 
 
@@ -65,8 +74,29 @@ def named_axes() -> list[str] | None:
 
 
 def named_axes_of(ctx: mlir.LoweringRuleContext) -> list[str] | None:
-  """The axes of rows_are_split_over when an operation was traced."""
-  return _read_axes(ctx.jaxpr_eqn_ctx.xla_metadata)
+  """The axes of rows_are_split_over when an operation was traced.
+
+  Raises:
+    ValueError: if shard_map does not split all of them.
+  """
+  axes = _read_axes(ctx.jaxpr_eqn_ctx.xla_metadata)
+  context = ctx.module_context.axis_context
+  mesh = getattr(context, "mesh", None)
+  if axes is None or mesh is None:
+    return axes
+  unknown = [
+      name
+      for name in axes
+      if name not in context.manual_axes and mesh.shape.get(name) != 1
+  ]
+  if unknown:
+    manual = [name for name in mesh.axis_names if name in context.manual_axes]
+    raise ValueError(
+        f"rows_are_split_over was told {axes}, and jax.shard_map is over the"
+        f" mesh axes {manual}, without {unknown}. Name those that are in"
+        " PartitionSpec(axes, None) of the tables."
+    )
+  return axes
 
 
 def axis_of_table(

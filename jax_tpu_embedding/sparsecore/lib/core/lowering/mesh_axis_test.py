@@ -78,13 +78,13 @@ class MeshAxisTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
   @parameterized.product(
-      axes=[("x",), ("d", "x"), ("x", "d")], check_vma=[False, True]
+      axes=["x", ("x",), ("d", "x"), ("x", "d")], check_vma=[False, True]
   )
   def test_axes_that_are_named_split_the_table_in_their_order(
       self, axes, check_vma
   ):
     # Four SparseCores: on the four devices of "x", or one on each of four.
-    mesh = _MESH if axes == ("x",) else _MESH_OF_TWO_BY_TWO
+    mesh = _MESH if len(axes) == 1 else _MESH_OF_TWO_BY_TWO
     expected = jax.jit(_step(1))(*_COO.operands, _TABLE)
     with mesh_axis.rows_are_split_over(axes):
       actual = _over_devices(_P(axes), mesh=mesh, check_vma=check_vma)
@@ -141,6 +141,30 @@ class MeshAxisTest(parameterized.TestCase):
         r"any of the mesh axes \['d', 'x'\], with sizes \[2, 4\].*axis_names",
     ):
       _over_devices(spec, **kwargs)
+
+  @parameterized.parameters((("z",),), (("x", "z"),))
+  def test_axes_that_no_mesh_has_raise_with_those_it_has(self, axes):
+    with (
+        mesh_axis.rows_are_split_over(axes),
+        self.assertRaisesRegex(
+            ValueError, r"over the mesh axes \['d', 'x'\], without \['z'\]"
+        ),
+    ):
+      _over_devices(check_vma=False)
+
+  def test_axes_that_shard_map_does_not_split_raise(self):
+    with (
+        mesh_axis.rows_are_split_over("d"),
+        self.assertRaisesRegex(
+            ValueError, r"over the mesh axes \['x'\], without \['d'\]"
+        ),
+    ):
+      _over_devices(axis_names={"x"}, check_vma=False)
+
+  @parameterized.parameters(((),), ([],), (("x", "x"),))
+  def test_axes_that_split_nothing_raise(self, axes):
+    with self.assertRaisesRegex(ValueError, "mesh axes .* each once, got"):
+      mesh_axis.rows_are_split_over(axes)
 
   def test_gradient_of_a_sum_over_devices_is_that_of_one_device(self):
     # With check_vma, which knows from the types what differs between devices.

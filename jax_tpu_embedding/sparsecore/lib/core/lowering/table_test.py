@@ -4,9 +4,11 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -30,9 +32,16 @@ def _lookup(table):
 
 
 def _update(table):
-  gradient = np.ones((8, 4), np.float32)
+  gradient = np.ones((8, 8), np.float32)
   return update.UPDATE_PRIMITIVES["sgd"].bind(
       *_COO.operands, table, gradient, np.float32(1), **_LIMITS
+  )
+
+
+def _update_with_slot(table):
+  gradient = np.ones((8, 8), np.float32)
+  return update.UPDATE_PRIMITIVES["adagrad"].bind(
+      *_COO.operands, table, table + 1, gradient, np.float32(1), **_LIMITS
   )
 
 
@@ -67,15 +76,41 @@ class TableTest(parameterized.TestCase):
   @parameterized.named_parameters(_OPERATIONS)
   def test_platform_without_a_rule_gets_plain_operations(self, function):
     # Lowered only; there need not be such a device.
-    table = jax.ShapeDtypeStruct((16, 4), jnp.float32)
+    table = jax.ShapeDtypeStruct((16, 8), jnp.float32)
     traced = jax.jit(function).trace(table)
     for platform, calls in (("cuda", 0), ("tpu", 0), ("cpu", 1)):
       text = traced.lower(lowering_platforms=(platform,)).as_text()
       self.assertEqual(text.count("custom_call @jte_"), calls, platform)
 
+  @parameterized.product(
+      function=[_lookup, _update, _update_with_slot],
+      platforms=[("cpu", "cuda"), ("cuda", "cpu", "tpu")],
+  )
+  def test_program_for_several_platforms_runs_on_each(
+      self, function, platforms
+  ):
+    table = jnp.arange(128.0).reshape(16, 8)
+    exported = export.export(
+        jax.jit(function),
+        platforms=platforms,
+        disabled_checks=[
+            export.DisabledSafetyCheck.custom_call(target)
+            for target in (
+                "jte_lookup_cpu",
+                "jte_update_cpu",
+                *tpu_calls.TARGETS,
+            )
+        ],
+    )(table)
+    text = exported.mlir_module()
+    self.assertEqual("SparseDenseMatmul" in text, "tpu" in platforms)
+    jax.tree.map(
+        np.testing.assert_array_equal, exported.call(table), function(table)
+    )
+
   @parameterized.named_parameters(_OPERATIONS)
   def test_mesh_of_one_device_is_the_device(self, function):
-    table = jnp.arange(64.0).reshape(16, 4)
+    table = jnp.arange(128.0).reshape(16, 8)
     np.testing.assert_array_equal(
         _shard_map(function, 1)(table), function(table)
     )
@@ -84,7 +119,7 @@ class TableTest(parameterized.TestCase):
   def test_sharded_table_outside_of_shard_map_raises(self, function):
     mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    table = jax.device_put(jnp.ones((16, 4)), sharding)
+    table = jax.device_put(jnp.ones((16, 8)), sharding)
     with self.assertRaisesRegex(
         NotImplementedError, "over 2 devices outside of jax.shard_map"
     ):

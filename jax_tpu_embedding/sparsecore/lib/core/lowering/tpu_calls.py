@@ -21,6 +21,7 @@ import jax
 from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
+import numpy as np
 
 LOOKUP = "SparseDenseMatmulOp"
 LOOKUP_MINIBATCHES = "SparseDenseMatmulWithMinibatchingOp"
@@ -66,7 +67,8 @@ def sparsecore_call(
       target,
       result_types=[result],
       api_version=1,  # a string for a configuration
-      backend_config=json.dumps(backend_config),
+      # Limits may be NumPy's numbers.
+      backend_config=json.dumps(backend_config, default=np.generic.item),
       called_computations=[] if row_function is None else [row_function],
       # Tables have the layout that the arguments of the program have.
       skip_ffi_layout_processing=True,

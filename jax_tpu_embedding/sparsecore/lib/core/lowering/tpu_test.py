@@ -33,6 +33,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+import numpy as np
 
 _UPDATE = flags.DEFINE_string("update", None, "Directory to write texts to.")
 _TEXTS = pathlib.Path(__file__).parent / "testdata" / "tpu"
@@ -180,6 +181,13 @@ class TpuTest(parameterized.TestCase):
 
 class CallTest(parameterized.TestCase):
   """What holds for any version of JAX."""
+
+  def test_numbers_of_numpy_are_numbers(self):
+    quantization = (np.float32(-1.0), np.float32(1.5), np.int64(256))
+    self.assertEqual(
+        _lookup(_SIZES, quantization_config=quantization),
+        _CASES["lookup_quantized"](_SIZES),
+    )
 
   @parameterized.parameters(*_PLAIN)
   def test_minibatched_call_has_the_target_of_minibatches(self, name):

@@ -31,8 +31,11 @@ def _abstract_eval(
     **params,
 ) -> tuple[jax.core.ShapedArray, ...]:
   """Checks operands and computation; the shapes of table and slots."""
+  computation = custom_update_rule.computation_of(
+      custom_computation_fn, stablehlo
+  )
   rule = custom_update_rule.custom_rule(
-      custom_update_rule.computation_of(custom_computation_fn, stablehlo),
+      computation,
       num_operands=len(operands),
       num_hyperparameters=num_hyperparameters,
       row_options=row_options,
@@ -56,13 +59,19 @@ def _abstract_eval(
       (1, utils.get_embedding_dim(results[0])), jnp.float32
   )
   scalar = jax.ShapeDtypeStruct((), jnp.float32)
-  jax.eval_shape(
-      rule.step,
+  traced = jax.make_jaxpr(rule.step)(
       row,
       row,
       (row,) * len(rule.slots),
       (scalar,) * num_hyperparameters,
   )
+  for value in traced.consts:
+    if isinstance(value, jax.core.Tracer):
+      raise ValueError(
+          f"The custom optimizer {computation!r} is compiled by itself, and uses"
+          f" {value.aval.str_short()} of the program around it, a learning rate"
+          " for example. Pass that as a hyperparameter."
+      )
   return results
 
 

@@ -169,6 +169,39 @@ class CustomUpdateTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _bind(**change)
 
+  def test_no_cells(self):
+    no_cells = [x[:0] for x in _COO.operands[1:4]]
+    (table,) = _PRIMITIVE.bind(
+        np.zeros_like(_COO.row_pointers),
+        *no_cells,
+        _COO.num_minibatches,
+        _GRADIENT,
+        _TABLE,
+        num_hyperparameters=0,
+        custom_computation_fn=lambda grad, row: row - grad,
+        max_ids_per_partition=64,
+        max_unique_ids_per_partition=64,
+    )
+    np.testing.assert_array_equal(table, _TABLE)
+
+  @parameterized.parameters(jax.jit, jax.grad)
+  def test_values_of_the_program_around_it_raise(self, transformation):
+    def step(rate):
+      (table,) = _bind(lambda grad, row, _: row - rate * grad)
+      return table.sum()
+
+    with self.assertRaisesRegex(
+        ValueError,
+        r"custom optimizer .*uses float32\[\] of the program around it, a"
+        " learning rate for example. Pass that as a hyperparameter",
+    ):
+      transformation(step)(jnp.float32(0.5))
+
+  def test_constants_around_it_are_its_own(self):
+    rate = jnp.float32(0.5)
+    (table,) = jax.jit(lambda: _bind(lambda grad, row, _: row - rate * grad))()
+    np.testing.assert_allclose(table, _stepped(_ROW_GRADIENTS), rtol=1e-5)
+
   def test_cannot_be_differentiated(self):
     def loss(gradient):
       (table,) = _PRIMITIVE.bind(

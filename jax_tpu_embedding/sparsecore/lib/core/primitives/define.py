@@ -43,7 +43,7 @@ def primitive(
   result.multiple_results = multiple_results
   result.def_impl(functools.partial(dispatch.apply_primitive, result))
   result.def_abstract_eval(
-      functools.partial(_varying_like_operands, abstract_eval)
+      functools.partial(_varying_like_operands, name, abstract_eval)
   )
   ad.primitive_jvps[result] = functools.partial(
       _refuse, f"{name} cannot be differentiated: {differentiation_hint}"
@@ -90,14 +90,22 @@ def _one_after_the_other(
 
 
 def _varying_like_operands(
-    abstract_eval: Callable[..., Any], *operands: Any, **params: Any
+    name: str,
+    abstract_eval: Callable[..., Any],
+    /,  # so that parameters may have any name
+    *operands: Any,
+    **params: Any,
 ) -> Any:
   """Results that vary over a mesh wherever an operand does.
 
   Otherwise shard_map with check_vma takes activations for equal on all devices,
   and the gradient of a psum of them is multiplied by the number of devices.
   """
-  results = abstract_eval(*operands, **params)
+  try:
+    results = abstract_eval(*operands, **params)
+  except (TypeError, ValueError) as error:
+    error.add_note(f"In a call of {name}.")
+    raise
   varying = frozenset().union(*(x.mat.varying for x in operands))
   if not varying:
     return results

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+import numpy as np
 
 DIFFERENTIATION_HINT = (
     "its backward pass is the update, which steps the optimizer. Use the"
@@ -67,6 +68,7 @@ def _abstract_eval(
 def _check_quantization(
     min_value: float, max_value: float, num_buckets: int
 ) -> None:
+  utils.ensure_integer(num_buckets, "quantization_config: num_buckets")
   if num_buckets < 2:
     raise ValueError(
         "quantization_config: num_buckets must be at least 2, got"
@@ -76,6 +78,18 @@ def _check_quantization(
     raise ValueError(
         "quantization_config: min_value must be less than max_value, got"
         f" {min_value} >= {max_value}."
+    )
+  # A lookup has these numbers, and this quotient, in float32.
+  with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    difference = np.float32(float(max_value) - float(min_value))
+    used = np.float32([min_value, max_value, difference])
+    quotient = np.float32(num_buckets - 1) / difference
+  if not np.isfinite([*used, quotient]).all():
+    raise ValueError(
+        "quantization_config: min_value, max_value, their difference, and"
+        " num_buckets - 1 divided by that must be finite in float32, got"
+        f" {min_value}, {max_value}, {difference} and {quotient}. Use values"
+        " that table rows have."
     )
 
 

@@ -303,6 +303,31 @@ class LookupChecksTest(parameterized.TestCase):
           "min_value must be less than max_value, got 1.0 >= 1.0",
       ),
       (
+          "quantization_nan",
+          {"quantization_config": (np.nan, 1.0, 4)},
+          "must be finite in float32, got nan, 1.0",
+      ),
+      (
+          "quantization_infinite",
+          {"quantization_config": (0.0, np.inf, 4)},
+          "must be finite in float32, got 0.0, inf",
+      ),
+      (
+          "quantization_beyond_float32",
+          {"quantization_config": (1e39, 1.001e39, 4)},
+          r"must be finite in float32, got 1e\+39",
+      ),
+      (
+          "quantization_difference",
+          {"quantization_config": (-3e38, 3e38, 4)},
+          "must be finite in float32.* inf and 0.0",
+      ),
+      (
+          "quantization_quotient",
+          {"quantization_config": (0.0, 1e-42, 4)},
+          "must be finite in float32.* and inf",
+      ),
+      (
           "row_pointers_size",
           {"row_pointers": np.ones(12, np.int32)},
           "row_pointers has 12 entries, which fits no number of SparseCores",
@@ -316,9 +341,27 @@ class LookupChecksTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         _bind(arguments)
 
+  def test_unknown_parameters_raise_with_the_name_of_the_primitive(self):
+    with self.assertRaisesRegex(TypeError, "argument 'max_ids'") as raised:
+      _bind(_valid_arguments() | {"max_ids": 3})
+    self.assertIn(
+        "In a call of sparse_dense_matmul_csr.", raised.exception.__notes__
+    )
+
+  @parameterized.named_parameters(
+      ("fraction", {"max_ids_per_partition": 1.5}, "max_ids.*, got 1.5"),
+      ("claim", {"max_unique_ids_per_partition": True}, "max_uni.*, got True"),
+      ("batch_size", {"device_batch_size": 4.5}, "device_b.*, got 4.5"),
+      ("buckets", {"quantization_config": (0, 1, 2.5)}, "num_buck.*, got 2.5"),
+  )
+  def test_what_is_no_integer_raises(self, change, message):
+    with self.assertRaisesRegex(TypeError, message):
+      _bind(_valid_arguments() | change)
+
   @parameterized.named_parameters(
       ("row_pointer", "row_pointers", 0, 9, r"row_pointers\[0\] is 9"),
       ("negative_pointer", "row_pointers", 0, -1, r"row_pointers\[0\] is -1"),
+      ("lowest_pointer", "row_pointers", 0, -(2**31), r"\[0\] is -2147483648"),
       (
           "id",
           "embedding_ids",

@@ -47,6 +47,12 @@ def _unstack_abstract_eval(
         f" each feature, got {len(per_feature_batch_sizes)} and"
         f" {len(per_feature_dims)}."
     )
+  for number, size in enumerate(per_feature_batch_sizes):
+    if size < 0:
+      raise ValueError(
+          f"per_feature_batch_sizes: feature {number} has {size} samples, which"
+          " must not be negative."
+      )
   _check_rows("activations", activations.shape[0], per_feature_batch_sizes)
   for number, dim in enumerate(per_feature_dims):
     _check_width(number, dim, activations.shape[1])

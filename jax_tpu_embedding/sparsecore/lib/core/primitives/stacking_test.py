@@ -126,6 +126,11 @@ class StackingTest(parameterized.TestCase):
           r"stack has 12 samples, and its features 4 \+ 9 = 13",
       ),
       (
+          "negative",
+          dict(per_feature_batch_sizes=(-4, 16)),
+          "feature 0 has -4 samples, which must not be negative",
+      ),
+      (
           "lengths",
           dict(per_feature_dims=(6,)),
           "one number for each feature, got 2 and 1",

@@ -141,6 +141,13 @@ class UpdateChecksTest(parameterized.TestCase):
           {"min_value": 1.0, "max_value": 0.5},
           "min_value must not exceed max_value, got 1.0 > 0.5",
       ),
+      ("lower_nan", {"min_value": np.nan}, "min_value must be a num.*got nan"),
+      ("upper_nan", {"max_value": np.nan}, "max_value must be a num.*got nan"),
+      (
+          "nan_beside_a_number",
+          {"min_value": 0.0, "max_value": np.nan},
+          "max_value must be a number",
+      ),
       (
           "unknown_parameter",
           {"nesterov": True},

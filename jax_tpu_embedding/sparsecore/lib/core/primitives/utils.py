@@ -9,6 +9,8 @@ Source: docs/reference/primitives.md, "Checks".
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
+import numbers
 from typing import Protocol
 
 import jax
@@ -135,6 +137,11 @@ def validate_abstract_eval_params(
   ensure_positive(max_unique_ids_per_partition, "max_unique_ids_per_partition")
   if not computation_name:
     raise ValueError("computation_name must not be empty.")
+  for bound, name in ((min_value, "min_value"), (max_value, "max_value")):
+    if bound is not None and math.isnan(bound):
+      raise ValueError(
+          f"{name} must be a number, got {bound}. Leave it out to have none."
+      )
   if min_value is not None and max_value is not None and min_value > max_value:
     raise ValueError(
         f"min_value must not exceed max_value, got {min_value} > {max_value}."
@@ -146,8 +153,15 @@ def get_embedding_dim(table: Shaped) -> int:
   return table.shape[1] if len(table.shape) == 2 else 1
 
 
+def ensure_integer(value: int, name: str) -> None:
+  """Raises TypeError unless `value` is an integer, of Python or NumPy."""
+  if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    raise TypeError(f"{name} must be an integer, got {value!r}.")
+
+
 def ensure_positive(value: int, name: str) -> None:
-  """Raises ValueError unless `value` is positive."""
+  """Raises TypeError or ValueError unless `value` is a positive integer."""
+  ensure_integer(value, name)
   if value <= 0:
     raise ValueError(f"{name} must be positive, got {value}.")
 

@@ -7,43 +7,53 @@ module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 
     return %1, %2, %3 : tensor<64x16xf32>, tensor<64x16xf32>, tensor<64x16xf32>
   }
   func.func private @"adam-stack"(%arg0: tensor<1x16xf32>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>, %arg3: tensor<1x16xf32>, %arg4: tensor<1x16xf32>, %arg5: tensor<1x16xf32>, %arg6: tensor<1x16xf32>, %arg7: tensor<1x16xf32>, %arg8: tensor<1x16xf32>, %arg9: tensor<1x16xf32>, %arg10: tensor<1x16xf32>) -> tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>> {
-    %0 = stablehlo.multiply %arg0, %arg0 : tensor<1x16xf32>
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [1] : (tensor<1x16xf32>, tensor<f32>) -> tensor<1xf32>
-    %2 = stablehlo.broadcast_in_dim %1, dims = [0] : (tensor<1xf32>) -> tensor<1x1xf32>
-    %3 = stablehlo.sqrt %2 : tensor<1x1xf32>
-    %4 = stablehlo.broadcast_in_dim %3, dims = [0, 1] : (tensor<1x1xf32>) -> tensor<1x16xf32>
-    %5 = stablehlo.maximum %4, %arg8 : tensor<1x16xf32>
-    %6 = stablehlo.divide %arg8, %5 : tensor<1x16xf32>
-    %7 = stablehlo.multiply %arg0, %6 : tensor<1x16xf32>
-    %8 = stablehlo.multiply %arg9, %arg1 : tensor<1x16xf32>
-    %9 = stablehlo.add %7, %8 : tensor<1x16xf32>
-    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %10 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
-    %11 = stablehlo.subtract %10, %arg5 : tensor<1x16xf32>
-    %12 = stablehlo.subtract %9, %arg2 : tensor<1x16xf32>
-    %13 = stablehlo.multiply %11, %12 : tensor<1x16xf32>
-    %14 = stablehlo.add %arg2, %13 : tensor<1x16xf32>
-    %cst_1 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %15 = stablehlo.broadcast_in_dim %cst_1, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
-    %16 = stablehlo.subtract %15, %arg6 : tensor<1x16xf32>
-    %17 = stablehlo.multiply %9, %9 : tensor<1x16xf32>
-    %18 = stablehlo.subtract %17, %arg3 : tensor<1x16xf32>
-    %19 = stablehlo.multiply %16, %18 : tensor<1x16xf32>
-    %20 = stablehlo.add %arg3, %19 : tensor<1x16xf32>
-    %21 = stablehlo.multiply %arg4, %14 : tensor<1x16xf32>
-    %22 = stablehlo.sqrt %20 : tensor<1x16xf32>
-    %23 = stablehlo.add %22, %arg7 : tensor<1x16xf32>
-    %24 = stablehlo.divide %21, %23 : tensor<1x16xf32>
-    %25 = stablehlo.subtract %arg1, %24 : tensor<1x16xf32>
-    %26 = stablehlo.multiply %arg10, %arg1 : tensor<1x16xf32>
-    %27 = stablehlo.subtract %25, %26 : tensor<1x16xf32>
-    %cst_2 = stablehlo.constant dense<-2.000000e+00> : tensor<f32>
-    %cst_3 = stablehlo.constant dense<2.000000e+00> : tensor<f32>
-    %28 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
-    %29 = stablehlo.broadcast_in_dim %cst_3, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
-    %30 = stablehlo.clamp %28, %27, %29 : tensor<1x16xf32>
-    %31 = stablehlo.tuple %30, %14, %20 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
-    return %31 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    %0 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %1 = stablehlo.compare GT, %arg8, %0, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %cst_0 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
+    %2 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %3 = call @_where(%1, %arg8, %2) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %4 = stablehlo.multiply %arg0, %arg0 : tensor<1x16xf32>
+    %cst_1 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %5 = stablehlo.reduce(%4 init: %cst_1) applies stablehlo.add across dimensions = [1] : (tensor<1x16xf32>, tensor<f32>) -> tensor<1xf32>
+    %6 = stablehlo.broadcast_in_dim %5, dims = [0] : (tensor<1xf32>) -> tensor<1x1xf32>
+    %7 = stablehlo.sqrt %6 : tensor<1x1xf32>
+    %8 = stablehlo.broadcast_in_dim %7, dims = [0, 1] : (tensor<1x1xf32>) -> tensor<1x16xf32>
+    %9 = stablehlo.maximum %8, %3 : tensor<1x16xf32>
+    %10 = stablehlo.divide %3, %9 : tensor<1x16xf32>
+    %11 = stablehlo.multiply %arg0, %10 : tensor<1x16xf32>
+    %12 = stablehlo.multiply %arg9, %arg1 : tensor<1x16xf32>
+    %13 = stablehlo.add %11, %12 : tensor<1x16xf32>
+    %cst_2 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %14 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %15 = stablehlo.subtract %14, %arg5 : tensor<1x16xf32>
+    %16 = stablehlo.subtract %13, %arg2 : tensor<1x16xf32>
+    %17 = stablehlo.multiply %15, %16 : tensor<1x16xf32>
+    %18 = stablehlo.add %arg2, %17 : tensor<1x16xf32>
+    %cst_3 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %19 = stablehlo.broadcast_in_dim %cst_3, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %20 = stablehlo.subtract %19, %arg6 : tensor<1x16xf32>
+    %21 = stablehlo.multiply %13, %13 : tensor<1x16xf32>
+    %22 = stablehlo.subtract %21, %arg3 : tensor<1x16xf32>
+    %23 = stablehlo.multiply %20, %22 : tensor<1x16xf32>
+    %24 = stablehlo.add %arg3, %23 : tensor<1x16xf32>
+    %25 = stablehlo.multiply %arg4, %18 : tensor<1x16xf32>
+    %26 = stablehlo.sqrt %24 : tensor<1x16xf32>
+    %27 = stablehlo.add %26, %arg7 : tensor<1x16xf32>
+    %28 = stablehlo.divide %25, %27 : tensor<1x16xf32>
+    %29 = stablehlo.subtract %arg1, %28 : tensor<1x16xf32>
+    %30 = stablehlo.multiply %arg10, %arg1 : tensor<1x16xf32>
+    %31 = stablehlo.subtract %29, %30 : tensor<1x16xf32>
+    %cst_4 = stablehlo.constant dense<-2.000000e+00> : tensor<f32>
+    %cst_5 = stablehlo.constant dense<2.000000e+00> : tensor<f32>
+    %32 = stablehlo.broadcast_in_dim %cst_4, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %33 = stablehlo.broadcast_in_dim %cst_5, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %34 = stablehlo.clamp %32, %31, %33 : tensor<1x16xf32>
+    %35 = stablehlo.tuple %34, %18, %24 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    return %35 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+  }
+  func.func private @_where(%arg0: tensor<1x16xi1>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>) -> tensor<1x16xf32> {
+    %0 = stablehlo.select %arg0, %arg1, %arg2 : tensor<1x16xi1>, tensor<1x16xf32>
+    return %0 : tensor<1x16xf32>
   }
 }
