@@ -31,6 +31,11 @@ def _abstract_eval(
     **params,
 ) -> tuple[jax.core.ShapedArray, ...]:
   """Checks operands and computation; the shapes of table and slots."""
+  utils.ensure_integer(num_hyperparameters, "num_hyperparameters")
+  if num_hyperparameters < 0:
+    raise ValueError(
+        f"num_hyperparameters must be 0 or more, got {num_hyperparameters}."
+    )
   computation = custom_update_rule.computation_of(
       custom_computation_fn, stablehlo
   )

@@ -118,6 +118,11 @@ class CustomUpdateTest(parameterized.TestCase):
           "2 hyperparameters, a table and any number of slots; got 8 operands",
       ),
       (
+          "negative_count",
+          dict(num_hyperparameters=-1),
+          "num_hyperparameters must be 0 or more, got -1",
+      ),
+      (
           "no_table_beside_options",
           dict(row_options=("l2_weight_decay",)),
           "1 hyperparameters, l2_weight_decay, a table and any number of slots;"
