@@ -83,7 +83,7 @@ def _limit(case: cases.Case, num_devices: int) -> int:
 def make_variables(
     specs, mesh: jax.sharding.Mesh | None = None
 ) -> dict[str, embedding.EmbeddingVariables]:
-  """Zeros, and the slots as the optimizer starts them.
+  """Tables and slots as the specs start them.
 
   Args:
     specs: the prepared specs.
