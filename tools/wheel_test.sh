@@ -29,6 +29,12 @@ echo "Installing ${wheels[0]##*/}[flax] into a bare environment (a minute)"
   "${wheels[0]}[flax]"
 "$python" -m pip check
 
+# The libraries that the wheel carries are those of this machine's system.
+if [[ $(uname -m) == x86_64 ]] && command -v objdump >/dev/null; then
+  find "$work/venv" -path '*/jax_tpu_embedding*' -name '*.so*' -print0 |
+    xargs -0 python3 tools/instruction_sets.py
+fi
+
 # Nothing of the checkout, of Bazel or of this machine's libraries is visible.
 cd "$work"
 unset PYTHONPATH LD_LIBRARY_PATH

@@ -1,0 +1,137 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The wheel's modules run on any x86-64-v2, and use AVX2 and AVX-512."""
+
+import pathlib
+import platform
+import shutil
+import subprocess
+import unittest
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tools import instruction_sets
+
+_WORKSPACE = pathlib.Path(__file__).parent.parent
+_FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
+# The functions in which lookups, updates and conversions spend their time.
+_KERNELS = (
+    "void jte::PoolSamples<float, ",
+    "SumRowsOf<jte::PartitionOrder>",
+    "SumRowsOf<jte::SortedOrder>",
+    "StepBlock<jte::SgdRule>",
+    "StepBlock<jte::AdagradRule",
+    "StepBlock<jte::AdamRule",
+    "UnpackSamples(",
+)
+_CLONES_OF_A_LOOP = """
+  [[gnu::target_clones("avx2", "default")]]
+  void Double(float* x, int n) { for (int i = 0; i < n; ++i) x[i] *= 2; }
+"""
+_LEADING_ZEROS = "int Leading(unsigned x) { return __builtin_clz(x); }"
+
+
+def setUpModule():
+  if platform.machine() != "x86_64":
+    raise unittest.SkipTest(f"This is no x86-64: {platform.machine()}.")
+  if not shutil.which("objdump"):
+    raise unittest.SkipTest("There is no objdump (binutils).")
+
+
+class ModulesTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.modules = {
+        path.name: instruction_sets.newer_instructions(str(path))
+        for path in _FILES.rglob("*.so")
+    }
+    cls.functions = {}
+    for functions in cls.modules.values():
+      cls.functions |= functions
+
+  def assert_uses(self, register: str, functions: list[str]) -> None:
+    self.assertNotEmpty(functions)
+    for function in functions:
+      self.assertRegex(
+          "\n".join(self.functions[function]), f"%{register}", function
+      )
+
+  def test_need_nothing_beyond_x86_64_v2(self):
+    self.assertContainsSubset(
+        ["ffi_cpu.so", "pybind_input_preprocessing.so", "pybind_planner.so"],
+        self.modules,
+    )
+    for name, functions in self.modules.items():
+      with self.subTest(name):
+        self.assertEmpty(instruction_sets.not_chosen_at_run_time(functions))
+
+  @parameterized.product(
+      kernel=_KERNELS, clone=tuple(instruction_sets.CLONES.items())
+  )
+  def test_kernels_use_the_vectors_of_newer_processors(self, kernel, clone):
+    suffix, register = clone
+    clones = [
+        name
+        for name in self.functions
+        if kernel in name and f"[clone .{suffix}]" in name
+    ]
+    self.assert_uses(register, clones)
+
+  @parameterized.parameters(*instruction_sets.CHOSEN_BY_HAND.items())
+  def test_functions_chosen_by_hand_do_too(self, name, register):
+    functions = [f for f in self.functions if f"{name}(" in f]
+    self.assert_uses(register, functions)
+
+
+@unittest.skipUnless(shutil.which("g++"), "There is no g++.")
+class NewerInstructionsTest(parameterized.TestCase):
+
+  def compile(self, code: str, *options: str) -> str:
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    (directory / "code.cc").write_text(code)
+    library = str(directory / "library.so")
+    subprocess.run(
+        ["g++", "-O3", "-shared", "-fPIC", "-march=x86-64-v2", *options]
+        + [str(directory / "code.cc"), "-o", library],
+        check=True,
+    )
+    return library
+
+  @parameterized.parameters(
+      ("float Half(float x) { return x / 2; }", "-mavx", "Half(float)", "v"),
+      ("int Shift(int x, int n) { return x << n; }", "-mbmi2", "Shift", "shlx"),
+      (_LEADING_ZEROS, "-mlzcnt", "Leading(unsigned int)", "lzcnt"),
+      ("void Set(int* x) { x[0] = __builtin_bswap32(x[1]); }", "-mmovbe")
+      + ("Set(int*)", "movbe"),
+  )
+  def test_are_found(self, code, option, function, instruction):
+    self.assertEqual(instruction_sets.main([self.compile(code)]), 0)
+    library = self.compile(code, option)
+    newer = instruction_sets.newer_instructions(library)
+    [name] = instruction_sets.not_chosen_at_run_time(newer)
+    self.assertStartsWith(name, function)
+    self.assertStartsWith(newer[name][0], instruction)
+    self.assertEqual(instruction_sets.main([library]), 1)
+
+  def test_may_be_in_clones(self):
+    library = self.compile(_CLONES_OF_A_LOOP)
+    newer = instruction_sets.newer_instructions(library)
+    self.assertEqual(list(newer), ["Double(float*, int) [clone .avx2]"])
+    self.assertIn("%ymm", "\n".join(newer["Double(float*, int) [clone .avx2]"]))
+    self.assertEqual(instruction_sets.main([library]), 0)
+
+  def test_may_not_be_around_clones(self):
+    library = self.compile(_CLONES_OF_A_LOOP, "-mavx")
+    newer = instruction_sets.newer_instructions(library)
+    [name] = instruction_sets.not_chosen_at_run_time(newer)
+    # The clone for all others; some versions of GCC add `[clone .default]`.
+    self.assertStartsWith(name, "Double(float*, int)")
+    self.assertEqual(instruction_sets.main([library]), 1)
+
+
+if __name__ == "__main__":
+  absltest.main()
