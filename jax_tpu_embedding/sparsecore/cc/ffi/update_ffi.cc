@@ -30,6 +30,47 @@
 #include "xla/ffi/api/ffi.h"
 
 namespace jte {
+
+// The attributes of the two targets, in the order in which they are read.
+struct UpdateAttributes {
+  OptimizerAttributes optimizer;
+  int64_t num_devices;
+  int64_t num_sc_per_device;
+  bool enable_minibatching;
+};
+
+struct UpdateReceivedAttributes {
+  OptimizerAttributes optimizer;
+  int64_t num_devices;
+};
+
+}  // namespace jte
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    jte::UpdateAttributes, StructMember<std::string_view>("rule"),
+    StructMember<int64_t>("num_hyperparameters"),
+    StructMember<Span<const float>>("static_params"),
+    StructMember<std::string_view>("row_options"),
+    StructMember<float>("min_value"), StructMember<float>("max_value"),
+    StructMember<bool>("stochastic_rounding"),
+    StructMember<int64_t>("rounding_num_shards"),
+    StructMember<int64_t>("rounding_shards_per_device"),
+    StructMember<int64_t>("num_devices"),
+    StructMember<int64_t>("num_sc_per_device"),
+    StructMember<bool>("enable_minibatching"));
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    jte::UpdateReceivedAttributes, StructMember<std::string_view>("rule"),
+    StructMember<int64_t>("num_hyperparameters"),
+    StructMember<Span<const float>>("static_params"),
+    StructMember<std::string_view>("row_options"),
+    StructMember<float>("min_value"), StructMember<float>("max_value"),
+    StructMember<bool>("stochastic_rounding"),
+    StructMember<int64_t>("rounding_num_shards"),
+    StructMember<int64_t>("rounding_shards_per_device"),
+    StructMember<int64_t>("num_devices"));
+
+namespace jte {
 namespace {
 
 namespace ffi = xla::ffi;
@@ -74,42 +115,49 @@ void PreferHugePages(const OptimizerOperands& operands) {
   }
 }
 
-Result<void> CheckedUpdate(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const ffi::AnyBuffer& gradient_buffer, ffi::RemainingArgs args,
-    ffi::RemainingRets rets, const OptimizerAttributes& attributes,
-    int64_t num_devices, int64_t num_sc_per_device, bool enable_minibatching) {
+// A view of what was read.
+Optimizer OptimizerOf(const OptimizerAttributes& attributes,
+                      const OptimizerOperands& operands) {
+  return {.rule = attributes.rule,
+          .hyperparameters = operands.hyperparameters,
+          .options = operands.options,
+          .rounding = operands.rounding};
+}
+
+Result<void> CheckedUpdate(Executor& executor, const IntVector& row_pointers,
+                           const IntVector& embedding_ids,
+                           const IntVector& sample_ids,
+                           const FloatVector& gains,
+                           const IntScalar& num_minibatches,
+                           const ffi::AnyBuffer& gradient_buffer,
+                           ffi::RemainingArgs args, ffi::RemainingRets rets,
+                           const UpdateAttributes& attributes) {
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (!buffers) return std::unexpected(buffers.error());
   const auto gradient = ToMatrix(gradient_buffer, "The gradient");
   if (!gradient) return std::unexpected(gradient.error());
-  const auto operands = ReadOptimizerOperands(args, rets, attributes);
+  const auto operands = ReadOptimizerOperands(args, rets, attributes.optimizer);
   if (!operands) return std::unexpected(operands.error());
   const Table& table = operands->table;
-  auto geometry = MakeGeometry(num_sc_per_device, enable_minibatching,
-                               *num_minibatches.typed_data(), table.num_rows,
-                               gradient->num_rows);
+  auto geometry = MakeGeometry(
+      attributes.num_sc_per_device, attributes.enable_minibatching,
+      *num_minibatches.typed_data(), table.num_rows, gradient->num_rows);
   if (!geometry) return std::unexpected(geometry.error());
   if (gradient->dim != table.dim) {
     return InvalidArgument("The gradient has ", gradient->dim,
                            " columns, expected the table's ", table.dim, ".");
   }
   PreferHugePages(*operands);
-  const Optimizer optimizer{.rule = attributes.rule,
-                            .hyperparameters = operands->hyperparameters,
-                            .options = operands->options,
-                            .rounding = operands->rounding};
+  const Optimizer optimizer = OptimizerOf(attributes.optimizer, *operands);
   const Tables tables{.table = table.values, .slots = operands->slots};
-  if (num_devices == 1) {
+  if (attributes.num_devices == 1) {
     return ApplyRows(*buffers, *geometry, gradient->values, table.dim,
                      optimizer, tables, executor);
   }
-  geometry->num_devices = num_devices;
-  const auto devices =
-      ReadDevices(args, operands->num_operands, num_devices, *buffers);
+  geometry->num_devices = attributes.num_devices;
+  const auto devices = ReadDevices(args, operands->num_operands,
+                                   attributes.num_devices, *buffers);
   if (!devices) return std::unexpected(devices.error());
   return ApplyBatches(devices->batches, devices->own, *geometry, table.dim,
                       optimizer, tables, executor);
@@ -117,12 +165,12 @@ Result<void> CheckedUpdate(
 
 Result<void> CheckedUpdateReceived(Executor& executor, ffi::RemainingArgs args,
                                    ffi::RemainingRets rets,
-                                   const OptimizerAttributes& attributes,
-                                   int64_t num_devices) {
-  const auto operands = ReadOptimizerOperands(args, rets, attributes);
+                                   const UpdateReceivedAttributes& attributes) {
+  const auto operands = ReadOptimizerOperands(args, rets, attributes.optimizer);
   if (!operands) return std::unexpected(operands.error());
   const Table& table = operands->table;
   const size_t first = operands->num_operands;
+  const int64_t num_devices = attributes.num_devices;
   const auto rows =
       ReadBlocks<IntVector>(args, first, num_devices, "received rows");
   if (!rows) return std::unexpected(rows.error());
@@ -143,65 +191,28 @@ Result<void> CheckedUpdateReceived(Executor& executor, ffi::RemainingArgs args,
   }
   PreferHugePages(*operands);
   return ApplyReceived(received, table.num_rows, table.dim,
-                       {.rule = attributes.rule,
-                        .hyperparameters = operands->hyperparameters,
-                        .options = operands->options,
-                        .rounding = operands->rounding},
+                       OptimizerOf(attributes.optimizer, *operands),
                        {.table = table.values, .slots = operands->slots},
                        executor);
 }
 
-ffi::Error Handler(
-    ffi::ThreadPool pool, IntVector row_pointers, IntVector embedding_ids,
-    IntVector sample_ids, FloatVector gains, IntScalar num_minibatches,
-    ffi::AnyBuffer gradient, ffi::RemainingArgs args, ffi::RemainingRets rets,
-    std::string_view rule, int64_t num_hyperparameters,
-    ffi::Span<const float> static_params, std::string_view row_options,
-    float min_value, float max_value, bool stochastic_rounding,
-    int64_t rounding_num_shards, int64_t rounding_shards_per_device,
-    int64_t num_devices, int64_t num_sc_per_device, bool enable_minibatching) {
+ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
+                   IntVector embedding_ids, IntVector sample_ids,
+                   FloatVector gains, IntScalar num_minibatches,
+                   ffi::AnyBuffer gradient, ffi::RemainingArgs args,
+                   ffi::RemainingRets rets, UpdateAttributes attributes) {
   ThreadPoolExecutor all_threads(pool);
-  DeviceExecutor executor(all_threads, num_devices);
-  const OptimizerAttributes attributes{
-      .rule = rule,
-      .num_hyperparameters = num_hyperparameters,
-      .static_params = {static_params.begin(), static_params.size()},
-      .row_options = row_options,
-      .min_value = min_value,
-      .max_value = max_value,
-      .stochastic_rounding = stochastic_rounding,
-      .rounding_num_shards = rounding_num_shards,
-      .rounding_shards_per_device = rounding_shards_per_device,
-  };
+  DeviceExecutor executor(all_threads, attributes.num_devices);
   return RunHandler(CheckedUpdate, executor, row_pointers, embedding_ids,
                     sample_ids, gains, num_minibatches, gradient, args, rets,
-                    attributes, num_devices, num_sc_per_device,
-                    enable_minibatching);
+                    attributes);
 }
 
 ffi::Error ReceivedHandler(ffi::ThreadPool pool, ffi::RemainingArgs args,
-                           ffi::RemainingRets rets, std::string_view rule,
-                           int64_t num_hyperparameters,
-                           ffi::Span<const float> static_params,
-                           std::string_view row_options, float min_value,
-                           float max_value, bool stochastic_rounding,
-                           int64_t rounding_num_shards,
-                           int64_t rounding_shards_per_device,
-                           int64_t num_devices) {
+                           ffi::RemainingRets rets,
+                           UpdateReceivedAttributes attributes) {
   ThreadPoolExecutor executor(pool);
-  const OptimizerAttributes attributes{
-      .rule = rule,
-      .num_hyperparameters = num_hyperparameters,
-      .static_params = {static_params.begin(), static_params.size()},
-      .row_options = row_options,
-      .min_value = min_value,
-      .max_value = max_value,
-      .stochastic_rounding = stochastic_rounding,
-      .rounding_num_shards = rounding_num_shards,
-      .rounding_shards_per_device = rounding_shards_per_device,
-  };
-  return RunHandler(CheckedUpdateReceived, executor, args, rets, attributes,
-                    num_devices);
+  return RunHandler(CheckedUpdateReceived, executor, args, rets, attributes);
 }
 
 }  // namespace
@@ -219,18 +230,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateCpu, Handler,
                                   .Arg<ffi::AnyBuffer>()  // activation_gradient
                                   .RemainingArgs()  // see optimizer_operands.h
                                   .RemainingRets()  // table, slots
-                                  .Attr<std::string_view>("rule")
-                                  .Attr<int64_t>("num_hyperparameters")
-                                  .Attr<ffi::Span<const float>>("static_params")
-                                  .Attr<std::string_view>("row_options")
-                                  .Attr<float>("min_value")
-                                  .Attr<float>("max_value")
-                                  .Attr<bool>("stochastic_rounding")
-                                  .Attr<int64_t>("rounding_num_shards")
-                                  .Attr<int64_t>("rounding_shards_per_device")
-                                  .Attr<int64_t>("num_devices")
-                                  .Attr<int64_t>("num_sc_per_device")
-                                  .Attr<bool>("enable_minibatching"));
+                                  .Attrs<UpdateAttributes>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu, ReceivedHandler,
                               ffi::Ffi::Bind()
@@ -239,15 +239,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu, ReceivedHandler,
                                                     // rows, then gradients, by
                                                     // device
                                   .RemainingRets()  // table, slots
-                                  .Attr<std::string_view>("rule")
-                                  .Attr<int64_t>("num_hyperparameters")
-                                  .Attr<ffi::Span<const float>>("static_params")
-                                  .Attr<std::string_view>("row_options")
-                                  .Attr<float>("min_value")
-                                  .Attr<float>("max_value")
-                                  .Attr<bool>("stochastic_rounding")
-                                  .Attr<int64_t>("rounding_num_shards")
-                                  .Attr<int64_t>("rounding_shards_per_device")
-                                  .Attr<int64_t>("num_devices"));
+                                  .Attrs<UpdateReceivedAttributes>());
 
 }  // namespace jte

@@ -173,13 +173,8 @@ Job MakeJob(const Rule& rule, const CooGeometry& geometry,
             std::span<const float* const> gradients, int64_t dim,
             const Optimizer& optimizer, const Tables& tables) {
   Job job{
-      .gradient = {.rows = {gradients, geometry.batch_size(), dim},
-                   .dim = dim,
-                   .num_devices = geometry.num_devices,
-                   .num_sources = geometry.num_sc_per_device,
-                   .batch_size_per_sc = geometry.batch_size_per_sc,
-                   .sample_bits =
-                       RowBits(geometry.num_devices, geometry.batch_size())},
+      .gradient = MakeActivationGradient(gradients, geometry.num_sc_per_device,
+                                         geometry.batch_size_per_sc, dim),
       .num_samples = geometry.batch_size(),
       .update = {.table = tables.table,
                  .slots = {},

@@ -59,26 +59,17 @@ TEST(PopularRowsTest, AreThoseWithManyEntries) {
   }
 }
 
-ActivationGradient GradientOf(std::span<const float* const> arrays,
-                              int64_t batch_size, int64_t dim) {
-  return {.rows = {arrays, batch_size, dim},
-          .dim = dim,
-          .num_devices = std::ssize(arrays),
-          .num_sources = 1,
-          .batch_size_per_sc = batch_size,
-          .sample_bits = 31};
-}
-
 TEST(PopularRowsTest, PayWhereTheGradientLeavesTheCache) {
   constexpr int64_t kDim = 64;
   constexpr int64_t kNumSamples = int64_t{1} << 12;  // 1 MiB
   const std::vector<const float*> arrays(2);
   const std::span one = std::span(arrays).first(1);
-  ActivationGradient gradient = GradientOf(one, kNumSamples, kDim);
+  ActivationGradient gradient =
+      MakeActivationGradient(one, 1, kNumSamples, kDim);
   EXPECT_TRUE(PopularRowsPay(gradient, kNumSamples));
   EXPECT_FALSE(PopularRowsPay(gradient, kNumSamples - 1));
-  EXPECT_FALSE(
-      PopularRowsPay(GradientOf(arrays, kNumSamples, kDim), kNumSamples));
+  EXPECT_FALSE(PopularRowsPay(
+      MakeActivationGradient(arrays, 1, kNumSamples, kDim), kNumSamples));
   gradient.num_sources = 2;
   EXPECT_FALSE(PopularRowsPay(gradient, kNumSamples));
 }
@@ -104,7 +95,7 @@ TEST(PopularRowsTest, HaveTheBitsOfRowsThatAreSummedOneByOne) {
     const SortedOrder order{entries.data()};
     const float* array = values.data();
     const ActivationGradient gradient =
-        GradientOf(std::span(&array, 1), num_samples, dim);
+        MakeActivationGradient(std::span(&array, 1), 1, num_samples, dim);
     const std::vector<EntryRange> popular =
         FindPopularRows(order, std::ssize(entries));
     ASSERT_EQ(popular.size(), 3);

@@ -235,18 +235,14 @@ Result<void> GradientsOfRows(const CooBuffers& buffers,
     return checked;
   }
   const int64_t num_entries = CountEntries(*partitions);
-  const int64_t num_samples = geometry.batch_size();
   const float* const gradients[] = {activation_gradient.data()};
-  const Job job{.gradient = {.rows = {gradients, num_samples, dim},
-                             .dim = dim,
-                             .num_devices = 1,
-                             .num_sources = geometry.num_sc_per_device,
-                             .batch_size_per_sc = geometry.batch_size_per_sc,
-                             .sample_bits = RowBits(1, num_samples)},
-                .num_samples = num_samples,
-                .popular = {},
-                .popular_places = {},
-                .results = results};
+  const Job job{
+      .gradient = MakeActivationGradient(gradients, geometry.num_sc_per_device,
+                                         geometry.batch_size_per_sc, dim),
+      .num_samples = geometry.batch_size(),
+      .popular = {},
+      .popular_places = {},
+      .results = results};
   if (IsOrdered(buffers, *partitions)) {
     const int64_t begin = partitions->front().begin;
     const PartitionOrder order{buffers.embedding_ids.data() + begin,

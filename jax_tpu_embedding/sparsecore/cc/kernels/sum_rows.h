@@ -18,6 +18,7 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_SUM_ROWS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/kernels/sort_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
@@ -55,6 +56,20 @@ struct ActivationGradient {
 
   bool has_one_source() const { return num_devices * num_sources == 1; }
 };
+
+// From the array of each device: batch_size_per_sc rows of each of its sources.
+// `arrays` must outlive the result.
+inline ActivationGradient MakeActivationGradient(
+    std::span<const float* const> arrays, int64_t num_sources,
+    int64_t batch_size_per_sc, int64_t dim) {
+  const int64_t batch_size = num_sources * batch_size_per_sc;
+  return {.rows = {arrays, batch_size, dim},
+          .dim = dim,
+          .num_devices = std::ssize(arrays),
+          .num_sources = num_sources,
+          .batch_size_per_sc = batch_size_per_sc,
+          .sample_bits = RowBits(std::ssize(arrays), batch_size)};
+}
 
 struct SummedRows {
   int64_t num_rows;

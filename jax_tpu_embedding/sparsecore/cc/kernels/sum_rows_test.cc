@@ -60,13 +60,8 @@ class SumRowsTest
   }
 
   ActivationGradient Gradient() const {
-    const int64_t batch_size = num_sources_ * kBatchSizePerSc;
-    return {.rows = {pointers_, batch_size, dim_},
-            .dim = dim_,
-            .num_devices = num_devices_,
-            .num_sources = num_sources_,
-            .batch_size_per_sc = kBatchSizePerSc,
-            .sample_bits = RowBits(num_devices_, batch_size)};
+    return MakeActivationGradient(pointers_, num_sources_, kBatchSizePerSc,
+                                  dim_);
   }
 
   // The sums in the documented order, one entry and column after the other.
@@ -160,12 +155,8 @@ TEST(SumRowsTest, RowsDoNotMix) {
   const std::vector<float> values = {kInfinity, 1, kNaN, 2};
   const float* array = values.data();
   for (const int64_t num_sources : {1, 2}) {
-    const ActivationGradient gradient{.rows = {std::span(&array, 1), 4, 1},
-                                      .dim = 1,
-                                      .num_devices = 1,
-                                      .num_sources = num_sources,
-                                      .batch_size_per_sc = 4 / num_sources,
-                                      .sample_bits = 31};
+    const ActivationGradient gradient = MakeActivationGradient(
+        std::span(&array, 1), num_sources, 4 / num_sources, /*dim=*/1);
     const std::vector<Entry> entries = {
         {0, 0, 1}, {1, 1, 1}, {2, 2, 1}, {3, 1, 1}, {3, 3, 1}};
     std::vector<int32_t> rows(4);
