@@ -6,6 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 
 namespace jte {
@@ -37,6 +38,8 @@ pybind11::dict Registrations() {
 
 PYBIND11_MODULE(ffi_cpu, module) {
   module.doc() = "XLA custom calls for the CPU.";
+  // XLA takes the memory of results from malloc.
+  jte::KeepFreedMemory();
   module.def("registrations", &jte::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
 }

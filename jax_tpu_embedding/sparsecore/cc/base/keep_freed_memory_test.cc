@@ -1,0 +1,70 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+
+namespace jte {
+namespace {
+
+// Three, so that the end of the heap is longer than what malloc keeps by
+// itself, twice the largest block that was freed.
+constexpr size_t kBlockBytes = size_t{12} << 20;
+
+void WriteAndFreeBlocks() {
+  std::array<char*, 3> blocks;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (char*& block : blocks) {
+    block = static_cast<char*>(std::malloc(kBlockBytes));
+    for (size_t i = 0; i < kBlockBytes; i += page) {
+      *const_cast<volatile char*>(block + i) = 1;
+    }
+  }
+  for (char* block : blocks) std::free(block);
+}
+
+int64_t NumPageFaults() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+// In a process of its own: it changes malloc.
+TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || \
+    defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "malloc is not that of glibc.";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const bool does_keep = KeepFreedMemory();
+        for (int i = 0; i < 3; ++i) WriteAndFreeBlocks();
+        const int64_t before = NumPageFaults();
+        WriteAndFreeBlocks();
+        std::_Exit(does_keep && NumPageFaults() - before < 10 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(KeepFreedMemoryTest, LeavesWhatTheUserHasSet) {
+  for (const auto& [name, value] :
+       {std::array{"MALLOC_TRIM_THRESHOLD_", "131072"},
+        {"GLIBC_TUNABLES",
+         "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=131072"}}) {
+    ASSERT_EQ(setenv(name, value, /*overwrite=*/1), 0);
+    EXPECT_FALSE(KeepFreedMemory()) << name;
+    unsetenv(name);
+  }
+}
+
+}  // namespace
+}  // namespace jte
