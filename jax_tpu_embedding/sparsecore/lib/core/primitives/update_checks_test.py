@@ -188,6 +188,24 @@ class UpdateChecksTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         _bind(arguments, params | change)
 
+  @parameterized.parameters(
+      "row_pointers", "gains", "table", "velocity", "activation_gradient"
+  )
+  def test_ref_in_place_of_its_value_raises(self, name):
+    arguments, params = _valid_arguments()
+    ref = jax.new_ref(jnp.asarray(arguments[name]))
+    self.assertLen(_bind(arguments | {name: ref[...]}, params), 3)
+    for bind in (
+        lambda ref: _bind(arguments | {name: ref}, params),
+        jax.jit(lambda ref: _bind(arguments | {name: ref}, params)),
+    ):
+      with self.assertRaisesRegex(
+          TypeError,
+          rf"{name} must be an array, got a jax.Ref, Ref{{.*}}. Pass its"
+          r" value, ref\[...\]",
+      ):
+        bind(ref)
+
   def test_float32_cannot_be_rounded(self):
     arguments, params = _valid_arguments(stochastic_rounding=True)
     with self.assertRaisesRegex(

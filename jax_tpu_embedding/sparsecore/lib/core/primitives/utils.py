@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks that the primitives share, and clipping.
+"""Checks that the primitives share, clipping, and values without unit columns.
 
 Source: docs/reference/primitives.md, "Checks".
 """
@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 import math
 import numbers
+from typing import Any
 from typing import Protocol
 
 import jax
 from jax import lax
+from jax._src import state
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
 import numpy as np
@@ -30,8 +34,18 @@ class Shaped(Protocol):
   dtype: np.dtype
 
 
+def ensure_array(x: Shaped, name: str) -> None:
+  """Raises TypeError if `x` is a jax.Ref, which has a shape and dtype too."""
+  if isinstance(x, state.AbstractRef):
+    raise TypeError(
+        f"{name} must be an array, got a jax.Ref, {x.str_short()}. Pass its"
+        " value, ref[...]."
+    )
+
+
 def ensure_dtype(x: Shaped, dtype: np.typing.DTypeLike, name: str) -> None:
-  """Raises ValueError unless `x` has the dtype."""
+  """Raises ValueError unless `x` has the dtype; TypeError for a jax.Ref."""
+  ensure_array(x, name)
   if x.dtype != dtype:
     raise ValueError(
         f"{name} must have type {np.dtype(dtype).name}, got {x.dtype.name}."
@@ -40,6 +54,7 @@ def ensure_dtype(x: Shaped, dtype: np.typing.DTypeLike, name: str) -> None:
 
 def ensure_table_dtype(table: Shaped) -> None:
   """Raises ValueError unless the values are of a type that tables can have."""
+  ensure_array(table, "table")
   if table.dtype not in low_precision.TABLE_DTYPES:
     names = [np.dtype(dtype).name for dtype in low_precision.TABLE_DTYPES]
     raise ValueError(
@@ -49,6 +64,7 @@ def ensure_table_dtype(table: Shaped) -> None:
 
 def ensure_dim(x: Shaped, rank: int | Sequence[int], name: str) -> None:
   """Raises ValueError unless `x` has the rank, or one of the ranks."""
+  ensure_array(x, name)
   ranks = (rank,) if isinstance(rank, int) else tuple(rank)
   if len(x.shape) not in ranks:
     raise ValueError(
@@ -177,3 +193,40 @@ def maybe_clip_params(
   if max_value is not None:
     return lax.min(jnp.full_like(x, max_value), x)
   return x
+
+
+def to_value_sequence(
+    values: mlir.ir.Value | Sequence[Any],
+) -> tuple[mlir.ir.Value, ...]:
+  """The values of a program in what a lowering rule may return.
+
+  That is one value, or a sequence, for results of several values a nested one.
+  """
+  if isinstance(values, mlir.ir.Value):
+    return (values,)
+  return tuple(
+      value for nested in values for value in to_value_sequence(nested)
+  )
+
+
+def maybe_squeeze_abstract_eval(
+    aval: jax.core.ShapedArray, ndim: int
+) -> jax.core.ShapedArray:
+  """`aval` with trailing dimensions of 1 dropped until it has `ndim`."""
+  return aval.update(shape=_squeezed(aval.shape, ndim))
+
+
+def maybe_squeeze_ir(value: mlir.ir.Value, ndim: int) -> mlir.ir.Value:
+  """`value` in the shape that maybe_squeeze_abstract_eval gives."""
+  old = mlir.ir.RankedTensorType(value.type)
+  shape = _squeezed(tuple(old.shape), ndim)
+  if len(shape) == old.rank:
+    return value
+  new = mlir.ir.RankedTensorType.get(shape, old.element_type)
+  return stablehlo.ReshapeOp(new, value).result
+
+
+def _squeezed(shape: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+  while len(shape) > ndim and shape[-1] == 1:
+    shape = shape[:-1]
+  return shape
