@@ -1,12 +1,14 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Making a variable takes no more memory than it has to.
+"""Programs that make a variable show all they take, and need little memory.
 
 What it is made of is tested through _initialize_test.py.
 """
 
 from __future__ import annotations
+
+import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -22,8 +24,8 @@ _COLUMNS = 16
 _TABLE_BYTES = 4 * _ROWS * _COLUMNS
 
 
-def _memory(num_devices, num_tables):
-  """What one device needs for each table of a stack with random values."""
+def _fills(num_devices, num_tables, initializer):
+  """What makes a stack of equal tables."""
   rows_in_shard = _ROWS // num_devices
   placement = _stack_placement.StackPlacement(
       name="s",
@@ -43,15 +45,30 @@ def _memory(num_devices, num_tables):
       ),
   )
   mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
-  fills = _stack_fills.plan_fills(
+  return _stack_fills.plan_fills(
       jax.random.key(0),
       placement,
       0,
-      [jax.nn.initializers.normal()] * num_tables,
+      [initializer] * num_tables,
       jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
       np.dtype(np.float32),
   )
+
+
+def _memory(num_devices, num_tables):
+  """What one device needs for each table of a stack with random values."""
+  fills = _fills(num_devices, num_tables, jax.nn.initializers.normal())
   return [fill.lower().compile().memory_analysis() for fill in fills]
+
+
+class TextTest(absltest.TestCase):
+
+  def test_programs_show_arguments_that_they_do_not_need(self):
+    # _compile_once.py takes two programs of one text for the same.
+    for fill in _fills(1, num_tables=2, initializer=jax.nn.initializers.zeros):
+      arguments = jax.tree.leaves((fill.stack, fill.source, fill.place))
+      (signature,) = re.findall(r"@main\((.*?)\) ->", fill.lower().as_text())
+      self.assertLen(re.findall(r"%arg\d+: ", signature), len(arguments))
 
 
 class MemoryTest(parameterized.TestCase):

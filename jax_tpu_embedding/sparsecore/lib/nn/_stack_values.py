@@ -284,7 +284,5 @@ def _rotate(by_row: jax.Array, rotation: int | jax.Array) -> jax.Array:
   shards are rows they are all on one device, so nothing is sent.
   """
   num_shards = by_row.shape[1]
-  if num_shards == 1:
-    return by_row
   shards = (np.arange(num_shards) - rotation) % num_shards
   return by_row.at[:, shards].get(mode="promise_in_bounds")
