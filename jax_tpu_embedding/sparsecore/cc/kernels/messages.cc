@@ -34,25 +34,12 @@ constexpr int64_t kSlotsPerTask = 1024;
   return static_cast<uint32_t>(value) < static_cast<uint64_t>(limit);
 }
 
-// The cells [begin, end) of a partition.
-struct Piece {
-  const Partition& partition;
-  int64_t begin;
-  int64_t end;
-
-  // Equal ids are neighbours in a partition.
-  [[gnu::always_inline]] bool IsFirstOfRow(const CooBuffers& buffers,
-                                           int64_t i) const {
-    return i == partition.begin ||
-           buffers.embedding_ids[i] != buffers.embedding_ids[i - 1];
-  }
-};
-
-// What comes before a range of entries; at first, what is in it.
-struct Position {
-  std::vector<int64_t> num_rows;  // to ask each device for
-  int64_t num_entries = 0;        // with a sample
-};
+// Equal ids are neighbours in a partition.
+[[gnu::always_inline]] inline bool IsFirstOfRow(const CooBuffers& buffers,
+                                                const Piece& piece, int64_t i) {
+  return i == piece.partition.begin ||
+         buffers.embedding_ids[i] != buffers.embedding_ids[i - 1];
+}
 
 // The entries of all partitions, cut into ranges for tasks.
 class EntryRanges {
@@ -62,26 +49,15 @@ class EntryRanges {
         num_entries_(CountEntries(partitions)),
         size_(NumChunks(num_entries_, executor)) {}
 
+  int64_t num_entries() const { return num_entries_; }
   int64_t size() const { return size_; }
+  // The entries of all ranges before one.
+  int64_t begin(int64_t range) const { return num_entries_ * range / size_; }
 
   // Calls visit(piece) for the pieces of a range.
   template <typename Visit>
   void ForEachPiece(int64_t range, Visit visit) const {
-    const int64_t begin = num_entries_ * range / size_;
-    const int64_t end = num_entries_ * (range + 1) / size_;
-    int64_t first = 0;  // entries before the partition
-    for (const Partition& partition : partitions_) {
-      if (first >= end) return;
-      const int64_t size = partition.end - partition.begin;
-      const Piece piece{
-          .partition = partition,
-          .begin =
-              partition.begin + std::clamp<int64_t>(begin - first, 0, size),
-          .end =
-              partition.end - std::clamp<int64_t>(first + size - end, 0, size)};
-      if (piece.begin < piece.end) visit(piece);
-      first += size;
-    }
+    jte::ForEachPiece(partitions_, begin(range), begin(range + 1), visit);
   }
 
  private:
@@ -90,71 +66,111 @@ class EntryRanges {
   int64_t size_;
 };
 
-Position CountRange(const CooBuffers& buffers, const CooGeometry& geometry,
+// Rows to ask each device for.
+using RowCounts = std::vector<int64_t>;
+
+RowCounts CountRows(const CooBuffers& buffers, int64_t num_devices,
                     const EntryRanges& ranges, int64_t range) {
-  Position count{.num_rows = std::vector<int64_t>(geometry.num_devices)};
-  ranges.ForEachPiece(range, [&buffers, &geometry, &count](const Piece& piece) {
+  RowCounts counts(num_devices);
+  ranges.ForEachPiece(range, [&buffers, &counts](const Piece& piece) {
     int64_t num_rows = 0;
-    int64_t num_entries = 0;
     for (int64_t i = piece.begin; i < piece.end; ++i) {
-      num_rows += piece.IsFirstOfRow(buffers, i);
-      num_entries += InRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+      num_rows += IsFirstOfRow(buffers, piece, i);
     }
-    count.num_rows[piece.partition.device] += num_rows;
-    count.num_entries += num_entries;
+    counts[piece.partition.device] += num_rows;
   });
-  return count;
+  return counts;
 }
 
 // Turns the counts of ranges into what comes before each, and returns that of
 // what comes after all.
-Position SumCounts(std::vector<Position>& counts, int64_t num_devices) {
-  Position sum{.num_rows = std::vector<int64_t>(num_devices)};
-  for (Position& count : counts) {
+RowCounts SumCounts(std::vector<RowCounts>& counts, int64_t num_devices) {
+  RowCounts sum(num_devices);
+  for (RowCounts& count : counts) {
     std::swap(sum, count);
-    for (int64_t k = 0; k < num_devices; ++k) {
-      sum.num_rows[k] += count.num_rows[k];
-    }
-    sum.num_entries += count.num_entries;
+    for (int64_t k = 0; k < num_devices; ++k) sum[k] += count[k];
   }
   return sum;
 }
 
-// Writes requests and entries of a range, which begin at `next`. What exceeds
-// the capacity is not written.
-void PackRange(const CooBuffers& buffers, const CooGeometry& geometry,
-               const EntryRanges& ranges, int64_t range, Position& next,
+// Writes requests and entries of a range, whose rows begin at `next`. What
+// exceeds the capacity is not written.
+void PackRange(const CooBuffers& buffers, const EntryRanges& ranges,
+               int64_t range, RowCounts& next,
                std::span<const std::span<int32_t>> requests,
                const PackedEntries& entries) {
   const int64_t capacity = std::ssize(requests[0]);
-  const int bits = RowBits(geometry.num_devices, capacity);
-  ranges.ForEachPiece(range, [&buffers, &geometry, &next, &entries, requests,
+  const int bits = RowBits(std::ssize(requests), capacity);
+  int64_t entry = ranges.begin(range);
+  ranges.ForEachPiece(range, [&buffers, &next, &entries, &entry, requests,
                               capacity, bits](const Piece& piece) {
     const Partition& partition = piece.partition;
     const auto first_row = static_cast<int32_t>(partition.first_row);
     const auto first_sample = static_cast<int32_t>(partition.first_sample);
     int32_t* const request = requests[partition.device].data();
-    int64_t place = next.num_rows[partition.device] - 1;
-    int64_t entry = next.num_entries;
+    int64_t place = next[partition.device] - 1;
+    const int64_t shift = entry - piece.begin;  // from cells to entries
     for (int64_t i = piece.begin; i < piece.end; ++i) {
-      const int32_t id = buffers.embedding_ids[i];
-      const bool is_first = piece.IsFirstOfRow(buffers, i);
+      const bool is_first = IsFirstOfRow(buffers, piece, i);
       place += is_first;
       if (is_first && place < capacity) {
-        request[place] =
-            InRange(id, geometry.rows_per_shard) ? first_row + id : kNoRow;
+        request[place] = first_row + buffers.embedding_ids[i];
       }
-      const int32_t sample = buffers.sample_ids[i];
-      if (!InRange(sample, geometry.batch_size_per_sc)) continue;
-      entries.slots[entry] =
+      entries.slots[i + shift] =
           static_cast<int32_t>((partition.device << bits) + place);
-      entries.samples[entry] = first_sample + sample;
-      entries.gains[entry] = buffers.gains[i];
-      ++entry;
+      entries.samples[i + shift] = first_sample + buffers.sample_ids[i];
+      entries.gains[i + shift] = buffers.gains[i];
     }
-    next.num_rows[partition.device] = place + 1;
-    next.num_entries = entry;
+    next[partition.device] = place + 1;
+    entry = piece.end + shift;
   });
+}
+
+// Writes requests and entries of the partitions; whether all rows fit.
+bool PackPartitions(const CooBuffers& buffers,
+                    std::span<const Partition> partitions,
+                    std::span<const std::span<int32_t>> requests,
+                    const PackedEntries& entries, Executor& executor) {
+  const int64_t num_devices = std::ssize(requests);
+  const EntryRanges ranges(partitions, executor);
+  std::vector<RowCounts> next(ranges.size());
+  executor.ParallelFor(
+      ranges.size(), [&buffers, &ranges, &next, num_devices](int64_t range) {
+        next[range] = CountRows(buffers, num_devices, ranges, range);
+      });
+  const RowCounts all = SumCounts(next, num_devices);
+  executor.ParallelFor(ranges.size(), [&buffers, &ranges, &next, &entries,
+                                       requests](int64_t range) {
+    PackRange(buffers, ranges, range, next[range], requests, entries);
+  });
+
+  bool all_fit = true;
+  for (int64_t k = 0; k < num_devices; ++k) {
+    const int64_t capacity = std::ssize(requests[k]);
+    all_fit &= all[k] <= capacity;
+    std::ranges::fill(requests[k].subspan(std::min(all[k], capacity)), kNoRow);
+  }
+  const int64_t size = ranges.num_entries();
+  std::ranges::fill(entries.slots.subspan(size), 0);
+  std::ranges::fill(entries.samples.subspan(size), 0);
+  std::ranges::fill(entries.gains.subspan(size), 0.0f);
+  std::ranges::fill(entries.row_pointers,
+                    static_cast<int32_t>(RoundUp(size, kAlignment)));
+  entries.row_pointers[0] = static_cast<int32_t>(size);
+  return all_fit;
+}
+
+void MarkEntries(const PackedEntries& entries) {
+  entries.row_pointers[0] = std::numeric_limits<int32_t>::min();
+}
+
+// `values`, and for those that are out of range the nearest that are not.
+std::vector<int32_t> Clamped(std::span<const int32_t> values, int64_t limit) {
+  std::vector<int32_t> clamped(values.begin(), values.end());
+  for (int32_t& value : clamped) {
+    value = std::max(std::min(value, static_cast<int32_t>(limit - 1)), 0);
+  }
+  return clamped;
 }
 
 // `none`: what is written where there is no row.
@@ -249,38 +265,28 @@ std::vector<SlotRange> CutSlots(std::span<const int32_t> slots,
 void PackMessages(const CooBuffers& buffers, const CooGeometry& geometry,
                   std::span<const std::span<int32_t>> requests,
                   const PackedEntries& entries, Executor& executor) {
-  const int64_t num_devices = geometry.num_devices;
-  const auto read = ReadPartitions(buffers, geometry);
-  const std::vector<Partition> partitions =
-      read.value_or(std::vector<Partition>());
-  const EntryRanges ranges(partitions, executor);
-  std::vector<Position> positions(ranges.size());
-  executor.ParallelFor(
-      ranges.size(), [&buffers, &geometry, &ranges, &positions](int64_t range) {
-        positions[range] = CountRange(buffers, geometry, ranges, range);
-      });
-  const Position all = SumCounts(positions, num_devices);
-  executor.ParallelFor(ranges.size(), [&buffers, &geometry, &ranges, &positions,
-                                       &entries, requests](int64_t range) {
-    PackRange(buffers, geometry, ranges, range, positions[range], requests,
-              entries);
-  });
-
-  bool is_valid = read.has_value();
-  for (int64_t k = 0; k < num_devices; ++k) {
-    const int64_t capacity = std::ssize(requests[k]);
-    is_valid &= all.num_rows[k] <= capacity;
-    const int64_t size = std::min(all.num_rows[k], capacity);
-    std::ranges::fill(requests[k].subspan(size), kNoRow);
+  const auto partitions = ReadPartitions(buffers, geometry);
+  if (partitions && CheckEntries(buffers, *partitions, geometry, executor)) {
+    const bool all_fit =
+        PackPartitions(buffers, *partitions, requests, entries, executor);
+    if (!all_fit) MarkEntries(entries);
+    return;
   }
-  const int64_t size = all.num_entries;
-  std::ranges::fill(entries.slots.subspan(size), 0);
-  std::ranges::fill(entries.samples.subspan(size), 0);
-  std::ranges::fill(entries.gains.subspan(size), 0.0f);
-  std::ranges::fill(entries.row_pointers,
-                    is_valid ? static_cast<int32_t>(RoundUp(size, kAlignment))
-                             : std::numeric_limits<int32_t>::min());
-  if (is_valid) entries.row_pointers[0] = static_cast<int32_t>(size);
+  // The rows that are named here are to become NaN, so they are asked for. If
+  // partitions are not valid, all cells are, of the first SparseCore.
+  const auto rows = Clamped(buffers.embedding_ids, geometry.rows_per_shard);
+  const auto samples = Clamped(buffers.sample_ids, geometry.batch_size_per_sc);
+  PackPartitions(
+      {.row_pointers = buffers.row_pointers,
+       .embedding_ids = rows,
+       .sample_ids = samples,
+       .gains = buffers.gains},
+      partitions.value_or(std::vector<Partition>{{.begin = 0,
+                                                  .end = std::ssize(rows),
+                                                  .first_row = 0,
+                                                  .first_sample = 0}}),
+      requests, entries, executor);
+  MarkEntries(entries);
 }
 
 void ReadRows(ConstTableValues table, int64_t dim,

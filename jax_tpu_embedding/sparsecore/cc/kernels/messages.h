@@ -15,11 +15,11 @@
 // jnp, and says what is correct.
 //
 // None of these fails for what is in the buffers: a device that did would leave
-// the others waiting in a collective. If partitions are not valid, a failed
-// conversion's among them, or more than C rows are wanted of a device, then the
-// entries are marked, and all that depends on them is NaN. An entry with an
-// embedding id out of range asks for no row and gets NaN; one with a sample id
-// out of range is left out.
+// the others waiting in a collective. If partitions or entries are not valid,
+// those of a failed conversion among them, or more than C rows are wanted of a
+// device, then the entries are marked, and all that depends on them is NaN:
+// activations, and the gradients of all rows that the device asks for. It then
+// asks for the rows that lowering/corrupt_buffers.py says.
 //
 // Requires: spans fit the geometry and each other in size; slots have 31 bits.
 // Guarantees: every element of the results is written, with the same bits for
@@ -47,7 +47,7 @@ inline constexpr int32_t kNoRow = -1;
 template <typename Int, typename Float>
 struct EntriesOfSlots {
   // RowPointersPerBlock(G). The entries are the first of G partitions, the
-  // others are empty; negative if the entries are marked.
+  // others are empty; the first is negative if the entries are marked.
   std::span<Int> row_pointers;
   std::span<Int> slots;
   std::span<Int> samples;  // in the device's batch

@@ -55,8 +55,7 @@ struct Batch {
   }
 };
 
-// Ids ascend in a partition and repeat; one in 50 is no row, and one in 50
-// samples is none. Every fifth partition is empty.
+// Ids ascend in a partition and repeat. Every fifth partition is empty.
 Batch RandomBatch(const CooGeometry& geometry, int64_t ids_per_partition) {
   std::mt19937_64 random(7);
   Batch batch{.geometry = geometry, .partitions = {}};
@@ -74,9 +73,8 @@ Batch RandomBatch(const CooGeometry& geometry, int64_t ids_per_partition) {
       const auto row = static_cast<int32_t>(random() % geometry.rows_per_shard);
       const auto sample =
           static_cast<int32_t>(random() % geometry.batch_size_per_sc);
-      const int32_t bad = random() % 2 == 0 ? -3 : 1 << 20;
-      cells.ids.push_back(random() % 50 == 0 ? bad : row);
-      cells.samples.push_back(random() % 50 == 0 ? bad : sample);
+      cells.ids.push_back(row);
+      cells.samples.push_back(sample);
       cells.gains.push_back(static_cast<float>(random() % 1000) / 999.0f);
     }
     std::ranges::sort(cells.ids);
@@ -184,18 +182,14 @@ Messages ExpectedMessages(const Batch& batch, int64_t capacity) {
     for (size_t i = 0; i < cells.ids.size(); ++i) {
       const int32_t id = cells.ids[i];
       if (i == 0 || id != cells.ids[i - 1]) {
-        const bool is_row = 0 <= id && id < geometry.rows_per_shard;
         requests[owner].push_back(
-            is_row ? static_cast<int32_t>(shard * geometry.rows_per_shard + id)
-                   : kNoRow);
+            static_cast<int32_t>(shard * geometry.rows_per_shard + id));
       }
-      const int32_t sample = cells.samples[i];
-      if (sample < 0 || sample >= geometry.batch_size_per_sc) continue;
       slots.push_back(static_cast<int32_t>(
           (owner << RowBits(geometry.num_devices, capacity)) +
           std::ssize(requests[owner]) - 1));
       samples.push_back(static_cast<int32_t>(
-          cells.source * geometry.batch_size_per_sc + sample));
+          cells.source * geometry.batch_size_per_sc + cells.samples[i]));
       gains.push_back(cells.gains[i]);
     }
   }
@@ -344,17 +338,44 @@ TEST(PackMessagesTest, MoreRowsThanFitMarkTheEntries) {
   EXPECT_THAT(SmallSums(packed), Each(Each(IsNan())));
 }
 
-TEST(PackMessagesTest, PartitionsThatAreNotValidMarkTheEntries) {
+// Rows that are asked for become NaN in an update.
+TEST(PackMessagesTest, IdsOutOfRangeAskForTheNearestRow) {
+  for (const auto& [id, row] : {std::pair(-1, 0), {3, 2}, {1 << 30, 2}}) {
+    Batch batch = SmallBatch();
+    batch.embedding_ids[8] = id;
+    const Messages packed = Pack(batch, /*capacity=*/3, 1);
+    EXPECT_TRUE(packed.entries().are_marked());
+    EXPECT_THAT(packed.requests, ElementsAre(ElementsAre(1, 2, kNoRow),
+                                             ElementsAre(row, kNoRow, kNoRow)));
+    EXPECT_THAT(SmallSums(packed), Each(Each(IsNan())));
+  }
+}
+
+TEST(PackMessagesTest, SamplesOutOfRangeMarkTheEntries) {
+  for (const int32_t sample : {-1, 2}) {
+    Batch batch = SmallBatch();
+    batch.sample_ids[2] = sample;
+    const Messages packed = Pack(batch, /*capacity=*/3, 1);
+    EXPECT_TRUE(packed.entries().are_marked());
+    EXPECT_EQ(packed.requests, Pack(SmallBatch(), 3, 1).requests);
+  }
+}
+
+// Then all cells are entries for the first SparseCore.
+TEST(PackMessagesTest, PartitionsThatAreNotValidAskForAllCells) {
   Batch beyond = SmallBatch();
   beyond.row_pointers[1] = 1000;
   Batch failed = SmallBatch();
   failed.row_pointers[0] = std::numeric_limits<int32_t>::min();
-  for (const Batch& batch : {beyond, failed}) {
-    const Messages packed = Pack(batch, /*capacity=*/3, 1);
+  Batch for_more_devices = SmallBatch();
+  for_more_devices.row_pointers[2] = 17;
+  for (const Batch& batch : {beyond, failed, for_more_devices}) {
+    const Messages packed = Pack(batch, /*capacity=*/6, 1);
     EXPECT_TRUE(packed.entries().are_marked());
-    EXPECT_THAT(packed.requests, Each(Each(kNoRow)));
-    EXPECT_THAT(packed.slots, Each(0));
-    EXPECT_THAT(packed.gains, Each(0.0f));
+    // Padding has the id -5.
+    EXPECT_THAT(packed.requests,
+                ElementsAre(ElementsAre(1, 2, 0, kNoRow, kNoRow, kNoRow),
+                            Each(kNoRow)));
     EXPECT_THAT(SmallSums(packed), Each(Each(IsNan())));
   }
 }

@@ -48,6 +48,31 @@ Result<void> CheckGeometry(const CooBuffers& buffers,
   return {};
 }
 
+// InvalidArgument if there are entries behind the last partition of a block of
+// row pointers, which ends at `end`, rounded up: they would be lost.
+//
+// A block has kMinRowPointersPerBlock pointers at least. To those that belong
+// to no partition the converter writes `end`. In buffers for more devices they
+// are the ends of other partitions. Nothing else is asked of them.
+Result<void> CheckNothingFollows(const CooBuffers& buffers,
+                                 const CooGeometry& geometry, int64_t block,
+                                 int64_t end) {
+  const int64_t num_targets = geometry.num_devices * geometry.num_sc_per_device;
+  const int64_t size = RowPointersPerBlock(num_targets);
+  for (int64_t index = block * size + num_targets; index < (block + 1) * size;
+       ++index) {
+    if (buffers.row_pointers[index] <= end) continue;
+    return InvalidArgument(
+        "row_pointers[", index, "] is ", buffers.row_pointers[index],
+        ", expected at most ", end, ": the end of the program's ", num_targets,
+        " partitions, rounded up. The buffers look made for more devices: "
+        "preprocess with global_device_count=",
+        geometry.num_devices,
+        " and num_sc_per_device=", geometry.num_sc_per_device, ".");
+  }
+  return {};
+}
+
 // Whether no value is out of range.
 //
 // A maximum, in which a negative number is a large one: GCC 12 vectorizes that,
@@ -63,7 +88,7 @@ bool AllInRange(std::span<const int32_t> values, int64_t limit) {
 }
 
 // InvalidArgument for the first cell of `piece` that is out of range.
-Result<void> CheckPiece(const CooBuffers& buffers, const Partition& piece,
+Result<void> CheckPiece(const CooBuffers& buffers, const Piece& piece,
                         const CooGeometry& geometry) {
   const int64_t size = piece.end - piece.begin;
   if (AllInRange(buffers.embedding_ids.subspan(piece.begin, size),
@@ -135,6 +160,11 @@ Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
         }
         begin = origin + RoundUp(end - origin, kAlignment);
       }
+      if (auto checked =
+              CheckNothingFollows(buffers, geometry, block, begin - origin);
+          !checked) {
+        return std::unexpected(checked.error());
+      }
     }
   }
   return partitions;
@@ -161,12 +191,12 @@ Result<void> CheckEntries(const CooBuffers& buffers,
   std::vector<Result<void>> checked(num_chunks);
   executor.ParallelFor(num_chunks, [&buffers, &geometry, &checked, partitions,
                                     num_entries, num_chunks](int64_t chunk) {
-    ForEachPiece(partitions, num_entries * chunk / num_chunks,
-                 num_entries * (chunk + 1) / num_chunks,
-                 [&buffers, &geometry,
-                  &result = checked[chunk]](const Partition& piece) {
-                   if (result) result = CheckPiece(buffers, piece, geometry);
-                 });
+    ForEachPiece(
+        partitions, num_entries * chunk / num_chunks,
+        num_entries * (chunk + 1) / num_chunks,
+        [&buffers, &geometry, &result = checked[chunk]](const Piece& piece) {
+          if (result) result = CheckPiece(buffers, piece, geometry);
+        });
   });
   const auto bad = std::ranges::find_if(
       checked, [](const Result<void>& result) { return !result; });

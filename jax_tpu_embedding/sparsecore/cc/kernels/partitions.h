@@ -57,7 +57,8 @@ struct Partition {
 // The non-empty partitions, ordered by source, minibatch, target.
 //
 // InvalidArgument if the number of row pointers or minibatches does not fit the
-// geometry, or a row pointer is outside the buffer or before its partition.
+// geometry, a row pointer is outside the buffer or before its partition, or
+// those that belong to no partition say that there are more.
 Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
                                               const CooGeometry& geometry);
 
@@ -74,6 +75,13 @@ Result<void> CheckEntries(const CooBuffers& buffers,
                           std::span<const Partition> partitions,
                           const CooGeometry& geometry, Executor& executor);
 
+// The cells [begin, end) of a partition.
+struct Piece {
+  const Partition& partition;
+  int64_t begin;
+  int64_t end;
+};
+
 // Calls visit(piece) for the parts of the partitions that hold the entries
 // [begin, end), counted over all partitions in order.
 template <typename Visit>
@@ -83,9 +91,11 @@ void ForEachPiece(std::span<const Partition> partitions, int64_t begin,
   for (const Partition& partition : partitions) {
     if (first >= end) return;
     const int64_t size = partition.end - partition.begin;
-    Partition piece = partition;
-    piece.begin += std::clamp<int64_t>(begin - first, 0, size);
-    piece.end -= std::clamp<int64_t>(first + size - end, 0, size);
+    const Piece piece{
+        .partition = partition,
+        .begin = partition.begin + std::clamp<int64_t>(begin - first, 0, size),
+        .end =
+            partition.end - std::clamp<int64_t>(first + size - end, 0, size)};
     if (piece.begin < piece.end) visit(piece);
     first += size;
   }

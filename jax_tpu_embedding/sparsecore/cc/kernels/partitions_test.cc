@@ -81,7 +81,7 @@ TEST(PartitionsTest, ReadsAPackedRunPerMinibatch) {
   for (int32_t end : {32, 32, 33, 40, 40, 40}) {
     example.row_pointers.push_back(end);
     if (example.row_pointers.size() % 8 == 2) {
-      example.row_pointers.resize(example.row_pointers.size() + 6, 40);
+      example.row_pointers.resize(example.row_pointers.size() + 6, end);
     }
   }
   example.row_pointers.resize(8 * 2 * 64, -1);  // no meaning
@@ -104,6 +104,17 @@ TEST(PartitionsTest, APartitionMayFillItsRegion) {
                                        FieldsAre(16, 32, 4, 2, 0)));
 }
 
+// Pointers 2 to 7 belong to no partition.
+TEST(PartitionsTest, NothingIsAskedOfOtherPointersButThatNothingFollows) {
+  for (const int32_t pointer : {0, -1, INT32_MIN, 10, 15, 16}) {
+    Example example;
+    std::fill_n(example.row_pointers.begin() + 2, 6, pointer);
+    const auto partitions = ReadPartitions(example.buffers(), example.geometry);
+    ASSERT_TRUE(partitions) << partitions.error().message;
+    EXPECT_EQ(CountEntries(*partitions), 5);
+  }
+}
+
 TEST(PartitionsTest, PiecesCoverARangeOfEntries) {
   const std::vector<Partition> partitions = {
       {.begin = 0, .end = 2, .first_row = 0, .first_sample = 0},
@@ -113,7 +124,9 @@ TEST(PartitionsTest, PiecesCoverARangeOfEntries) {
   for (int64_t begin = 0; begin <= 6; ++begin) {
     for (int64_t end = begin; end <= 6; ++end) {
       std::vector<int64_t> cells;
-      ForEachPiece(partitions, begin, end, [&cells](const Partition& piece) {
+      ForEachPiece(partitions, begin, end, [&cells](const Piece& piece) {
+        EXPECT_GE(piece.begin, piece.partition.begin);
+        EXPECT_LE(piece.end, piece.partition.end);
         for (int64_t i = piece.begin; i < piece.end; ++i) cells.push_back(i);
       });
       const std::vector<int64_t> all = {0, 1, 8, 9, 10, 16};
@@ -157,6 +170,32 @@ INSTANTIATE_TEST_SUITE_P(
         {"NegativeEnd", [](Example& e) { e.row_pointers[8] = -1; },
          "row_pointers[8] is -1, expected 0 to 16: the end of the partition of "
          "source SparseCore 1 and target SparseCore 0"},
+        {"OneMorePartition", [](Example& e) { e.row_pointers[2] = 17; },
+         "row_pointers[2] is 17, expected at most 16: the end of the program's "
+         "2 partitions, rounded up. The buffers look made for more devices: "
+         "preprocess with global_device_count=1 and num_sc_per_device=2."},
+        {"LastPointerOfTheSecondCore",
+         [](Example& e) { e.row_pointers[15] = 9; },
+         "row_pointers[15] is 9, expected at most 8: the end of"},
+        {"PartitionsOfOtherDevices",
+         [](Example& e) {
+           e.geometry.num_devices = 3;
+           e.row_pointers[5] = 16;
+           e.row_pointers[6] = INT32_MAX;
+         },
+         "row_pointers[6] is 2147483647, expected at most 16: the end of the "
+         "program's 6 partitions, rounded up. The buffers look made for more "
+         "devices: preprocess with global_device_count=3 and "
+         "num_sc_per_device=2."},
+        {"OneMoreInTheLastMinibatch",
+         [](Example& e) {
+           e.geometry.enable_minibatching = true;
+           e.geometry.num_minibatches = 3;
+           e.row_pointers.assign(16 * 64, 100);  // those without a meaning
+           std::fill_n(e.row_pointers.begin(), 48, 8);
+           e.row_pointers[47] = 9;
+         },
+         "row_pointers[47] is 9, expected at most 8"},
         {"HugeEnd", [](Example& e) { e.row_pointers[9] = INT32_MAX; },
          "row_pointers[9] is 2147483647"},
         {"IdTooLarge", [](Example& e) { e.embedding_ids[9] = 4; },

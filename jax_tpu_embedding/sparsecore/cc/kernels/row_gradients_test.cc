@@ -170,7 +170,7 @@ TEST(GradientsOfRowsTest, ByHand) {
 
 TEST(GradientsOfRowsTest, OfNoEntriesArePadding) {
   RandomCoo coo = SmallCoo();
-  coo.row_pointers[0] = 0;
+  std::ranges::fill(coo.row_pointers, 0);
   Gradients gradients(2, 1);
   ASSERT_TRUE(RunSmall(coo, gradients));
   EXPECT_THAT(gradients.rows, ElementsAre(kPaddingId, kPaddingId));

@@ -39,12 +39,11 @@ struct BufferEntries {
   // partitions.
   template <typename Visit>
   void ForEach(int64_t begin, int64_t end, Visit visit) const {
-    ForEachPiece(partitions, begin, end,
-                 [this, &visit](const Partition& piece) {
-                   for (int64_t i = piece.begin; i < piece.end; ++i) {
-                     visit(EntryAt(piece, i));
-                   }
-                 });
+    ForEachPiece(partitions, begin, end, [this, &visit](const Piece& piece) {
+      for (int64_t i = piece.begin; i < piece.end; ++i) {
+        visit(EntryAt(piece.partition, i));
+      }
+    });
   }
 
   // The same with visit(entry, later_sample): the sample of the entry
@@ -53,23 +52,23 @@ struct BufferEntries {
   void ForEachAndLater(int64_t begin, int64_t end, int64_t distance,
                        Visit visit) const {
     ForEachPiece(
-        partitions, begin, end,
-        [this, &visit, distance](const Partition& piece) {
-          const auto first = static_cast<int32_t>(piece.first_sample);
+        partitions, begin, end, [this, &visit, distance](const Piece& piece) {
+          const Partition& partition = piece.partition;
+          const auto first = static_cast<int32_t>(partition.first_sample);
           for (int64_t i = piece.begin; i < piece.end; ++i) {
             const int64_t later = std::min(i + distance, piece.end - 1);
-            visit(EntryAt(piece, i), first + buffers.sample_ids[later]);
+            visit(EntryAt(partition, i), first + buffers.sample_ids[later]);
           }
         });
   }
 
  private:
-  Entry EntryAt(const Partition& piece, int64_t i) const {
-    return {
-        .row = static_cast<int32_t>(piece.first_row) + buffers.embedding_ids[i],
-        .sample =
-            static_cast<int32_t>(piece.first_sample) + buffers.sample_ids[i],
-        .gain = buffers.gains[i]};
+  Entry EntryAt(const Partition& partition, int64_t i) const {
+    return {.row = static_cast<int32_t>(partition.first_row) +
+                   buffers.embedding_ids[i],
+            .sample = static_cast<int32_t>(partition.first_sample) +
+                      buffers.sample_ids[i],
+            .gain = buffers.gains[i]};
   }
 };
 

@@ -12,10 +12,9 @@ import jax
 from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
@@ -144,6 +143,7 @@ _CHANGES = (
     ("row_pointers", 3, 1000),
     ("row_pointers", 2, _HIGHEST),
     ("row_pointers", 1, 0),
+    ("row_pointers", 4, 1000),  # of no partition
     ("embedding_ids", 0, _ROWS_PER_SHARD),
     ("embedding_ids", 1, -1),
     ("sample_ids", 0, _BATCH_PER_SC),
@@ -183,18 +183,6 @@ class CheckBuffersTest(parameterized.TestCase):
       run(_custom)
     self.assertTrue(np.isnan(run(_plain_sgd)).any())
 
-  @parameterized.parameters((0, False), (1, True), (64, True), (65, False))
-  def test_there_are_1_to_64_minibatches(self, num_minibatches, expected):
-    actual = partitions.are_valid(
-        np.zeros(8 * 64, np.int32),
-        np.int32(num_minibatches),
-        num_cells=8,
-        num_sources=1,
-        num_targets=1,
-        enable_minibatching=True,
-    )
-    self.assertEqual(bool(actual), expected)
-
   @parameterized.product(num_devices=[1, 4], change=_CHANGES)
   def test_rows_are_nan_where_programs_cannot_raise(self, num_devices, change):
     name, *_ = change
@@ -219,7 +207,7 @@ class CheckBuffersTest(parameterized.TestCase):
   ):
     num_pointers = 8 * 64 if enable_minibatching else 8
     cells = np.zeros(16, np.int32)  # all in range
-    coo = check_buffers.nan_if_corrupt(
+    coo, is_valid = corrupt_buffers.nan_if_corrupt(
         (
             np.full(num_pointers, pointer, np.int32),
             cells,
@@ -227,11 +215,12 @@ class CheckBuffersTest(parameterized.TestCase):
             np.ones(16, np.float32),
             np.int32(num_minibatches),
         ),
-        axis=None,
+        num_devices=1,
         rows_per_device=8,
         batch_size=8,
         enable_minibatching=enable_minibatching,
     )
+    self.assertFalse(is_valid)
     self.assertTrue(np.isnan(coo[3]).all())
     np.testing.assert_array_equal(coo[0], np.full(num_pointers, 16))
     self.assertEqual(coo[4], 1)
@@ -247,13 +236,14 @@ class CheckBuffersTest(parameterized.TestCase):
   @parameterized.parameters(None, 3)
   def test_valid_buffers_stay_as_they_are(self, num_minibatches):
     coo = _coo(num_minibatches)
-    checked = check_buffers.nan_if_corrupt(
+    checked, is_valid = corrupt_buffers.nan_if_corrupt(
         coo.operands,
-        axis=None,
+        num_devices=1,
         rows_per_device=_TABLE.shape[0],
         batch_size=_GRADIENT.shape[0],
         enable_minibatching=num_minibatches is not None,
     )
+    self.assertTrue(is_valid)
     # Ids and samples beside the entries are of no use.
     for k in (0, 3, 4):
       np.testing.assert_array_equal(checked[k], coo.operands[k])

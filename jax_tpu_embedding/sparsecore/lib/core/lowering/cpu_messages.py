@@ -4,8 +4,8 @@
 """The steps of messages.py on a CPU, by native custom calls (cc/kernels).
 
 They read and write blocks where they are, in linear passes; the update is
-cpu.update. Corrupt data on one device fails on none, since the others would
-wait for it: its activations are NaN.
+cpu.update. Corrupt buffers of one device fail on none, since the others would
+wait for it: they are what corrupt_buffers.py makes of them.
 """
 
 from __future__ import annotations

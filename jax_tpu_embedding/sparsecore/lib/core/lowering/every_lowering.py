@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 import numpy as np
 
@@ -27,6 +28,7 @@ _WHOLE = jax.sharding.PartitionSpec()
 
 _NATIVE = {
     "lookup": lookup.lookup_p,
+    "row_gradients": row_gradients.row_gradients_p,
     **{
         f"update_{name}": update.UPDATE_PRIMITIVES[name]
         for name in update_rules.UPDATE_RULES

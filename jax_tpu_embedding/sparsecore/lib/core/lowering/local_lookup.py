@@ -23,12 +23,16 @@ def reference(
     *,
     device_batch_size: int,
 ) -> jax.Array:
-  """The local lookup in jnp; as in reference.py, ids out of range give NaN."""
-  has_row = (embedding_ids >= 0) & (embedding_ids < table.shape[0])
-  rows = jnp.where(has_row[:, None], table[embedding_ids], jnp.nan)
+  """The local lookup in jnp; NaN if an id or a sample is out of range."""
+  is_valid = jnp.all(
+      (0 <= embedding_ids)
+      & (embedding_ids < table.shape[0])
+      & (0 <= sample_ids)
+      & (sample_ids < device_batch_size)
+  )
   out = jnp.zeros((device_batch_size, table.shape[1]), table.dtype)
-  sample_ids = jnp.where(sample_ids < 0, device_batch_size, sample_ids)
-  return out.at[sample_ids].add(gains[:, None] * rows, mode="drop")
+  out = out.at[sample_ids].add(gains[:, None] * table[embedding_ids])
+  return jnp.where(is_valid, out, jnp.nan)
 
 
 def any_platform(ctx: mlir.LoweringRuleContext, *operands, **params):

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import one_device
 from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
 
@@ -73,7 +74,7 @@ class Entries(NamedTuple):
   slots: jax.Array  # i32[B]: owner * C + place in the request
   samples: jax.Array  # i32[B], in the device's batch
   gains: jax.Array  # f32[B]
-  has_failed: jax.Array  # bool[]: they are those of a failed conversion
+  has_failed: jax.Array  # bool[]: buffers are corrupt, or rows do not fit
 
 
 def capacity(
@@ -117,7 +118,8 @@ def pack(
   """What to ask of every device, and the entries in terms of the answers.
 
   Every SparseCore asks for each of its rows once. If the rows of one owner
-  exceed `block_size`, which the limits rule out, all gains are NaN.
+  exceed `block_size`, which the limits rule out, or the buffers are corrupt,
+  all gains are NaN.
 
   Args:
     coo: row pointers, embedding ids, sample ids, gains, minibatch count.
@@ -127,9 +129,16 @@ def pack(
     batch_size: samples of the device.
     enable_minibatching: which layout the buffers have.
   """
-  row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
   num_scs, num_sources = topology.num_scs, topology.num_sc_per_device
   num_devices = topology.global_device_count
+  coo, is_valid = corrupt_buffers.nan_if_corrupt(
+      coo,
+      num_devices=num_devices,
+      rows_per_device=rows_per_device,
+      batch_size=batch_size,
+      enable_minibatching=enable_minibatching,
+  )
+  row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
   rows_per_shard = rows_per_device // num_sources
   batch_size_per_sc = batch_size // num_sources
   num_cells = embedding_ids.shape[0]
@@ -140,11 +149,6 @@ def pack(
       num_sources=num_sources,
       num_targets=num_scs,
       enable_minibatching=enable_minibatching,
-  )
-  has_sample = (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
-  has_row = (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
-  row = jnp.where(
-      has_row, embedding_ids + target % num_sources * rows_per_shard, NO_ROW
   )
   # Equal ids are neighbours in a partition.
   is_first = is_entry & (
@@ -167,17 +171,17 @@ def pack(
   requests = (
       jnp.full(no_slot, NO_ROW)
       .at[jnp.where(is_first & (place < block_size), slot, no_slot)]
-      .set(row, mode="drop")
+      .set(embedding_ids + target % num_sources * rows_per_shard, mode="drop")
   )
+  has_failed = ~is_valid | (most_rows > block_size)
   entries = Entries(
       *_one_partition(
-          is_entry & has_sample,
+          is_entry,
           jnp.minimum(slot, no_slot - 1),
           sample_ids + source * batch_size_per_sc,
-          jnp.where(most_rows > block_size, jnp.nan, gains),
+          jnp.where(has_failed, jnp.nan, gains),
       ),
-      # See cc/ffi/failed_buffers.h.
-      has_failed=row_pointers[0] < 0,
+      has_failed=has_failed,
   )
   return jnp.split(requests, num_devices), entries
 

@@ -81,7 +81,8 @@ def are_valid(
 ) -> jax.Array:
   """bool[]: whether partitions end in their regions, and none before it starts.
 
-  Nor can there be more minibatches than the buffers have room for, or none.
+  Nor can there be more minibatches than the buffers have room for, or none, or
+  entries behind the last partition: buffers for more devices have those.
 
   Args:
     row_pointers: i32[R].
@@ -89,18 +90,41 @@ def are_valid(
     **sizes: those of read_partitions.
   """
   starts, ends, region_size = _bounds(row_pointers, num_minibatches, **sizes)
-  are_in_order = jnp.all((starts <= ends) & (ends <= region_size))
+  pointers, _ = _blocks(row_pointers, num_minibatches, **sizes)
+  num_targets = sizes["num_targets"]
+  last_ends = layout.round_up(
+      pointers[:, :, num_targets - 1 : num_targets], constants.ALIGNMENT
+  )
+  is_valid = jnp.all((starts <= ends) & (ends <= region_size)) & jnp.all(
+      pointers[:, :, num_targets:] <= last_ends
+  )
   if not sizes["enable_minibatching"]:
-    return are_in_order
+    return is_valid
   num_minibatches = jnp.asarray(num_minibatches)
   return (
-      are_in_order
+      is_valid
       & (1 <= num_minibatches)
       & (num_minibatches <= constants.MAX_MINIBATCHES)
   )
 
 
 def _bounds(
+    row_pointers: jax.Array, num_minibatches: jax.Array | int, **sizes: Any
+) -> tuple[jax.Array, jax.Array, int]:
+  """First cells and ends of partitions i32[regions, partitions]; region size.
+
+  They count from the first cell of the region. Partitions of minibatches that
+  do not exist end where the region does.
+  """
+  pointers, region_size = _blocks(row_pointers, num_minibatches, **sizes)
+  ends = pointers[:, :, : sizes["num_targets"]]
+  ends = ends.reshape(ends.shape[0], -1)
+  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
+  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
+  return starts, ends, region_size
+
+
+def _blocks(
     row_pointers: jax.Array,
     num_minibatches: jax.Array | int,
     *,
@@ -108,21 +132,17 @@ def _bounds(
     num_sources: int,
     num_targets: int,
     enable_minibatching: bool,
-) -> tuple[jax.Array, jax.Array, int]:
-  """First cells and ends of partitions i32[regions, partitions]; region size.
+) -> tuple[jax.Array, int]:
+  """Row pointers i32[regions, blocks, max(num_targets, 8)]; region size.
 
-  They count from the first cell of the region. Partitions of minibatches that
-  do not exist end where the region does.
+  Those of minibatches that do not exist, of which nothing is known, are
+  replaced by the end of the region.
   """
   num_regions = 1 if enable_minibatching else num_sources
   num_minibatches = num_minibatches if enable_minibatching else 1
   block = layout.row_pointers_per_block(num_targets)
-  ends = row_pointers.reshape(num_regions, -1, block)[:, :, :num_targets]
-  ends = ends.reshape(num_regions, -1)
-  # With minibatching only the blocks of minibatches that exist are written.
+  pointers = row_pointers.reshape(num_regions, -1, block)
   region_size = num_cells // num_regions
-  num_used = num_sources * num_targets * num_minibatches // num_regions
-  ends = jnp.where(jnp.arange(ends.shape[1]) < num_used, ends, region_size)
-  starts = layout.round_up(ends[:, :-1], constants.ALIGNMENT)
-  starts = jnp.pad(jnp.minimum(starts, region_size), ((0, 0), (1, 0)))
-  return starts, ends, region_size
+  num_used = num_sources * num_minibatches // num_regions
+  is_used = jnp.arange(pointers.shape[1]) < num_used
+  return jnp.where(is_used[:, None], pointers, region_size), region_size

@@ -8,10 +8,9 @@ tested against them. Work and memory are in proportion to the cells of the COO
 buffers, never to the table. Only cells that the row pointers declare to be
 entries are used; all others may hold anything.
 
-jnp cannot raise inside a compiled program. An entry whose id is out of range,
-which no converter writes, therefore makes its sample NaN in the lookup and is
-left out of the update; one whose sample is out of range is left out of both.
-Updates are given buffers that were checked before: check_buffers.py.
+jnp cannot raise inside a compiled program. What is out of range, which no
+converter writes, is not read: in the lookup the row is NaN, and else the entry
+is left out. That it shows is for those to see to who call: check_buffers.py.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ LOWERINGS = {
     ("local_lookup", "cpu"): local_lookup.cpu,
     ("local_lookup", "tpu"): tpu.local_lookup,
     ("lookup", _ANY): one_dimensional.with_columns(
-        exchange.lookup(any_platform.lookup, _ANY_STEPS), _is_table_of_lookup
+        check_buffers.lookup(exchange.lookup(any_platform.lookup, _ANY_STEPS)),
+        _is_table_of_lookup,
     ),
     ("lookup", "cpu"): one_dimensional.with_columns(
         exchange.lookup(cpu.lookup, cpu_messages.STEPS, shared_memory.lookup),

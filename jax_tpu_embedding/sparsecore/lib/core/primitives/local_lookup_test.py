@@ -48,31 +48,15 @@ class LocalLookupTest(parameterized.TestCase):
     self.assertEqual(actual.dtype, np.float32)
     np.testing.assert_allclose(actual, weights @ table, atol=1e-5)
 
-  @parameterized.parameters(-1, 10)
-  def test_ids_out_of_range_show(self, embedding_id):
-    embedding_ids, sample_ids, gains, table = _operands()
-    embedding_ids[5] = embedding_id
-    with self.assertRaisesRegex(
-        _NATIVE_ERRORS, rf"embedding_ids\[5\] is {embedding_id}"
-    ):
-      _bind(embedding_ids, sample_ids, gains, table).block_until_ready()
-    actual = _IMPLEMENTATIONS["reference"](
-        embedding_ids, sample_ids, gains, table
-    )
-    has_nan = np.isnan(actual).any(axis=1)
-    np.testing.assert_array_equal(has_nan, np.arange(12) == sample_ids[5])
-
-  def test_samples_out_of_range_are_left_out_of_the_reference(self):
-    embedding_ids, sample_ids, gains, table = _operands()
-    elsewhere = sample_ids < 2
-    expected = _bind(
-        embedding_ids, sample_ids, np.where(elsewhere, 0, gains), table
-    )
-    for sample in (-1, 12):
-      actual = _IMPLEMENTATIONS["reference"](
-          embedding_ids, np.where(elsewhere, sample, sample_ids), gains, table
-      )
-      np.testing.assert_allclose(actual, expected, atol=1e-5)
+  @parameterized.parameters((0, -1), (0, 10), (1, -1), (1, 12))
+  def test_what_is_out_of_range_shows(self, position, value):
+    operands = _operands()
+    operands[position][5] = value
+    name = ("embedding_ids", "sample_ids")[position]
+    with self.assertRaisesRegex(_NATIVE_ERRORS, rf"{name}\[5\] is {value}"):
+      _bind(*operands).block_until_ready()
+    actual = _IMPLEMENTATIONS["reference"](*operands)
+    self.assertTrue(np.isnan(actual).all())
 
   @parameterized.parameters(
       (0, np.float32, "embedding_ids must have type int32, got float32"),
