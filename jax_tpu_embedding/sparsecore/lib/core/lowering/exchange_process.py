@@ -5,112 +5,179 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import dataclasses
 import math
+from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import row_options
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
 import numpy as np
 
-_NUM_SCS, _BATCH_PER_SC, _ROWS_PER_SHARD, _DIM = 8, 6, 24, 16
-_LIMITS = dict(max_ids_per_partition=32, max_unique_ids_per_partition=24)
+_NUM_SCS = 8
+
+# Where an array has values, and which.
+Part = tuple[tuple[slice, ...], np.ndarray]
 
 
-def largest_difference() -> float:
-  """_largest_difference over one axis."""
-  return _largest_difference((len(jax.devices()),), axes=("x",))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+  """An update, and the devices that share its rows."""
+
+  rule: str = "adagrad"
+  # One of update_programs, or "row_gradients".
+  implementation: str = "cpu"
+  setting: update_programs.Setting = update_programs.Setting(num_sc=_NUM_SCS)
+  # Of all devices, those of a process last. The axes are x and y.
+  mesh_shape: tuple[int, ...] = (4,)
+  # What splits rows and samples, in this order.
+  axes: tuple[str, ...] = ("x",)
 
 
-def largest_difference_over_one_of_two_axes() -> float:
-  """Over the one that joins processes; along the other, work is repeated."""
-  return _largest_difference((2, 2), axes=("x",))
+def _setting(**changes: Any) -> update_programs.Setting:
+  return update_programs.Setting(num_sc=_NUM_SCS, **changes)
 
 
-def largest_difference_over_the_axis_of_a_process() -> float:
-  """Over the other one."""
-  return _largest_difference((2, 2), axes=("y",))
+CASES = {
+    "adagrad": Case(),
+    "minibatched": Case(setting=_setting(num_minibatches=3)),
+    "adam": Case(rule="adam"),
+    "momentum_with_options": Case(
+        rule="momentum",
+        setting=_setting(row_options=row_options.ROW_OPTIONS, max_value=0.25),
+    ),
+    "bfloat16_rounded_at_random": Case(
+        setting=_setting(dtype="bfloat16", stochastic_rounding=True)
+    ),
+    "custom": Case(rule="adam", implementation="custom"),
+    "row_gradients": Case(rule="sgd", implementation="row_gradients"),
+    # The axis that joins processes, if one has several devices. Along the other,
+    # work is repeated.
+    "one_of_two_axes": Case(mesh_shape=(2, 2), axes=("x",)),
+    "axis_of_a_process": Case(mesh_shape=(2, 2), axes=("y",)),
+    "two_axes": Case(mesh_shape=(2, 2), axes=("y", "x")),
+}
 
 
-def largest_difference_over_two_axes() -> float:
-  """Over both, the one within a process first."""
-  return _largest_difference((2, 2), axes=("y", "x"))
+def parts_of_all() -> dict[str, list[list[Part]]]:
+  """Activations, table and slots of each of CASES: this process's parts."""
+  parts = {}
+  for name, case in CASES.items():
+    try:
+      parts[name] = _parts(case)
+    except Exception as error:
+      error.add_note(f"In case {name!r}.")
+      raise
+  return parts
 
 
-def _largest_difference(
-    mesh_shape: tuple[int, ...], axes: tuple[str, ...]
-) -> float:
-  """From one device, in activations, table and slot after two steps.
-
-  Of this process's part.
-
-  Args:
-    mesh_shape: of all devices, those of a process last; its axes are x and y.
-    axes: that split rows and samples, in this order.
-  """
-  coo = random_coo.random_coo(
-      num_sc_per_device=_NUM_SCS,
-      rows_per_shard=_ROWS_PER_SHARD,
-      batch_size_per_sc=_BATCH_PER_SC,
-      ids_per_sample=4,
-  )
-  rng = np.random.default_rng(0)
-  shape = (_NUM_SCS * _ROWS_PER_SHARD, _DIM)
-  table = np.float32(rng.normal(size=shape))
-  slot = np.float32(rng.uniform(0.1, 1, shape))
-  arguments = (*coo.operands[:4], table, slot)
-
+def _parts(case: Case) -> list[list[Part]]:
+  """Over the devices of all processes."""
   mesh = jax.sharding.Mesh(
-      np.reshape(jax.devices(), mesh_shape), ("x", "y")[: len(mesh_shape)]
+      np.reshape(jax.devices(), case.mesh_shape),
+      ("x", "y")[: len(case.mesh_shape)],
   )
-  axis = jax.sharding.PartitionSpec(axes)
-  sharding = jax.sharding.NamedSharding(mesh, axis)
-  num_devices = math.prod(mesh.shape[name] for name in axes)
+  num_devices = math.prod(mesh.shape[name] for name in case.axes)
+  split, whole = jax.P(case.axes), jax.P()
+  operands = _operands(case, num_devices)
+  specs = jax.tree.map(lambda x: split if np.ndim(x) else whole, operands)
 
-  def over_devices(*arguments):
-    with mesh_axis.rows_are_split_over(axes):
-      return _two_steps(num_devices)(*arguments)
+  def over_devices(operands):
+    with mesh_axis.rows_are_split_over(case.axes):
+      return _two_steps(case, num_devices)(operands)
 
   several = jax.jit(
       jax.shard_map(
           over_devices,
           mesh=mesh,
-          in_specs=axis,
-          out_specs=axis,
+          in_specs=(specs,),
+          out_specs=split,
           check_vma=False,
       )
   )(
-      *[
-          jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
-          for x in arguments
-      ]
+      jax.tree.map(
+          lambda x, spec: jax.make_array_from_callback(
+              x.shape, jax.sharding.NamedSharding(mesh, spec), x.__getitem__
+          ),
+          operands,
+          specs,
+      )
   )
-  one = jax.jit(_two_steps(1))(*arguments)
-  return max(
-      float(np.max(np.abs(shard.data - np.asarray(expected)[shard.index])))
-      for values, expected in zip(several, one, strict=True)
-      for shard in values.addressable_shards
-  )
+  return [
+      [(part.index, np.asarray(part.data)) for part in x.addressable_shards]
+      for x in several
+  ]
 
 
-def _two_steps(num_devices: int):
-  def step(coo, table, slot):
+def on_one_device(case: Case) -> list[np.ndarray]:
+  """Activations, table and slots."""
+  results = jax.jit(_two_steps(case, 1))(_operands(case, 1))
+  return [np.asarray(x) for x in results]
+
+
+def _operands(case: Case, num_devices: int) -> update_rules.UpdateOperands:
+  """Those of an update, for all devices together."""
+  given = update_programs.random_update(
+      update_cases.CASES[case.rule], case.setting
+  )
+  buffers = device_buffers.spread(given.coo, _NUM_SCS, num_devices)
+  coo = (*buffers, given.coo.num_minibatches)
+  return jax.tree.map(np.asarray, given.operands._replace(coo=coo))
+
+
+def _two_steps(case: Case, num_devices: int) -> Callable[..., tuple[Any, ...]]:
+  """operands -> activations, table and slots; activations are gradients too."""
+  if case.implementation == "row_gradients":
+    update = _gradients_become_rows(case, num_devices)
+  else:
+    of_rule = update_cases.CASES[case.rule]
+    update = update_programs.IMPLEMENTATIONS[case.implementation](
+        of_rule.rule, of_rule.static_params, case.setting
+    )
+
+  def step(operands):
     activations = lookup.lookup_p.bind(
-        *coo,
-        np.int32(1),
-        table,
-        device_batch_size=_NUM_SCS * _BATCH_PER_SC // num_devices,
-        **_LIMITS,
+        *operands.coo,
+        operands.table,
+        device_batch_size=operands.gradient.shape[0],
+        enable_minibatching=case.setting.num_minibatches is not None,
+        **update_programs.LIMITS,
     )
-    table, slot = update.UPDATE_PRIMITIVES["adagrad"].bind(
-        *coo, np.int32(1), table, slot, activations, np.float32(0.1), **_LIMITS
-    )
-    return activations, table, slot
+    table, *slots = update(operands._replace(gradient=activations))
+    operands = operands._replace(table=table, slots=tuple(slots))
+    return activations, operands
 
-  def two_steps(*arguments):
-    *coo, table, slot = arguments
-    _, table, slot = step(coo, table, slot)
-    return step(coo, table, slot)
+  def two_steps(operands):
+    _, operands = step(operands)
+    activations, operands = step(operands)
+    return activations, operands.table, *operands.slots
 
   return two_steps
+
+
+def _gradients_become_rows(
+    case: Case, num_devices: int
+) -> Callable[[update_rules.UpdateOperands], tuple[jax.Array]]:
+  """An "update" that writes the gradient of each row in its place."""
+
+  def update(operands):
+    num_rows = operands.table.shape[0]
+    rows, gradients = row_gradients.row_gradients_p.bind(
+        *operands.coo,
+        operands.gradient,
+        global_device_count=num_devices,
+        rows_per_device=num_rows,
+        max_unique_ids_per_partition=num_rows,
+    )
+    device = jax.lax.axis_index(case.axes) if num_devices > 1 else 0
+    places = rows - device * num_rows
+    return (operands.table.at[places].set(gradients, mode="drop"),)
+
+  return update

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import multiprocessing
 from multiprocessing import connection
+import traceback
 from typing import Any
 
 from absl.testing import absltest
@@ -53,24 +54,33 @@ class ProcessJob:
           daemon=True,
       )
       process.start()
+      of_process.close()  # The last one open is that of the process.
       test.addCleanup(process.kill)
       self._processes.append(process)
       self._pipes.append(pipe)
 
   def results(self) -> list[Any]:
     """What `work` returned, by process; fails the test if one did not."""
-    results = []
-    for pipe in self._pipes:
-      self._test.assertTrue(
-          pipe.poll(_TIMEOUT_SECONDS), "A process does not answer."
-      )
-      result, error = pipe.recv()
-      self._test.assertIsNone(error)
-      results.append(result)
+    results = {}
+    # The others may wait for one that failed.
+    while waiting := [pipe for pipe in self._pipes if pipe not in results]:
+      ready = connection.wait(waiting, _TIMEOUT_SECONDS)
+      self._test.assertNotEmpty(ready, "A process does not answer.")
+      for pipe in ready:
+        results[pipe] = self._receive(pipe)
     for process in self._processes:
       process.join(_TIMEOUT_SECONDS)
       self._test.assertEqual(process.exitcode, 0)
-    return results
+    return [results[pipe] for pipe in self._pipes]
+
+  def _receive(self, pipe: connection.Connection) -> Any:
+    try:
+      result, error = pipe.recv()
+    except EOFError:
+      self._test.fail(f"Process {self._pipes.index(pipe)} died.")
+    if error is not None:
+      self._test.fail(error)
+    return result
 
 
 def _run(
@@ -93,4 +103,4 @@ def _run(
     jax.distributed.shutdown()
     pipe.send((result, None))
   except Exception as error:  # pylint: disable=broad-exception-caught
-    pipe.send((None, repr(error)))
+    pipe.send((None, "".join(traceback.format_exception(error))))
