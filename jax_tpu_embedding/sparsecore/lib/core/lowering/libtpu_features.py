@@ -29,8 +29,8 @@ class Feature:
     if self.is_missing():
       raise NotImplementedError(
           f"{what}: {self.description} is more than libtpu"
-          f" {_dotted(installed_version())} can compile. Use libtpu"
-          f" {_dotted(self.first_version)} or later."
+          f" {dotted(installed_version())} can compile. Use libtpu"
+          f" {dotted(self.first_version)} or later."
       )
 
 
@@ -40,6 +40,16 @@ SUM_OVER_COLUMNS = Feature(
     " max_gradient_norm and rowwise_adagrad have,",
     (0, 0, 51),
 )
+# "Expected instruction to have shape equal to f32[1,16]" (0.0.42.1).
+CONSTANT_ROWS = Feature(
+    "a constant that differs between the columns of a row", (0, 0, 51)
+)
+# "'arith.truncf' op got vector of size 8 x 16-bits" (0.0.42.1, 0.0.45).
+NARROW_TYPES = Feature(
+    "a step with numbers of bfloat16, int16 or int8", (0, 0, 48)
+)
+# "unimplemented case while compiling round-nearest-afz" (0.0.42.1, 0.0.45).
+ROUND_HALF_AWAY = Feature("a step with lax.round", (0, 0, 48))
 # "Gradients are expected to have rank 2" (0.0.42.1, 0.0.45).
 MINIBATCHES_WITHOUT_COLUMNS = Feature(
     "the update of a table without columns with minibatching", (0, 0, 48)
@@ -60,5 +70,6 @@ def installed_version() -> tuple[int, ...] | None:
   return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
+  """A version as it is written."""
   return ".".join(map(str, version))

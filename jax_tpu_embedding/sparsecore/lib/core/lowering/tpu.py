@@ -25,7 +25,9 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_checks
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_column_constants
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_row_function
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_step_operations
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 import numpy as np
 
@@ -141,6 +143,7 @@ def update(
           min_value=min_value,
           max_value=max_value,
       ),
+      num_rows=1 + len(tables),
   )
   numbers = [operand.value for operand in named.hyperparameters]
   numbers += constants_of_step
@@ -218,13 +221,15 @@ def _add_step(
     what: str,
     name: str,
     row_function: tpu_row_function.RowFunction,
+    *,
+    num_rows: int,
 ) -> tuple[str, list[mlir.ir.Value]]:
   """Adds the step to the program: its name there, and its constants."""
   name = tpu_calls.add_row_function(
       ctx, name, row_function.function, row_function.rows
   )
-  if "stablehlo.reduce" in tpu_calls.operations(ctx, name):
-    libtpu_features.SUM_OVER_COLUMNS.check(what)
+  tpu_column_constants.compute(ctx, name)
+  tpu_step_operations.check(ctx, what, name, num_rows=num_rows)
   return name, [
       tpu_calls.emit(ctx, functools.partial(jnp.float32, number))
       for number in row_function.constants

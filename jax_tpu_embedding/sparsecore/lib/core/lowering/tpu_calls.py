@@ -157,13 +157,15 @@ def add_row_function(
   return name
 
 
-def operations(ctx: mlir.LoweringRuleContext, function: str) -> set[str]:
-  """Names of the operations of a function and of the functions it calls."""
+def operations(
+    ctx: mlir.LoweringRuleContext, function: str
+) -> list[mlir.ir.OpView]:
+  """The operations of a function and of the functions it calls."""
   symbols = ctx.module_context.symbol_table
-  names, seen, waiting = set(), set(), [function]
+  found, seen, waiting = [], set(), [function]
 
   def visit(op):
-    names.add(op.name)
+    found.append(op.opview)
     if op.name == "func.call":
       waiting.append(mlir.ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
     return mlir.ir.WalkResult.ADVANCE
@@ -173,4 +175,4 @@ def operations(ctx: mlir.LoweringRuleContext, function: str) -> set[str]:
     if current not in seen:
       seen.add(current)
       symbols[current].operation.walk(visit)
-  return names
+  return found

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_custom_step
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_vectors
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
@@ -105,12 +106,10 @@ def step_of_computation(
   That of the rule itself is for many rows at once, and for hyperparameters that
   are single numbers.
   """
+  plain = tpu_custom_step.plain_step(computation)
 
   def step(gradient, row, slots, hyperparameters):
-    results = computation(gradient, row, *slots, *hyperparameters)
-    if not isinstance(results, (tuple, list)):
-      results = (results,)
-    row, *slots = results
+    row, *slots = plain(gradient, row, *slots, *hyperparameters)
     return row, tuple(slots)
 
   return step
