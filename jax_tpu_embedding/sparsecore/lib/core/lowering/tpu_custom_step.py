@@ -60,9 +60,7 @@ def _results(eqn: core.JaxprEqn, operands: Sequence[Any]) -> Any:
   name, params = eqn.primitive.name, eqn.params
   if name in _CALLS:
     inner = params["jaxpr" if "jaxpr" in params else "call_jaxpr"]
-    return _evaluate(
-        getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands
-    )
+    return _evaluate(*_jaxpr_and_consts(inner), operands)
   is_constant = not any(isinstance(x, jax.core.Tracer) for x in operands)
   if is_constant and not eqn.effects:
     with jax.ensure_compile_time_eval():
@@ -72,18 +70,32 @@ def _results(eqn: core.JaxprEqn, operands: Sequence[Any]) -> Any:
   return eqn.primitive.bind(*operands, **params)
 
 
+def _jaxpr_and_consts(
+    jaxpr: core.Jaxpr | core.ClosedJaxpr,
+) -> tuple[core.Jaxpr, Sequence[Any]]:
+  return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
 def _iterate(params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
   """What lax.scan returns, and lax.fori_loop if its bounds are known."""
-  num_consts, num_carry = params["num_consts"], params["num_carry"]
+  num_consts, num_carry = _num_consts_and_carry(params)
   consts = operands[:num_consts]
   carry = operands[num_consts : num_consts + num_carry]
   sequences = operands[num_consts + num_carry :]
-  body = params["jaxpr"]
+  body, body_consts = _jaxpr_and_consts(params["jaxpr"])
   order = range(params["length"])
   outputs = {}
   for i in reversed(order) if params["reverse"] else order:
     elements = [values[i] for values in sequences]
-    results = _evaluate(body.jaxpr, body.consts, (*consts, *carry, *elements))
+    results = _evaluate(body, body_consts, (*consts, *carry, *elements))
     carry, outputs[i] = results[:num_carry], results[num_carry:]
   stacked = zip(*(outputs[i] for i in order), strict=True)
   return [*carry, *map(jax.numpy.stack, stacked)]
+
+
+def _num_consts_and_carry(params: dict[str, Any]) -> tuple[int, int]:
+  """How many operands of a scan are the same, and change, in all iterations."""
+  if "ft_in" not in params:  # before JAX 0.12
+    return params["num_consts"], params["num_carry"]
+  consts, carry, _ = params["ft_in"].unpack()
+  return len(consts.vals), len(carry.vals)

@@ -40,6 +40,10 @@ _FREE = frozenset(
         "call-update",
         "constant",
         "copy-done",
+        # The same as calls, as JAX 0.12 writes those of libtpu 0.0.51.
+        "custom-call-done",
+        "custom-call-start",
+        "custom-call-update",
         "get-tuple-element",
         "parameter",
         "tuple",

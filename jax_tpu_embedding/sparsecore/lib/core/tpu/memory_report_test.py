@@ -25,6 +25,9 @@ _HLO = """HloModule jit_step, is_scheduled=true
 ENTRY %main (table: f32[1024,32]) -> f32[1024,32] {
   %table = f32[1024,32]{1,0:T(8)} parameter(0)
   %call-start = ((f32[1024,32]{1,0:T(8)}, token[]), f32[1024,32]{1,0:T(8)}) call-start(%table), to_apply=%sparse
+  %custom-call-start = ((f32[1024,32]{1,0:T(8)}), f32[1024,32]{1,0:T(8)}, (s32[2]{0})) custom-call-start(%table), custom_call_target="SparseDenseMatmulGradOpWithOptimizerUpdate"
+  %custom-call-update = ((f32[1024,32]{1,0:T(8)}), f32[1024,32]{1,0:T(8)}, (s32[2]{0})) custom-call-update(%custom-call-start)
+  %custom-call-done = f32[1024,32]{1,0:T(8)} custom-call-done(%custom-call-update)
   %bitcast = f32[32768]{0:T(1024)} bitcast(%table)
   %while.1 = (f32[512,32]{1,0:T(8)}, s32[]) while(%t), condition=%condition, body=%body
   %fusion.1 = bf16[1024,32]{1,0:T(8,128)(2,1)S(1)} fusion(%table), kind=kLoop, calls=%fused_computation
