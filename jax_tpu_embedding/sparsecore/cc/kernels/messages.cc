@@ -327,12 +327,8 @@ void SumGradients(const ConstPackedEntries& entries,
                              .gains = entries.gains.data()};
   // As if of one source: a slot has the entries of one SparseCore.
   const float* const gradients[] = {activation_gradient.data()};
-  const ActivationGradient gradient{.rows = {gradients, num_samples, dim},
-                                    .dim = dim,
-                                    .num_devices = 1,
-                                    .num_sources = 1,
-                                    .batch_size_per_sc = num_samples,
-                                    .sample_bits = RowBits(1, num_samples)};
+  const ActivationGradient gradient =
+      MakeActivationGradient(gradients, /*num_sources=*/1, num_samples, dim);
   executor.ParallelFor(std::ssize(ranges), [&ranges, &order, &gradient, blocks,
                                             dim, none](int64_t task) {
     const auto& [begin, end, block, first, last] = ranges[task];
