@@ -4,10 +4,10 @@
 """Which operations of an optimizer's step the TPU compiler does not take.
 
 It ends with an internal error, or ends the process, for what is in this table,
-each measured by itself, with libtpu 0.0.42.1, 0.0.50.1 and 0.0.51, for v5p, v6e
-and TPU7x. What is not in the table is left to the compiler, and so is what it
-takes for one of the chips: jnp.round (TPU7x), lax.erf (v6e and TPU7x).
-docs/how_to/optimizers.md says it in terms of JAX.
+each measured by itself: for v5p with libtpu 0.0.42.1 and 0.0.51, and what fails
+there for v6e and TPU7x too. What is not in the table is left to the compiler,
+and so is lax.erf, which it takes for v6e and TPU7x. docs/how_to/optimizers.md
+says it in terms of JAX.
 """
 
 from __future__ import annotations
@@ -159,6 +159,12 @@ REFUSED = (
             "stablehlo.custom_call",
         ),
         instead="Leave it out.",
+    ),
+    Refused(
+        # For TPU7x it compiles. For v5p the compiler ends the process, and a
+        # program that is lowered does not know its chip.
+        names=("stablehlo.round_nearest_even",),
+        instead="Use jnp.floor(x + 0.5).",
     ),
     Refused(
         names=("stablehlo.broadcast_in_dim",),

@@ -160,7 +160,8 @@ NEWER = {
 }
 
 
-# What none takes: the operation that the error names, and what to do instead.
+# What none takes, or one chip's ends the process for: the operation that the
+# error names, and what to do instead.
 REFUSED = {
     "column": (lambda g, w: w * g[:, :1], "stablehlo.slice", "jnp.where"),
     "number": (lambda g, w: w * g[0, 3], "stablehlo.slice", "jnp.where"),
@@ -236,6 +237,11 @@ REFUSED = {
         lambda g, w: jnp.where(jnp.isfinite(g), g, w),
         "stablehlo.is_finite",
         "jnp.abs",
+    ),
+    "round_to_even": (
+        lambda g, w: w * jnp.round(g),
+        "stablehlo.round_nearest_even",
+        "jnp.floor",
     ),
     "leading_zeros": (
         lambda g, w: _float(lax.clz(_int(g))),
