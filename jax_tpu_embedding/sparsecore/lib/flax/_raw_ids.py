@@ -77,7 +77,9 @@ def convert(
           _structure.flatten_like(
               ids, config.feature_specs, "features", "feature_specs"
           ),
-          _convert.flatten_weights(weights, config.feature_specs),
+          _structure.flatten_weights(
+              weights, jax.tree.structure(config.feature_specs)
+          ),
       )
   ]
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -70,7 +69,9 @@ def convert_ids(
       _structure.flatten_like(
           features, feature_specs, "features", "feature_specs"
       ),
-      flatten_weights(features_weights, feature_specs),
+      _structure.flatten_weights(
+          features_weights, jax.tree.structure(feature_specs)
+      ),
       jax.tree.leaves(feature_specs),
   ):
     operands = _operands(ids, weights, spec, topology)
@@ -92,27 +93,6 @@ def convert_ids(
     for by_name, buffer in zip(arrays, buffers):
       by_name[name] = buffer
   return _inputs.PreprocessedInput(arrays)
-
-
-def flatten_weights(
-    features_weights: Any | None, feature_specs: Any
-) -> Sequence[Any | None]:
-  """The weights of each feature; None where there are none."""
-  if features_weights is None:
-    return [None] * len(jax.tree.leaves(feature_specs))
-  # None is a tree without leaves, and here it has to be one.
-  no_weights = object()
-  leaves = _structure.flatten_like(
-      jax.tree.map(
-          lambda leaf: no_weights if leaf is None else leaf,
-          features_weights,
-          is_leaf=lambda node: node is None,
-      ),
-      feature_specs,
-      "features_weights",
-      "feature_specs",
-  )
-  return [None if leaf is no_weights else leaf for leaf in leaves]
 
 
 def _raw_feature(

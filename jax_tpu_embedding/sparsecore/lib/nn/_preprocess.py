@@ -66,7 +66,7 @@ def preprocess_sparse_dense_matmul_input(
       * a pyarrow array of integer lists.
 
     features_weights: the same tree with a weight per id, in the form of the
-      ids, or None for ones.
+      ids; None for ones, of some features or of all.
     feature_specs: prepared specs, any tree. Their `out_of_range_ids` and
       `non_finite_weights` say what to do with such ids and weights.
     local_device_count: devices of this process.
@@ -105,11 +105,7 @@ def preprocess_sparse_dense_matmul_input(
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
   specs, structure = jax.tree.flatten(feature_specs)
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
-  weights = None
-  if features_weights is not None:
-    weights = _structure.flatten_as(
-        features_weights, structure, "features_weights", "feature_specs"
-    )
+  weights = _structure.flatten_weights(features_weights, structure)
   if (
       enable_minibatching
       and all_reduce_interface is None
@@ -125,8 +121,7 @@ def preprocess_sparse_dense_matmul_input(
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
       ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
-      if weights is not None:
-        weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
+      weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
   # Plain calls and no helpers: a small batch takes 12 us, half of them here.
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
       converter.preprocess_sparse_dense_matmul_input(

@@ -86,6 +86,29 @@ class InputFormsTest(parameterized.TestCase):
   def test_every_form_gives_the_same(self, ids):
     assert_same(preprocess(ids), preprocess(_FORMS["rows"]))
 
+  def test_a_feature_may_have_no_weights_where_others_have(self):
+    table = two_table_model.table(vocabulary_size=10, combiner="mean")
+    specs = {
+        name: two_table_model.feature(name, table, batch=_BATCH)
+        for name in ("f", "g")
+    }
+    embedding.prepare_feature_specs_for_training(specs, 1, _NUM_SC)
+    ids = np.ones((_BATCH, 1), np.int32)
+
+    def convert(weights_of_g):
+      return embedding.preprocess_sparse_dense_matmul_input(
+          {"f": ids, "g": ids},
+          {"f": np.full((_BATCH, 1), 0.5, np.float32), "g": weights_of_g},
+          specs,
+          1,
+          1,
+          num_sc_per_device=_NUM_SC,
+      )
+
+    assert_same(convert(None), convert(np.ones((_BATCH, 1), np.float32)))
+    with self.assertRaisesRegex(ValueError, "features_weights.*'g'"):
+      convert([None, None])
+
   def test_sparse_tensors_in_three_trees(self):
     got = embedding.preprocess_sparse_dense_matmul_input_from_sparse_tensor(
         {"f": _INDICES},

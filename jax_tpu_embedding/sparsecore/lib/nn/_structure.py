@@ -43,6 +43,36 @@ def flatten_as(
   return leaves
 
 
+def flatten_weights(
+    features_weights: Any | None, structure: jax.tree_util.PyTreeDef
+) -> list[Any | None]:
+  """The weights of each feature; None where there are none.
+
+  Args:
+    features_weights: a tree as flatten_as takes it, where leaves may be None;
+      or None.
+    structure: of the feature specs.
+
+  Raises:
+    ValueError: see flatten_as.
+  """
+  if features_weights is None:
+    return [None] * structure.num_leaves
+  # None is a tree without leaves, and here it has to be one.
+  no_weights = object()
+  leaves = flatten_as(
+      jax.tree.map(
+          lambda leaf: no_weights if leaf is None else leaf,
+          features_weights,
+          is_leaf=lambda node: node is None,
+      ),
+      structure,
+      "features_weights",
+      "feature_specs",
+  )
+  return [None if leaf is no_weights else leaf for leaf in leaves]
+
+
 def assert_same_structure(a: Any, b: Any, a_name: str, b_name: str) -> None:
   """Checks that two trees have leaves at the same places.
 
