@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -19,6 +21,26 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters import mlir
 import numpy as np
 
+# The first bytes of MLIR bytecode; other modules are text.
+_BYTECODE_MAGIC = b"ML\xefR"
+# What a program may consist of. Only a custom call names code of the process,
+# and may hand it addresses as numbers.
+_DIALECTS = frozenset(("builtin", "chlo", "func", "stablehlo", "sdy"))
+_CUSTOM_CALL = "stablehlo.custom_call"
+# Custom calls that XLA replaces by operations of its own, such as mhlo.erf.
+_SAFE_CALL_TARGETS = ("chlo.", "mhlo.")
+
+# Bytecode in, text out.
+_DISASSEMBLE = """
+import sys
+from jax.interpreters import mlir
+with mlir.make_ir_context() as context:
+  module = mlir.ir.Module.parse(sys.stdin.buffer.read(), context)
+  sys.stdout.buffer.write(str(module).encode())
+"""
+# It starts Python and imports JAX.
+_DISASSEMBLE_SECONDS = 120
+
 
 @dataclasses.dataclass(frozen=True)
 class StablehloProgram:
@@ -27,8 +49,9 @@ class StablehloProgram:
   `jax.vmap` runs it once per element, one after the other: it has fixed shapes.
 
   Raises (when it is called):
-    ValueError: if the module cannot be parsed, has no function `main`, or is
-      called with arguments of other shapes.
+    ValueError: if the module cannot be parsed, has no function `main`, has
+      operations that call code outside of it, or is called with arguments of
+      other shapes.
   """
 
   module: str | bytes  # text, also as UTF-8, or MLIR bytecode
@@ -67,9 +90,76 @@ def _parse(
     program: StablehloProgram, context: mlir.ir.Context
 ) -> mlir.ir.Module:
   try:
-    return mlir.ir.Module.parse(program.module, context)
+    module = mlir.ir.Module.parse(_text(program.module), context)
   except mlir.ir.MLIRError as error:
     raise ValueError(f"Not a StableHLO module: {error}") from error
+  _check_operations(module)
+  return module
+
+
+def _text(module: str | bytes) -> str:
+  if isinstance(module, str):
+    return module
+  if module.startswith(_BYTECODE_MAGIC):
+    return _disassemble(module)
+  try:
+    return module.decode()
+  except UnicodeDecodeError as error:
+    raise ValueError(
+        f"Not a StableHLO module: neither MLIR bytecode nor text ({error})."
+    ) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _disassemble(bytecode: bytes) -> str:
+  """The text of a module, from a child process.
+
+  MLIR's reader of bytecode ends its process on some damaged bytes; that of text
+  does not.
+  """
+  try:
+    done = subprocess.run(
+        [sys.executable, "-c", _DISASSEMBLE],
+        input=bytecode,
+        capture_output=True,
+        check=False,
+        timeout=_DISASSEMBLE_SECONDS,
+    )
+  except subprocess.TimeoutExpired as error:
+    raise ValueError(
+        "Not a StableHLO module: its bytecode was not read within"
+        f" {_DISASSEMBLE_SECONDS} seconds."
+    ) from error
+  if done.returncode:
+    reason = done.stderr.decode(errors="replace").strip().splitlines()[-4:]
+    raise ValueError(
+        "Not a StableHLO module: its bytecode cannot be read"
+        f" ({' '.join(reason)})."
+    )
+  return done.stdout.decode()
+
+
+def _check_operations(module: mlir.ir.Module) -> None:
+  """Raises ValueError if something in it reaches code outside of it."""
+  found = set()
+
+  def visit(operation):
+    name = operation.name
+    if name == _CUSTOM_CALL:
+      target = operation.attributes["call_target_name"].value
+      if not target.startswith(_SAFE_CALL_TARGETS):
+        found.add(f"{name} @{target}")
+    elif name.partition(".")[0] not in _DIALECTS:
+      found.add(name)
+    return mlir.ir.WalkResult.ADVANCE
+
+  module.operation.walk(visit)
+  if found:
+    raise ValueError(
+        "The StableHLO program has operations that it may not have:"
+        f" {', '.join(sorted(found))}. It may consist of StableHLO and CHLO, and"
+        " call no code outside of it. Give the step as custom_computation_fn."
+    )
 
 
 def _main(module: mlir.ir.Module) -> func.FuncOp:

@@ -1,9 +1,12 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import io
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import stablehlo_program
 import numpy as np
@@ -23,13 +26,31 @@ module {
   }
 }
 """
+# main(x) = target(x).
+_CUSTOM_CALL = """
+module {
+  func.func public @main(%x: tensor<1x2xf32>) -> tensor<1x2xf32> {
+    %y = stablehlo.custom_call @TARGET(%x)
+        : (tensor<1x2xf32>) -> tensor<1x2xf32>
+    return %y : tensor<1x2xf32>
+  }
+}
+"""
 _X = jnp.array([[1.0, 2.0]])
 _Y = jnp.array([[3.0, 5.0]])
 
 
+def _bytecode(text: str) -> bytes:
+  with mlir.make_ir_context() as context:
+    module = mlir.ir.Module.parse(text, context)
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+  return file.getvalue()
+
+
 class StablehloProgramTest(parameterized.TestCase):
 
-  @parameterized.parameters(_TEXT, _TEXT.encode())
+  @parameterized.parameters(_TEXT, _TEXT.encode(), _bytecode(_TEXT))
   def test_runs_main(self, module):
     program = stablehlo_program.StablehloProgram(module)
     for function in (program, jax.jit(program)):
@@ -63,6 +84,13 @@ class StablehloProgramTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ("not mlir", "Not a StableHLO module"),
+      (b"\xff\xfe", "neither MLIR bytecode nor text"),
+      # In this process, the first of these two would end it.
+      (
+          _bytecode(_TEXT).replace(b"stablehlo", b"stableh\xffo"),
+          "its bytecode cannot be read",
+      ),
+      (_bytecode(_TEXT)[:-40], "its bytecode cannot be read"),
       ("module {}", "no function named main"),
       (_TEXT.replace("f32", "f64"), "must take and return float32 .*f64"),
       (_TEXT.replace("1x2", "?x2"), "fixed shapes; it has one of .*x2xf32"),
@@ -70,6 +98,30 @@ class StablehloProgramTest(parameterized.TestCase):
   def test_bad_modules_raise(self, module, message):
     with self.assertRaisesRegex(ValueError, message):
       stablehlo_program.StablehloProgram(module)(_X, _Y)
+
+  @parameterized.parameters(
+      "jte_lookup_cpu", "xla_ffi_python_cpu_callback", "memcpy"
+  )
+  def test_calls_of_other_code_raise(self, target):
+    program = stablehlo_program.StablehloProgram(
+        _CUSTOM_CALL.replace("TARGET", target)
+    )
+    with self.assertRaisesRegex(ValueError, f"may not have:.*@{target}"):
+      program(_X)
+
+  def test_custom_calls_that_xla_replaces_are_allowed(self):
+    program = stablehlo_program.StablehloProgram(
+        _CUSTOM_CALL.replace("TARGET", "mhlo.tan")
+    )
+    self.assertEqual(jax.eval_shape(program, _X)[0].shape, _X.shape)
+
+  def test_operations_of_other_dialects_raise(self):
+    program = stablehlo_program.StablehloProgram(
+        "module { func.func @main(%x: tensor<1x2xf32>) -> tensor<1x2xf32> {"
+        " %y = arith.negf %x : tensor<1x2xf32> return %y : tensor<1x2xf32> } }"
+    )
+    with self.assertRaisesRegex(ValueError, "may not have: arith.negf"):
+      program(_X)
 
   @parameterized.parameters(
       ((_X,), r"shapes \[1, 2\], \[1, 2\]; it was called with float32\[1,2\]"),

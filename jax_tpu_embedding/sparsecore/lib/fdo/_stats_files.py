@@ -68,7 +68,7 @@ class FileFDOClient(fdo_client.FDOClient):
 
     Raises:
       ValueError: if a statistic has another length than in earlier records, or
-        is not a number.
+        is not a number of ids or cells.
     """
     new = _flatten(data)
     for key, records in new.items():
@@ -146,6 +146,8 @@ class FileFDOClient(fdo_client.FDOClient):
           _split_key(key)
           if not records or any(record.ndim > 1 for record in records):
             raise ValueError(f"{key} is not a list of records.")
+          if any(record.size == 0 or record.min() < 0 for record in records):
+            raise ValueError(f"{key} has a record without or below 0.")
           _check_same_length(key, records, "a record", {key: records[:1]})
       except OSError:
         raise
@@ -202,10 +204,12 @@ def _split_key(key: str) -> tuple[str, str]:
 
 def _to_int64(key: str, value: np.ndarray | int | float) -> np.ndarray:
   array = np.asarray(value)
-  is_numbers = array.dtype.kind in "iuf" and np.all(np.isfinite(array))
-  if not is_numbers or array.ndim > 2:
+  is_numbers = array.dtype.kind in "iuf" and array.size > 0
+  # NaN is neither.
+  is_count = is_numbers and np.all((array >= 0) & (array < 2**63))
+  if not is_count or array.ndim > 2:
     raise ValueError(
-        f"{key} must be finite numbers, at most 2-D, got {value!r}."
+        f"{key} must be numbers in [0, 2**63), at most 2-D, got {value!r}."
     )
   # A buffer size that was split over SparseCores may have a fraction.
   return np.ceil(array).astype(np.int64)

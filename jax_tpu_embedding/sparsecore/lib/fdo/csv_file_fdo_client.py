@@ -16,7 +16,11 @@ _HEADER = ["key", "values"]
 
 
 class CSVFileFDOClient(_stats_files.FileFDOClient):
-  """Publishes files fdo_stats_<process>_<time>.csv."""
+  """Publishes files fdo_stats_<process>_<time>.csv.
+
+  The format has no checksum: a digit that a disk changes is not found. That is
+  what archives (NPZFileFDOClient) are for.
+  """
 
   extension = "csv"
 
@@ -30,8 +34,11 @@ class CSVFileFDOClient(_stats_files.FileFDOClient):
           writer.writerow([key, " ".join(map(str, values))])
 
   def _read(self, file: BinaryIO) -> _stats_files.History:
-    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
-      rows = csv.reader(text, strict=True)
+    with io.TextIOWrapper(file, encoding="utf-8", newline="") as stream:
+      text = stream.read()
+      if text and not text.endswith("\n"):
+        raise ValueError("The last line is incomplete.")
+      rows = csv.reader(io.StringIO(text, newline=""), strict=True)
       if next(rows, None) != _HEADER:
         raise ValueError(f"The first line is not {','.join(_HEADER)!r}.")
       history: _stats_files.History = {}

@@ -201,9 +201,9 @@ class FDOClientTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ([1, 2, 3], "t_max_ids has 3 values in this record, and 2 before"),
-      ([float("nan"), 1], "t_max_ids must be finite numbers"),
-      ([float("inf"), 1], "t_max_ids must be finite numbers"),
-      (["a", "b"], "t_max_ids must be finite numbers"),
+      ([float("nan"), 1], "t_max_ids must be numbers in"),
+      ([float("inf"), 1], "t_max_ids must be numbers in"),
+      (["a", "b"], "t_max_ids must be numbers in"),
       ([[[1, 2]]], "t_max_ids must be .* at most 2-D"),
   )
   def test_bad_records_change_nothing(self, values, message):
@@ -236,6 +236,9 @@ class FDOClientTest(parameterized.TestCase):
       ("csv_header", CSV, b"a,b\n", "first line is not 'key,values'"),
       ("csv_columns", CSV, b"key,values\nt_max_ids\n", ""),
       ("csv_number", CSV, b"key,values\nt_max_ids,1 x\n", "'x'"),
+      ("csv_cut", CSV, b"key,values\nt_max_ids,1", "line is incomplete"),
+      ("csv_negative", CSV, b"key,values\nt_max_ids,-1\n", "_max_ids .*below 0"),
+      ("csv_nothing", CSV, b"key,values\nt_max_ids,\n", "record without"),
       ("csv_bytes", CSV, b"key,values\n\xff\n", ""),
       ("csv_key", CSV, b"key,values\nt_nothing,1\n", "'t_nothing'.*_max_ids"),
       (
@@ -266,6 +269,16 @@ class FDOClientTest(parameterized.TestCase):
     np.savez(path, **arrays)
     with self.assertRaisesRegex(ValueError, f"{path} is not .*{reason}"):
       NPZ(self.dir).load()
+
+  def test_changed_bytes_of_archives_are_found(self):
+    self.publish(NPZ(self.dir), 0, max_ids(1, 5), max_ids(4, 2))
+    (path,) = self.dir.iterdir()
+    content = path.read_bytes()
+    for old, new in ((b"(2, 2)", b"(1, 2)"), (b"<i8", b"<u4")):
+      self.assertIn(old, content)
+      path.write_bytes(content.replace(old, new))
+      with self.assertRaisesRegex(ValueError, f"{path} is not .*CRC-32"):
+        NPZ(self.dir).load()
 
   @parameterized.parameters(NPZ, CSV)
   def test_a_file_appears_when_it_is_complete(self, client_class):

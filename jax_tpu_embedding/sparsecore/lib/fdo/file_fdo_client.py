@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import io
 from typing import BinaryIO
+import zipfile
 
 from jax_tpu_embedding.sparsecore.lib.fdo import _stats_files
 import numpy as np
@@ -25,8 +27,21 @@ class NPZFileFDOClient(_stats_files.FileFDOClient):
     )
 
   def _read(self, file: BinaryIO) -> _stats_files.History:
-    with np.load(file, allow_pickle=False) as arrays:
+    with zipfile.ZipFile(file) as archive:
       return {
-          key: _stats_files.unstack(array.astype(np.int64, casting="safe"))
-          for key, array in arrays.items()
+          name.removesuffix(".npy"): _records(archive.read(name))
+          for name in archive.namelist()
       }
+
+
+def _records(data: bytes) -> list[np.ndarray]:
+  """The records of one array file.
+
+  np.load would read as much as the header asks for, and the archive's checksum
+  is compared only when all of a file is read.
+  """
+  file = io.BytesIO(data)
+  array = np.lib.format.read_array(file, allow_pickle=False)
+  if file.read(1):
+    raise ValueError("There are bytes behind an array.")
+  return _stats_files.unstack(array.astype(np.int64, casting="safe"))

@@ -14,6 +14,17 @@ from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
 
 
+@dataclasses.dataclass(frozen=True)
+class UntrustedProgram:
+  """A program that came in a message whose reader did not say to trust it.
+
+  It keeps its place in the spec, which can be written again, but is not run.
+  """
+
+  # The `stablehlo` that a spec would have.
+  program: str | bytes = dataclasses.field(repr=False)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
   """An optimizer given by its step on one row.
@@ -37,6 +48,9 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
           slot_variable_initializers_tuple=(jax.nn.initializers.constant(0.1),),
       )
 
+  A program may consist of StableHLO and CHLO operations; it calls no code
+  outside of it.
+
   Raises:
     TypeError: if the function or an initializer is not callable, the program is
       neither text nor bytes, or the learning rate is not one.
@@ -44,8 +58,9 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
 
   learning_rate: _learning_rate.LearningRate = 0.001
   custom_computation_fn: Callable[..., Any] | None = None
-  # A module whose function `main` is the step; text, or bytes of it.
-  stablehlo: str | bytes | None = None
+  # A module whose function `main` is the step: text, bytes of it, or MLIR
+  # bytecode, which is read in a process of its own (seconds, once).
+  stablehlo: str | bytes | UntrustedProgram | None = None
   # One initializer per slot; any tuple type.
   slot_variable_initializers_tuple: tuple[Callable[..., Any], ...] = ()
   short_name_str: str = "custom"
@@ -59,7 +74,9 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
           "CustomOptimizerSpec: custom_computation_fn must be callable, got"
           f" {self.custom_computation_fn!r}."
       )
-    if not isinstance(self.stablehlo, (str, bytes, type(None))):
+    if not isinstance(
+        self.stablehlo, (str, bytes, UntrustedProgram, type(None))
+    ):
       raise TypeError(
           "CustomOptimizerSpec: stablehlo must be str or bytes, got"
           f" {type(self.stablehlo).__name__}. Pass str(module)."
@@ -86,6 +103,18 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
     return self.short_name_str
 
   def get_static_params(self) -> dict[str, Any]:
+    """See OptimizerSpec.
+
+    Raises:
+      ValueError: if the program came in a message that is not trusted.
+    """
+    if isinstance(self.stablehlo, UntrustedProgram):
+      raise ValueError(
+          f"Custom optimizer {self.short_name_str!r}: its step is a StableHLO"
+          " program that came in a message, and was not read as trusted. If you"
+          " know who wrote the message, read it with trust_programs=True;"
+          " otherwise make the optimizer from a program of your own."
+      )
     return dict(
         num_hyperparameters=1,
         custom_computation_fn=self.custom_computation_fn,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import hashlib
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn import _callable_tags
@@ -100,6 +101,8 @@ def optimizer_spec_to_proto(
 def proto_to_optimizer_spec(
     message: _Proto | None,
     callables: Mapping[str, Callable[..., Any]] | None = None,
+    *,
+    trust_programs: bool = False,
 ) -> _optimizer_spec.OptimizerSpec:
   """The spec of a message.
 
@@ -111,10 +114,16 @@ def proto_to_optimizer_spec(
     callables: functions by their tags, for learning rates and for what a custom
       optimizer is made of; classes of users' optimizers by module and name. A
       function that is not here becomes a CallablePlaceholder.
+    trust_programs: whether the StableHLO program of a custom optimizer may run.
+      It runs in this process: pass True only for messages from those who might
+      run programs here anyway. Otherwise the spec describes its table, and
+      raises a ValueError when the table is updated.
 
   Raises:
     ValueError: if the message has a type that this version does not know, or
-      that of a user's optimizer whose class is not in `callables`.
+      that of a user's optimizer whose class is not in `callables`; if its
+      parameters are none that the optimizer can have, or its program is
+      damaged.
   """
   callables = callables or {}
   if message is None:
@@ -134,7 +143,9 @@ def proto_to_optimizer_spec(
       for name, value in message.float_params.items()
   }
   if optimizer_class is _custom_optimizer_spec.CustomOptimizerSpec:
-    return _read_custom(message.custom, rate, float_params, callables)
+    return _read_custom(
+        message.custom, rate, float_params, callables, trust_programs
+    )
   return optimizer_class.from_float_and_bool_params(
       float_params, message.bool_params, rate
   )
@@ -179,10 +190,15 @@ def _write_custom(
   message.SetInParent()
   if optimizer.custom_computation_fn is not None:
     message.computation_tag = tags.tag(optimizer.custom_computation_fn)
-  if isinstance(optimizer.stablehlo, bytes):
-    message.stablehlo_bytes = optimizer.stablehlo
-  elif optimizer.stablehlo is not None:
-    message.stablehlo_text = optimizer.stablehlo
+  program = optimizer.stablehlo
+  if isinstance(program, _custom_optimizer_spec.UntrustedProgram):
+    program = program.program
+  if isinstance(program, bytes):
+    message.stablehlo_bytes = program
+  elif program is not None:
+    message.stablehlo_text = program
+  if program is not None:
+    message.stablehlo_sha256 = _sha256(program)
   message.slot_initializer_tags.extend(
       map(tags.tag, optimizer.slot_variable_initializers_tuple)
   )
@@ -194,8 +210,11 @@ def _read_custom(
     rate: _learning_rate.LearningRate,
     row_options: Mapping[str, float],
     callables: Mapping[str, Callable[..., Any]],
+    trust_programs: bool,
 ) -> _custom_optimizer_spec.CustomOptimizerSpec:
-  program = message.WhichOneof("stablehlo")
+  program = _program(message)
+  if program is not None and not trust_programs:
+    program = _custom_optimizer_spec.UntrustedProgram(program)
   return _custom_optimizer_spec.CustomOptimizerSpec(
       learning_rate=rate,
       custom_computation_fn=(
@@ -203,13 +222,33 @@ def _read_custom(
           if message.computation_tag
           else None
       ),
-      stablehlo=getattr(message, program) if program else None,
+      stablehlo=program,
       slot_variable_initializers_tuple=tuple(
           _function(tag, callables) for tag in message.slot_initializer_tags
       ),
       short_name_str=message.short_name,
       **row_options,
   )
+
+
+def _program(message: pb.CustomOptimizerProto) -> str | bytes | None:
+  """The program as it was written; raises ValueError if it is another one."""
+  field = message.WhichOneof("stablehlo")
+  if field is None:
+    return None
+  program = getattr(message, field)
+  if _sha256(program) != message.stablehlo_sha256:
+    raise ValueError(
+        f"Custom optimizer {message.short_name!r}: the StableHLO program in the"
+        " message is damaged: it does not have the SHA-256 that the message"
+        " states. Write the message again."
+    )
+  return program
+
+
+def _sha256(program: str | bytes) -> bytes:
+  data = program.encode() if isinstance(program, str) else program
+  return hashlib.sha256(data).digest()
 
 
 def _function(
@@ -239,8 +278,14 @@ def _check_reads_back(
 ) -> None:
   """Raises ValueError if the message does not hold all of the spec."""
   callables = {**tags.functions, message.custom_type: type(optimizer)}
+  is_untrusted = isinstance(
+      getattr(optimizer, "stablehlo", None),
+      _custom_optimizer_spec.UntrustedProgram,
+  )
   try:
-    restored = proto_to_optimizer_spec(message, callables)
+    restored = proto_to_optimizer_spec(
+        message, callables, trust_programs=not is_untrusted
+    )
   except TypeError as error:
     restored = error  # The constructor needs more than the message holds.
   if restored != optimizer:

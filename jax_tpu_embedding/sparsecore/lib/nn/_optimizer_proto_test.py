@@ -143,7 +143,7 @@ class RoundTripTest(parameterized.TestCase):
       _CustomSpec(0.5, stablehlo=""),
   )
   def test_loses_nothing(self, spec):
-    restored = _from_proto(_to_proto(spec))
+    restored = _from_proto(_to_proto(spec), trust_programs=True)
     self.assertIs(type(restored), type(spec))
     self.assertEqual(restored, spec)
 
@@ -204,6 +204,41 @@ class RoundTripTest(parameterized.TestCase):
   def test_parameters_that_would_be_lost_are_an_error(self, spec, message):
     with self.assertRaisesRegex(ValueError, f"cannot be written.*{message}"):
       _to_proto(spec)
+
+
+class ProgramTest(parameterized.TestCase):
+
+  @parameterized.parameters("module {}", b"module {}")
+  def test_untrusted_program_describes_its_table_but_does_not_run(
+      self, program
+  ):
+    message = _to_proto(_CustomSpec(0.5, stablehlo=program))
+    spec = _from_proto(message)
+    self.assertEqual(spec.get_learning_rate(), 0.5)
+    self.assertEqual(_from_proto(message), spec)
+    with self.assertRaisesRegex(ValueError, "'custom'.*trust_programs=True"):
+      spec.get_static_params()
+    # Written again, it is the same message.
+    self.assertEqual(_to_proto(spec), message)
+
+  def test_trusted_program_is_the_one_that_was_written(self):
+    spec = _from_proto(
+        _to_proto(_CustomSpec(stablehlo="module {}")), trust_programs=True
+    )
+    self.assertEqual(spec.get_static_params()["stablehlo"], "module {}")
+
+  @parameterized.parameters(
+      dict(stablehlo_text="module { }"),
+      dict(stablehlo_bytes=b"ML\xefR\x00"),
+      dict(stablehlo_sha256=b""),
+  )
+  def test_damaged_program_is_an_error_for_every_reader(self, **damage):
+    message = _to_proto(_CustomSpec(stablehlo="module {}"))
+    for field, value in damage.items():
+      setattr(message.custom, field, value)
+    for trust_programs in (False, True):
+      with self.assertRaisesRegex(ValueError, "damaged.*SHA-256"):
+        _from_proto(message, trust_programs=trust_programs)
 
 
 class WireFormatTest(parameterized.TestCase):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.nn import _message_checks
 from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_proto
 from jax_tpu_embedding.sparsecore.lib.nn import _specs
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
@@ -20,6 +21,7 @@ def feature_specs_from_proto(
     *,
     initializers: Mapping[str, _specs.CallableTableInitializer] | None = None,
     callables: Mapping[str, Callable[..., Any]] | None = None,
+    trust_programs: bool = False,
 ) -> list[_specs.FeatureSpec]:
   """The specs that a message was made from, with their plan.
 
@@ -28,6 +30,8 @@ def feature_specs_from_proto(
     initializers: table name -> initializer, which a message cannot hold.
       Others have the default of TableSpec.
     callables: see proto_to_optimizer_spec.
+    trust_programs: whether custom optimizers may run the programs that the
+      message holds; see proto_to_optimizer_spec.
 
   Returns:
     The features in the order of the leaves of the tree that was written. Their
@@ -38,7 +42,10 @@ def feature_specs_from_proto(
       has a table that it does not have.
   """
   tables = table_specs_from_proto(
-      message, initializers=initializers, callables=callables
+      message,
+      initializers=initializers,
+      callables=callables,
+      trust_programs=trust_programs,
   )
   features: list[tuple[int, _specs.FeatureSpec]] = []
   names = set()
@@ -62,6 +69,7 @@ def table_specs_from_proto(
     *,
     initializers: Mapping[str, _specs.CallableTableInitializer] | None = None,
     callables: Mapping[str, Callable[..., Any]] | None = None,
+    trust_programs: bool = False,
 ) -> dict[str, _specs.TableSpec]:
   """The tables of a message by name, in its order, with their plan.
 
@@ -75,6 +83,7 @@ def table_specs_from_proto(
         f"initializers has the tables {unknown}, which the message does not"
         f" have. It has {sorted(known)}."
     )
+  _message_checks.check_message(message)
   tables = {}
   for stack, table in _tables(message):
     if table.table_name in tables:
@@ -84,8 +93,8 @@ def table_specs_from_proto(
         stack,
         initializers.get(table.table_name, _specs.DEFAULT_INITIALIZER),
         callables,
+        trust_programs,
     )
-  _check_stacks(message)
   return tables
 
 
@@ -97,25 +106,12 @@ def _tables(
       yield stack, table
 
 
-def _check_stacks(message: pb.EmbeddingSpecProto) -> None:
-  names = set()
-  for stack in message.stacked_table_specs:
-    if stack.stack_name in names:
-      raise ValueError(f"The message has two stacks {stack.stack_name!r}.")
-    names.add(stack.stack_name)
-    # An int64 that says nothing is 0 in proto3.
-    if stack.num_sparsecores <= 0:
-      raise ValueError(
-          f"Stack {stack.stack_name!r}: num_sparsecores must be positive, got"
-          f" {stack.num_sparsecores}."
-      )
-
-
 def _table(
     message: pb.TableSpecProto,
     stack: pb.StackedTableSpecProto,
     initializer: _specs.CallableTableInitializer,
     callables: Mapping[str, Callable[..., Any]] | None,
+    trust_programs: bool,
 ) -> _specs.TableSpec:
   table = _specs.TableSpec(
       name=message.table_name,
@@ -125,6 +121,7 @@ def _table(
       optimizer=_optimizer_proto.proto_to_optimizer_spec(
           message.optimizer if message.HasField("optimizer") else None,
           callables,
+          trust_programs=trust_programs,
       ),
       suggested_coo_buffer_size_per_device=_optional(
           message, "suggested_coo_buffer_size_per_device"

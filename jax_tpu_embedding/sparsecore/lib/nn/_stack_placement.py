@@ -44,6 +44,7 @@ class StackPlacement:
     end, before = 0, None
     for table in self.tables:
       start = table.row_offset_in_shard
+      rotation = table.shard_rotation
       rows = table.padded_vocabulary_size
       where = f"Table {table.name!r} in stack {self.name!r}"
       if rows % self.num_shards or rows < table.vocabulary_size:
@@ -57,6 +58,16 @@ class StackPlacement:
         raise ValueError(
             f"{where}: has {table.embedding_dim} columns, and the stack"
             f" {self.embedding_dim}. Prepare its spec again."
+        )
+      if not 0 <= rotation < self.num_shards:
+        raise ValueError(
+            f"{where}: shard_rotation must be in [0, {self.num_shards}), the"
+            f" shards of the stack, got {rotation}. Prepare its spec again."
+        )
+      if start < 0:
+        raise ValueError(
+            f"{where}: row_offset_in_shard must not be negative, got {start}."
+            " Prepare its spec again."
         )
       if start < end:
         raise ValueError(
@@ -162,6 +173,13 @@ def from_proto(
     raise ValueError(
         f"Stack {stack.stack_name!r}: num_sparsecores must be positive, got"
         f" {stack.num_sparsecores}."
+    )
+  if stack.stack_vocab_size % stack.num_sparsecores:
+    raise ValueError(
+        f"Stack {stack.stack_name!r}: stack_vocab_size is"
+        f" {stack.stack_vocab_size}, which is not a number of rows for each of"
+        f" {stack.num_sparsecores} shards. Make the message with"
+        " create_proto_from_feature_specs."
     )
   for table in stack.table_specs:
     if table.padded_embedding_dim != stack.stack_embedding_dim:
