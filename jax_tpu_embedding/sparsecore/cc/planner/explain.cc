@@ -15,6 +15,9 @@
 namespace jte {
 namespace {
 
+// All pairs of stacks are compared, in seconds.
+constexpr size_t kMaxExplainedStacks = 20'000;
+
 // What decides whether two stacks could be one.
 struct Summary {
   std::string_view name;
@@ -68,6 +71,15 @@ Result<std::vector<Summary>> Summarize(const Model& model,
   return summaries;
 }
 
+// How many entries Differences would have, without their text: all pairs of
+// stacks are compared.
+int64_t CountDifferences(const Summary& stack, const Summary& other) {
+  const Table& a = *stack.first;
+  const Table& b = *other.first;
+  return (other.width != stack.width) + (b.optimizer_id != a.optimizer_id) +
+         (b.combiner != a.combiner) + (b.quantization != a.quantization);
+}
+
 // "16 columns instead of 8", ...: how `other` differs from `stack`.
 std::vector<std::string> Differences(const Summary& stack,
                                      const Summary& other) {
@@ -102,22 +114,30 @@ std::string Join(const std::vector<std::string>& parts) {
   return joined;
 }
 
-// Why `stack` is not one with `other`, which is alike; empty if nothing
-// prevents it.
+// What `stack` and `other` would be as one.
+Load Sum(const Summary& stack, const Summary& other) {
+  return {.activation_bytes = SaturatingAdd(stack.load.activation_bytes,
+                                            other.load.activation_bytes),
+          .rows = SaturatingAdd(stack.load.rows, other.load.rows)};
+}
+
+// Whether `stack` could be one with `other`, which is alike.
+bool HasRoomFor(const Summary& stack, const Summary& other) {
+  const Load sum = Sum(stack, other);
+  return sum.rows <= kMaxStackRows &&
+         sum.activation_bytes <= stack.activation_mem_bytes_limit;
+}
+
+// Why it could not.
 std::string WhyTooMuch(const Summary& stack, const Summary& other) {
-  const int64_t rows = SaturatingAdd(stack.load.rows, other.load.rows);
-  if (rows > kMaxStackRows) {
-    return StrCat("With '", other.name, "' it would have ", rows,
+  const Load sum = Sum(stack, other);
+  if (sum.rows > kMaxStackRows) {
+    return StrCat("With '", other.name, "' it would have ", sum.rows,
                   " rows, and ids are int32.");
   }
-  const int64_t bytes =
-      SaturatingAdd(stack.load.activation_bytes, other.load.activation_bytes);
-  if (bytes > stack.activation_mem_bytes_limit) {
-    return StrCat("With '", other.name, "' its activations would take ", bytes,
-                  " bytes per SparseCore, above the limit of ",
-                  stack.activation_mem_bytes_limit, ".");
-  }
-  return {};
+  return StrCat("With '", other.name, "' its activations would take ",
+                sum.activation_bytes, " bytes per SparseCore, above the limit ",
+                "of ", stack.activation_mem_bytes_limit, ".");
 }
 
 std::string WhyApart(std::span<const Summary> stacks, size_t index) {
@@ -127,35 +147,36 @@ std::string WhyApart(std::span<const Summary> stacks, size_t index) {
                                  : "All tables are in it.";
   }
 
-  const Summary* closest = nullptr;
-  std::vector<std::string> fewest;
-  std::string too_much;
+  const Summary* closest = nullptr;  // the first of those that differ least
+  int64_t fewest = 0;
   for (size_t i = 0; i < stacks.size(); ++i) {
     if (i == index) continue;
     const Summary& other = stacks[i];
-    std::vector<std::string> differences = Differences(stack, other);
-    if (differences.empty()) {
-      std::string reason = WhyTooMuch(stack, other);
-      if (reason.empty()) {
-        return StrCat("It could share a stack with '", other.name,
-                      "': nobody asked for that, see auto_stack_tables.");
-      }
-      if (too_much.empty()) too_much = std::move(reason);
+    const int64_t differences = CountDifferences(stack, other);
+    if (differences == 0 && HasRoomFor(stack, other)) {
+      return StrCat("It could share a stack with '", other.name,
+                    "': nobody asked for that, see auto_stack_tables.");
     }
-    if (closest == nullptr || differences.size() < fewest.size()) {
+    if (closest == nullptr || differences < fewest) {
       closest = &other;
-      fewest = std::move(differences);
+      fewest = differences;
     }
   }
-  if (!too_much.empty()) return too_much;
+  if (fewest == 0) return WhyTooMuch(stack, *closest);
   return StrCat("No other stack is alike. The closest, '", closest->name,
-                "', has ", Join(fewest), ".");
+                "', has ", Join(Differences(stack, *closest)), ".");
 }
 
 }  // namespace
 
 Result<std::vector<StackReport>> ExplainStacks(
     const Model& model, std::span<const StackQuestion> stacks) {
+  if (stacks.size() > kMaxExplainedStacks) {
+    return InvalidArgument("Cannot compare ", stacks.size(),
+                           " stacks with each other, only up to ",
+                           kMaxExplainedStacks,
+                           ". Ask for the plan of some of the features.");
+  }
   if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
   Result<std::vector<Summary>> summaries = Summarize(model, stacks);
   if (!summaries) return std::unexpected(summaries.error());

@@ -34,7 +34,8 @@ struct StackReport {
 // the rules of PlanAutoStack; who made them, and with which calls, is not
 // known.
 //
-// Every table of the model must be in one of the stacks.
+// Every table of the model must be in one of the stacks, of which there are at
+// most 20,000.
 Result<std::vector<StackReport>> ExplainStacks(
     const Model& model, std::span<const StackQuestion> stacks);
 

@@ -153,6 +153,12 @@ TEST(ExplainStacksTest, RefusesStacksWithoutATable) {
               HasSubstr("Stack 'c' has no tables"));
 }
 
+TEST(ExplainStacksTest, RefusesMoreStacksThanItCanCompare) {
+  const std::vector<StackQuestion> stacks(20'001);
+  EXPECT_THAT(ExplainStacks({}, stacks).error().message,
+              HasSubstr("Cannot compare 20001 stacks"));
+}
+
 TEST(ExplainStacksTest, RefusesAnInvalidModel) {
   TwoStacks setup;
   setup.model.topology.num_sc_per_device = 0;

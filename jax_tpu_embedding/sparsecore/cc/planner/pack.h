@@ -23,7 +23,8 @@ struct Load {
 
 // First fit: puts each item, in order, into the first bin that has room for it,
 // and into a new bin if none has. An item larger than a bin is alone in its
-// own. Returns the items of every bin, by index. O(items * bins).
+// own. Returns the items of every bin, by index. O(items * log(items)), unless
+// many bins are full of one resource and empty of the other.
 //
 //   FirstFit({{256, 0}, {512, 0}, {256, 0}}, {.activation_bytes = 768})
 //       == {{0, 1}, {2}}

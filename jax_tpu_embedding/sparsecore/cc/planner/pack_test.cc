@@ -3,6 +3,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/pack.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -53,6 +54,31 @@ TEST(FirstFitTest, ItemAboveTheLimitIsAlone) {
 TEST(FirstFitTest, LoadsWhoseSumDoesNotFitInt64AreApart) {
   EXPECT_THAT(FirstFitBytes({kMax, kMax}, kMax),
               ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+TEST(FirstFitTest, IsTheFirstBinOfManyThatHasRoom) {
+  // By looking at all bins for each item.
+  std::vector<Load> items;
+  std::vector<std::vector<size_t>> expected;
+  std::vector<Load> used;
+  for (int64_t i = 0; i < 2'000; ++i) {
+    const Load item = {.activation_bytes = i * i % 101, .rows = i * 7 % 53};
+    const size_t bin = std::ranges::find_if(used, [&item](const Load& load) {
+                         return load.activation_bytes + item.activation_bytes <=
+                                    90 &&
+                                load.rows + item.rows <= 70;
+                       }) -
+                       used.begin();
+    if (bin == used.size()) {
+      used.emplace_back();
+      expected.emplace_back();
+    }
+    used[bin].activation_bytes += item.activation_bytes;
+    used[bin].rows += item.rows;
+    expected[bin].push_back(i);
+    items.push_back(item);
+  }
+  EXPECT_EQ(FirstFit(items, {.activation_bytes = 90, .rows = 70}), expected);
 }
 
 TEST(FirstFitTest, RowsAreLimitedToo) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/group.h"
@@ -16,17 +17,36 @@
 namespace jte {
 namespace {
 
-// The features of `tables`, in flattened order.
-std::vector<FeatureIndex> FeaturesOf(const Model& model,
-                                     std::span<const TableIndex> tables) {
-  std::vector<FeatureIndex> features;
-  for (size_t f = 0; f < model.features.size(); ++f) {
-    if (std::ranges::count(tables, model.features[f].table) > 0) {
-      features.push_back(f);
+// What strategies look up in a model, found once: a model may have a million
+// tables, each in a stack of its own.
+class Lookups {
+ public:
+  explicit Lookups(const Model& model)
+      : stacked_(FindStackedTables(model)),
+        features_of_table_(model.tables.size()) {
+    for (FeatureIndex f = 0; f < std::ssize(model.features); ++f) {
+      features_of_table_[model.features[f].table].push_back(f);
     }
   }
-  return features;
-}
+
+  const StackedTables& stacked() const { return stacked_; }
+
+  // The features of `tables`, which are different ones, in flattened order.
+  std::vector<FeatureIndex> FeaturesOf(
+      std::span<const TableIndex> tables) const {
+    std::vector<FeatureIndex> features;
+    for (const TableIndex t : tables) {
+      features.insert(features.end(), features_of_table_[t].begin(),
+                      features_of_table_[t].end());
+    }
+    std::ranges::sort(features);
+    return features;
+  }
+
+ private:
+  StackedTables stacked_;
+  std::vector<std::vector<FeatureIndex>> features_of_table_;
+};
 
 std::string JoinedNames(const Model& model,
                         std::span<const TableIndex> tables) {
@@ -38,14 +58,23 @@ std::string JoinedNames(const Model& model,
   return name;
 }
 
-Result<TableIndex> FindTable(const Model& model, std::string_view name,
-                             std::string_view stack_name) {
-  const auto table = std::ranges::find(model.tables, name, &Table::name);
-  if (table == model.tables.end()) {
-    return NotFound("Stack ", stack_name, ": no feature has a table called ",
-                    name, ".");
+// The tables that `options` names, in its order.
+Result<std::vector<TableIndex>> FindTables(const Model& model,
+                                           const StackTablesOptions& options) {
+  std::unordered_map<std::string_view, TableIndex> table_of_name;
+  for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
+    table_of_name.emplace(model.tables[t].name, t);
   }
-  return table - model.tables.begin();
+  std::vector<TableIndex> tables;
+  for (const std::string& name : options.table_names) {
+    const auto table = table_of_name.find(name);
+    if (table == table_of_name.end()) {
+      return NotFound("Stack ", options.stack_name,
+                      ": no feature has a table called ", name, ".");
+    }
+    tables.push_back(table->second);
+  }
+  return tables;
 }
 
 // Values that a stack holds only because its tables are not equally wide.
@@ -75,6 +104,7 @@ Result<Plan> PlanAutoStack(const Model& model,
       .rows = kMaxStackRows,
   };
   const std::vector<Load> loads = TableLoads(model);
+  const Lookups lookups(model);
 
   Plan plan;
   for (const std::vector<TableIndex>& group : GroupTables(model)) {
@@ -84,11 +114,12 @@ Result<Plan> PlanAutoStack(const Model& model,
       std::vector<TableIndex> tables;
       for (const size_t i : bin) tables.push_back(group[i]);
       std::string name = JoinedNames(model, tables);
-      if (auto ok = ValidateGroup(model, tables, name); !ok) {
+      if (auto ok = ValidateGroup(model, lookups.stacked(), tables, name);
+          !ok) {
         return std::unexpected(ok.error());
       }
       plan.stacks.push_back(PlaceStack(model, std::move(name), tables,
-                                       FeaturesOf(model, tables), rotation));
+                                       lookups.FeaturesOf(tables), rotation));
     }
   }
   if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
@@ -100,22 +131,21 @@ Result<Plan> PlanAutoStack(const Model& model,
 Result<Plan> PlanStackTables(const Model& model,
                              const StackTablesOptions& options) {
   if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
-  std::vector<TableIndex> tables;
-  for (const std::string& name : options.table_names) {
-    Result<TableIndex> table = FindTable(model, name, options.stack_name);
-    if (!table) return std::unexpected(table.error());
-    tables.push_back(*table);
-  }
-  if (auto ok = ValidateGroup(model, tables, options.stack_name); !ok) {
+  const Result<std::vector<TableIndex>> tables = FindTables(model, options);
+  if (!tables) return std::unexpected(tables.error());
+  const Lookups lookups(model);
+  if (auto ok = ValidateGroup(model, lookups.stacked(), *tables,
+                              options.stack_name);
+      !ok) {
     return std::unexpected(ok.error());
   }
-  if (auto ok = ValidateStackName(model, tables, options.stack_name); !ok) {
+  if (auto ok = ValidateStackName(model, *tables, options.stack_name); !ok) {
     return std::unexpected(ok.error());
   }
 
   Plan plan;
   plan.stacks.push_back(
-      PlaceStack(model, options.stack_name, tables, FeaturesOf(model, tables),
+      PlaceStack(model, options.stack_name, *tables, lookups.FeaturesOf(*tables),
                  options.rotation.value_or(model.topology.num_sc_per_device)));
   if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
     return std::unexpected(ok.error());
@@ -135,6 +165,7 @@ Result<Plan> PlanStackTables(const Model& model,
 
 Result<Plan> PlanStackAlone(const Model& model) {
   if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  const Lookups lookups(model);
   Plan plan;
   for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
     const Table& table = model.tables[t];
@@ -146,10 +177,11 @@ Result<Plan> PlanStackAlone(const Model& model) {
           ". Reset both, stacked_table_spec and setting_in_stack, to None.");
     }
     const std::vector<TableIndex> tables = {t};
-    if (auto ok = ValidateGroup(model, tables, table.name); !ok) {
+    if (auto ok = ValidateGroup(model, lookups.stacked(), tables, table.name);
+        !ok) {
       return std::unexpected(ok.error());
     }
-    std::vector<FeatureIndex> features = FeaturesOf(model, tables);
+    std::vector<FeatureIndex> features = lookups.FeaturesOf(tables);
     std::ranges::sort(features, {}, [&model](FeatureIndex f) {
       return std::string_view(model.features[f].name);
     });

@@ -52,6 +52,19 @@ StackTablesOptions Named(std::vector<std::string> table_names,
   return options;
 }
 
+// Of one sample and 8 x 8 values each: more tables than a planner that looks at
+// all of them for each of them would be done with in the time of a test.
+Model ManyTables() {
+  constexpr int kNumTables = 200'000;
+  Model model;
+  model.topology = {.global_device_count = 1, .num_sc_per_device = 1};
+  for (int t = 0; t < kNumTables; ++t) {
+    model.tables.push_back(MakeTable("t" + std::to_string(t), 8, 8));
+    model.features.push_back({"f" + std::to_string(t), t, 1});
+  }
+  return model;
+}
+
 std::vector<std::string> StackNames(const Plan& plan) {
   std::vector<std::string> names;
   for (const Stack& stack : plan.stacks) names.push_back(stack.name);
@@ -464,6 +477,42 @@ TEST(PlanStackAloneTest, RefusesTheNameOfAnotherStack) {
   const Result<Plan> plan = PlanStackAlone(model);
   ASSERT_FALSE(plan.has_value());
   EXPECT_THAT(plan.error().message, HasSubstr("already used"));
+}
+
+// One sample takes 8 * 4 bytes.
+TEST(ManyTablesTest, AlikeTablesShareStacks) {
+  const Model model = ManyTables();
+  const Plan plan =
+      PlanAutoStack(model, {.activation_mem_bytes_limit = 64}).value();
+  ASSERT_EQ(plan.stacks.size(), model.tables.size() / 2);
+  EXPECT_EQ(plan.stacks.back().name, "t199998_t199999");
+}
+
+TEST(ManyTablesTest, TablesThatAreNotAlikeAreApart) {
+  Model model = ManyTables();
+  for (size_t t = 0; t < model.tables.size(); ++t) {
+    model.tables[t].optimizer_id = t;
+  }
+  const Plan plan = PlanAutoStack(model, {}).value();
+  EXPECT_EQ(plan.stacks.size(), model.tables.size());
+}
+
+TEST(ManyTablesTest, EachAlone) {
+  const Model model = ManyTables();
+  const Plan plan = PlanStackAlone(model).value();
+  ASSERT_EQ(plan.stacks.size(), model.tables.size());
+  EXPECT_EQ(plan.stacks.back().features.front().feature, 199'999);
+}
+
+TEST(ManyTablesTest, AllTogether) {
+  const Model model = ManyTables();
+  StackTablesOptions options = Named({});
+  for (const Table& table : model.tables) {
+    options.table_names.push_back(table.name);
+  }
+  const Plan plan = PlanStackTables(model, options).value();
+  ASSERT_EQ(plan.stacks.size(), 1);
+  EXPECT_EQ(plan.stacks[0].features.back().transform.row_offset, 199'999);
 }
 
 }  // namespace

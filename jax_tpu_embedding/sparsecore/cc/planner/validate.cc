@@ -124,7 +124,16 @@ Result<void> ValidateModel(const Model& model) {
   return {};
 }
 
-Result<void> ValidateGroup(const Model& model,
+StackedTables FindStackedTables(const Model& model) {
+  StackedTables stacked;
+  for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
+    const Table& table = model.tables[t];
+    if (table.is_stacked) stacked[table.stack_name].push_back(t);
+  }
+  return stacked;
+}
+
+Result<void> ValidateGroup(const Model& model, const StackedTables& stacked,
                            std::span<const TableIndex> tables,
                            std::string_view stack_name) {
   if (tables.empty()) {
@@ -144,13 +153,13 @@ Result<void> ValidateGroup(const Model& model,
     }
     members.insert(t);
   }
-  for (size_t t = 0; t < model.tables.size(); ++t) {
-    const Table& table = model.tables[t];
-    if (!members.contains(t) && table.is_stacked &&
-        table.stack_name == stack_name) {
+  if (const auto users = stacked.find(stack_name); users != stacked.end()) {
+    for (const TableIndex t : users->second) {
+      if (members.contains(t)) continue;
       return InvalidArgument("Stack name ", stack_name,
                              " cannot be used since it's already used. Table ",
-                             table.name, " is in that stack. Pass another.");
+                             model.tables[t].name,
+                             " is in that stack. Pass another.");
     }
   }
   if (members.size() != tables.size()) {

@@ -11,6 +11,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
@@ -21,10 +23,15 @@ namespace jte {
 // name tables that exist.
 Result<void> ValidateModel(const Model& model);
 
+// The tables that are in a stack, by its name. Views into the model.
+using StackedTables =
+    std::unordered_map<std::string_view, std::vector<TableIndex>>;
+StackedTables FindStackedTables(const Model& model);
+
 // `tables` may become the stack `stack_name`: none is in another stack, none is
 // listed twice, no other stack has the name, and they agree on optimizer,
 // combiner and quantization.
-Result<void> ValidateGroup(const Model& model,
+Result<void> ValidateGroup(const Model& model, const StackedTables& stacked,
                            std::span<const TableIndex> tables,
                            std::string_view stack_name);
 

@@ -31,6 +31,8 @@ LimitsCallable = Callable[[str, int], int]
 
 # Limits are counted in int32.
 _MAX_LIMIT = 2**31 - 1
+# Of the limits of tables that a warning names.
+_MAX_LISTED = 6
 
 
 def get_default_limits(name: str, batch_size: int) -> int:
@@ -233,19 +235,21 @@ def _request(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
-  # What a table is updated with, by which its type counts too.
-  optimizers = []
+  # What a table is updated with, by which its type counts too: its number and
+  # how messages show it. By the hash, as a job may have an optimizer per table.
+  optimizers = {}
   for table in _tables(feature_specs).values():
-    optimizer = table.optimizer, table.dtype
-    if optimizer not in optimizers:
-      optimizers.append(optimizer)
+    key = table.optimizer, table.dtype
+    if key not in optimizers:
+      optimizers[key] = len(optimizers), _describe_optimizer(table)
+    optimizer_id, optimizer = optimizers[key]
     message = request.tables.add(
         name=table.name,
         vocabulary_size=table.vocabulary_size,
         embedding_dim=table.embedding_dim,
         combiner=table.combiner,
-        optimizer_id=optimizers.index(optimizer),
-        optimizer=_describe_optimizer(table),
+        optimizer_id=optimizer_id,
+        optimizer=optimizer,
         stack_name=table.setting_in_stack.stack_name,
         is_stacked=table.is_stacked(),
     )
@@ -374,7 +378,7 @@ def _ignored_limits(
   if not ignored:
     return []
   limits = ", ".join(f"{field} {getattr(stack, field)}" for field in fields)
-  return [
-      f"Stack {stack.stack_name!r} has {limits}, and ignores"
-      f" {', '.join(ignored)}."
-  ]
+  listed = ", ".join(ignored[:_MAX_LISTED])
+  if len(ignored) > _MAX_LISTED:
+    listed += f" and {len(ignored) - _MAX_LISTED} other limits of its tables"
+  return [f"Stack {stack.stack_name!r} has {limits}, and ignores {listed}."]

@@ -207,6 +207,34 @@ class PlanAutoStackTest(parameterized.TestCase):
         _planner.plan_auto_stack(_three_features(), **_TOPOLOGY).warnings
     )
 
+  def test_warning_of_a_large_stack_is_short(self):
+    specs = [
+        _feature(f"f{i}", _table(f"t{i}", max_ids_per_partition=32), 16)
+        for i in range(100)
+    ]
+    (warning,) = _planner.plan_auto_stack(specs, **_TOPOLOGY).warnings
+    self.assertIn("of table 't5' and 94 other limits of its tables.", warning)
+
+  def test_many_optimizers_are_not_compared_with_each_other(self):
+    comparisons = 0
+
+    class Counted(embedding_spec.SGDOptimizerSpec):
+
+      def __eq__(self, other):
+        nonlocal comparisons
+        comparisons += 1
+        # Soon enough for the test to end.
+        assert comparisons <= len(specs)
+        return super().__eq__(other)
+
+      __hash__ = embedding_spec.SGDOptimizerSpec.__hash__
+
+    specs = []
+    for i in range(20_000):
+      specs.append(_feature(f"f{i}", _table(f"t{i}", optimizer=Counted(i)), 8))
+    plan = _planner.plan_auto_stack(specs, **_TOPOLOGY)
+    self.assertLen(plan.stacks, len(specs))
+
   def test_names_can_be_long(self):
     specs = [
         _feature(f"f{i}", _table(f"table_number_{i:02}"), 16) for i in range(6)
