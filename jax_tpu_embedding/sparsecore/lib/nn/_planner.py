@@ -235,21 +235,23 @@ def _request(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
-  # What a table is updated with, by which its type counts too: its number and
-  # how messages show it. By the hash, as a job may have an optimizer per table.
-  optimizers = {}
+  # What a table is updated with, by which its type counts too. Numbered by hash:
+  # a job may have an optimizer per table.
+  optimizers: dict[Any, int] = {}
+  descriptions = []
   for table in _tables(feature_specs).values():
-    key = table.optimizer, table.dtype
-    if key not in optimizers:
-      optimizers[key] = len(optimizers), _describe_optimizer(table)
-    optimizer_id, optimizer = optimizers[key]
+    optimizer_id = optimizers.setdefault(
+        (table.optimizer, table.dtype), len(optimizers)
+    )
+    if optimizer_id == len(descriptions):
+      descriptions.append(_describe_optimizer(table))
     message = request.tables.add(
         name=table.name,
         vocabulary_size=table.vocabulary_size,
         embedding_dim=table.embedding_dim,
         combiner=table.combiner,
         optimizer_id=optimizer_id,
-        optimizer=optimizer,
+        optimizer=descriptions[optimizer_id],
         stack_name=table.setting_in_stack.stack_name,
         is_stacked=table.is_stacked(),
     )
