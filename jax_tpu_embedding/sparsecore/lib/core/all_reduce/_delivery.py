@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import dataclasses
 
 import grpc
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _server
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _timeouts
@@ -34,17 +36,36 @@ class PeerGoneError(RuntimeError):
   """The peer cannot be reached any more, or does not answer."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """A call under way, or its answer."""
+
+  metadata: tuple[tuple[str, str], ...]
+  future: grpc.Future
+
+
 class Peer:
   """Another host, reached at `address`."""
 
-  def __init__(self, address: str, own: _identity.Identity):
+  def __init__(
+      self,
+      address: str,
+      authentication: _authentication.Authentication,
+      credentials: grpc.ChannelCredentials | None,
+  ):
     self.address = address
     # Whether it was ever there. If not, it may still be starting.
     self.has_answered = False
     # What it says of itself, once it has.
     self.identity: _identity.Identity | None = None
-    self._metadata = own.to_metadata()
-    self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    self._authentication = authentication
+    self._channel = (
+        grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        if credentials is None
+        else grpc.secure_channel(
+            address, credentials, options=_CHANNEL_OPTIONS
+        )
+    )
     self._contribute = self._channel.unary_unary(
         f"/{_server.SERVICE}/{_server.METHOD}",
         all_reduce_pb2.AllReduceData.SerializeToString,
@@ -53,9 +74,22 @@ class Peer:
 
   def send(
       self, data: all_reduce_pb2.AllReduceData, seconds: float
-  ) -> grpc.Future:
-    return self._contribute.future(
-        data, timeout=seconds, metadata=self._metadata
+  ) -> Call:
+    metadata = self._authentication.call(
+        None if self.identity is None else self.identity.instance_id,
+        _server.contribution_of(data),
+    )
+    return Call(
+        metadata=metadata,
+        future=self._contribute.future(
+            data, timeout=seconds, metadata=metadata
+        ),
+    )
+
+  def read_identity(self, call: Call) -> _identity.Identity | None:
+    """Who answered; raises RefusedError if that is not known for sure."""
+    return self._authentication.read_answer(
+        call.metadata, call.future.trailing_metadata() or ()
     )
 
   def close(self) -> None:
@@ -82,7 +116,7 @@ class Delivery:
     self._roster = roster
     self._timeouts = timeouts
     self._notify = notify
-    self._call: grpc.Future | None = None
+    self._call: Call | None = None
     self._next_call_at = 0.0
     # When to stop trying, if the peer cannot be reached now.
     self._give_up_at: float | None = None
@@ -98,25 +132,35 @@ class Delivery:
       PeerGoneError: if the peer is gone or does not answer.
       RuntimeError: if it refuses the contribution or is not who it was.
     """
-    if self._call is not None and self._call.done():
+    if self._call is not None and self._call.future.done():
       call, self._call = self._call, None
       self._take_answer(call, now)
     is_due = now >= self._next_call_at
     is_wanted = not self.is_delivered or peer_is_missing
     if self._call is None and is_due and is_wanted:
       self._call = self.peer.send(self._data, self._timeouts.call_seconds)
-      self._call.add_done_callback(lambda _: self._notify())
+      self._call.future.add_done_callback(lambda _: self._notify())
 
   def cancel(self) -> None:
     if self._call is not None:
-      self._call.cancel()
+      self._call.future.cancel()
 
-  def _take_answer(self, call: grpc.Future, now: float) -> None:
-    peer, code = self.peer, call.code()
-    identity = _identity.Identity.from_metadata(call.trailing_metadata())
-    self._roster.admit(identity, seen_at=peer.address, address=peer.address)
-    if identity is not None:
-      peer.identity = identity
+  def _take_answer(self, call: Call, now: float) -> None:
+    peer, code = self.peer, call.future.code()
+    if code in _server.CODES:
+      try:
+        identity = peer.read_identity(call)
+      except _authentication.RefusedError as error:
+        raise RuntimeError(
+            f"The answer of the host at {peer.address} is not of this job:"
+            f" {error} Give all hosts the same secret, and see that"
+            " peer_addresses lists them."
+        ) from error
+      self._roster.admit(identity, seen_at=peer.address, address=peer.address)
+      if identity is not None:
+        peer.identity = identity
+    if code == _server.UNKNOWN_RECEIVER:
+      return  # Now that the process is known, the call is made again.
     if code == grpc.StatusCode.OK:
       peer.has_answered = True
       self.is_delivered = True
@@ -132,7 +176,7 @@ class Delivery:
       if now < self._give_up_at:
         self._next_call_at = now + _RETRY_SECONDS
         return
-    raise self._error(call, code)
+    raise self._error(call.future, code)
 
   def _error(self, call: grpc.Future, code: grpc.StatusCode) -> RuntimeError:
     peer, seconds = self.peer, f"{self._timeouts.call_seconds:g} seconds"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import time
 
 from absl import logging
+import grpc
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _delivery
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _reductions
@@ -34,12 +36,17 @@ class Exchange:
       roster: _identity.Roster,
       reductions: _reductions.Reductions,
       timeouts: _timeouts.Timeouts,
+      authentication: _authentication.Authentication,
+      credentials: grpc.ChannelCredentials | None,
   ):
     self._own = own
     self._roster = roster
     self._reductions = reductions
     self._timeouts = timeouts
-    self._peers = [_delivery.Peer(address, own) for address in peer_addresses]
+    self._peers = [
+        _delivery.Peer(address, authentication, credentials)
+        for address in peer_addresses
+    ]
 
   def close(self) -> None:
     for peer in self._peers:

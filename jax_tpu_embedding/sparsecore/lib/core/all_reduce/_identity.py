@@ -13,6 +13,15 @@ import uuid
 PROTOCOL_VERSION = 1
 
 
+# Of the metadata, in this order.
+KEYS = (
+    "jte-protocol-version",
+    "jte-task-id",
+    "jte-num-tasks",
+    "jte-instance-id",
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
   """One host, for as long as its node lives.
@@ -33,18 +42,23 @@ class Identity:
   )
 
   def to_metadata(self) -> tuple[tuple[str, str], ...]:
-    return (
-        ("jte-protocol-version", str(self.protocol_version)),
-        ("jte-task-id", str(self.task_id)),
-        ("jte-num-tasks", str(self.num_tasks)),
-        ("jte-instance-id", self.instance_id),
+    values = (
+        self.protocol_version,
+        self.task_id,
+        self.num_tasks,
+        self.instance_id,
     )
+    return tuple(zip(KEYS, map(str, values), strict=True))
 
   @classmethod
   def from_metadata(
       cls, metadata: Iterable[tuple[str, str]] | None
   ) -> Identity | None:
-    """The identity in a call's metadata, or None if it has none."""
+    """The identity in a call's metadata, or None if it has none.
+
+    Raises:
+      ValueError: if it has one with numbers that are none.
+    """
     received = dict(metadata or ())
     if "jte-protocol-version" not in received:
       return None
@@ -72,12 +86,16 @@ class Roster:
       seen_at: str,
       address: str | None = None,
   ) -> None:
-    """Checks a host that called or answered, and remembers it.
+    """Checks a host that called, or remembers one that answered.
+
+    Anybody can call, but who answers is where the user said that a host is: only
+    that one decides which process has a place.
 
     Args:
       host: what it says of itself, if it does.
       seen_at: where the call or answer came from.
-      address: the one of this host's peer addresses that led to it.
+      address: the one of this host's peer addresses that led to it, if it
+        answered.
 
     Raises:
       RuntimeError: if the two cannot reduce with each other.
@@ -108,7 +126,7 @@ class Roster:
           " peer_addresses lists the other hosts, each with a task_id of its"
           " own."
       )
-    instance = self._instances.setdefault(host.task_id, host.instance_id)
+    instance = self._instances.get(host.task_id, host.instance_id)
     if instance != host.instance_id:
       raise RuntimeError(
           f"Host {host.task_id} at {seen_at} is not the process that had this"
@@ -116,6 +134,7 @@ class Roster:
           " Restart all hosts."
       )
     if address is not None:
+      self._instances[host.task_id] = host.instance_id
       known = self._addresses.setdefault(host.task_id, address)
       if known != address:
         raise RuntimeError(

@@ -57,13 +57,20 @@ class RosterTest(parameterized.TestCase):
   )
   def test_hosts_that_do_not_fit_are_named(self, change, message):
     roster = _identity.Roster(_OWN)
-    roster.admit(_OTHER, seen_at="b:2")
+    roster.admit(_OTHER, seen_at="b:2", address="b:2")
     changed = dataclasses.replace(_OTHER, **change)
     if message is None:
       roster.admit(changed, seen_at="a:1")
     else:
       with self.assertRaisesRegex(RuntimeError, message):
         roster.admit(changed, seen_at="a:1")
+
+  def test_who_calls_decides_nothing(self):
+    roster = _identity.Roster(_OWN)
+    roster.admit(
+        dataclasses.replace(_OTHER, instance_id="strange"), seen_at="a:1"
+    )
+    roster.admit(_OTHER, seen_at="b:2", address="b:2")
 
   def test_two_addresses_of_one_host_are_an_error(self):
     roster = _identity.Roster(_OWN)

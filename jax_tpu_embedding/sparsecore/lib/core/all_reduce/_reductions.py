@@ -13,6 +13,9 @@ import threading
 # How many reductions are remembered after their end, to tell a repeated
 # contribution from one to a new reduction. Memory stays bounded in a long job.
 NUM_REMEMBERED = 1024
+# Reductions that another host may contribute to before this one has: as many as
+# it may run at a time, and then some.
+MAX_AHEAD = 1024
 
 
 class Reductions:
@@ -60,12 +63,28 @@ class Reductions:
     """Adds the contribution of another host; a repeated one changes nothing.
 
     Raises:
-      RuntimeError: if it contradicts an earlier one; after a failure.
+      RuntimeError: if it contradicts an earlier one; after a failure; if the
+        host is too far ahead of this one, which changes nothing.
     """
     with self.changed:
       self.raise_if_failed()
-      if sync_key not in self._ended:
-        self._add(sync_key, task_id, value)
+      if sync_key in self._ended:
+        return
+      if sync_key not in self._running:
+        self._check_ahead(task_id)
+      self._add(sync_key, task_id, value)
+
+  def _check_ahead(self, task_id: int) -> None:
+    num_ahead = sum(
+        task_id in values and self._task_id not in values
+        for values in self._running.values()
+    )
+    if num_ahead >= MAX_AHEAD:
+      raise RuntimeError(
+          f"Host {task_id} has contributed to {num_ahead} reductions that host"
+          f" {self._task_id} has not begun. Give all hosts the same batch"
+          " numbers."
+      )
 
   def _add(self, sync_key: int, task_id: int, value: bool | int) -> None:
     values = self._running.setdefault(sync_key, {})

@@ -64,6 +64,17 @@ class ReductionsTest(parameterized.TestCase):
     with self.assertRaisesRegex(RuntimeError, "sync_key 2 before"):
       reductions.start(2, True)
 
+  def test_host_that_is_far_ahead_is_refused_and_changes_nothing(self):
+    reductions = _reductions.Reductions(0, 2)
+    for key in range(_reductions.MAX_AHEAD):
+      reductions.receive(key, 1, True)
+    with self.assertRaisesRegex(RuntimeError, "Host 1 .* 1024 .* not begun"):
+      reductions.receive(_reductions.MAX_AHEAD, 1, True)
+    for key in range(_reductions.MAX_AHEAD):
+      reductions.start(key, True)
+      self.assertEmpty(reductions.missing(key))
+    reductions.receive(_reductions.MAX_AHEAD, 1, True)
+
   def test_only_recent_keys_are_remembered(self):
     reductions = _reductions.Reductions(0, 1)
     for key in range(_reductions.NUM_REMEMBERED + 1):

@@ -11,17 +11,40 @@ peers need grpcio, and only when they are made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import importlib
+import os
 import types
 from typing import Any
 import weakref
 
+from absl import logging
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _addresses
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _reductions
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _timeouts
 
 Timeouts = _timeouts.Timeouts
+
+# Where the secret of a job is, unless it is an argument.
+SECRET_VARIABLE = "JTE_ALL_REDUCE_SECRET"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Certificates:
+  """What a host shows its peers, and what it believes of them: TLS both ways.
+
+  The names of peer_addresses must be in the peers' certificates.
+  """
+
+  # PEM: who signs the certificates of the job.
+  root: bytes
+  # PEM: this host's certificate, with those between it and the root.
+  chain: bytes
+  # PEM: the private key of the certificate.
+  key: bytes = dataclasses.field(repr=False)
 
 
 class MinibatchingNode:
@@ -44,6 +67,9 @@ class MinibatchingNode:
       /,
       *,
       timeouts: Timeouts = Timeouts(),
+      listen_addresses: Sequence[str] | None = None,
+      secret: str | bytes | None = None,
+      certificates: Certificates | None = None,
   ):
     """Starts to listen. Waits for nobody.
 
@@ -51,8 +77,14 @@ class MinibatchingNode:
       task_id: this host's rank, in [0, num_tasks).
       num_tasks: the number of hosts.
       peer_addresses: "host:port" of each other host, in any order.
-      port: where to listen, on all interfaces; 0 for any free port.
+      port: where to listen; 0 for any free port.
       timeouts: how long to wait for the others.
+      listen_addresses: the addresses of this host where it listens, "0.0.0.0"
+        for all. Default: those from which it reaches its peers.
+      secret: what all hosts of the job know, and nobody else; 16 bytes or more.
+        Default: the environment variable JTE_ALL_REDUCE_SECRET. Without one,
+        whoever reaches the port can end the job's steps, or change them.
+      certificates: for TLS.
 
     Raises:
       ValueError, TypeError: for arguments that do not fit together.
@@ -67,12 +99,35 @@ class MinibatchingNode:
     self._port = port
     resources = []
     if peer_addresses:
+      if listen_addresses is None:
+        listen_addresses = _addresses.facing(peer_addresses)
+      if secret is None:
+        secret = os.environ.get(SECRET_VARIABLE)
+      if secret is not None:
+        authentication = _authentication.BySecret(secret, own)
+      else:
+        authentication = _authentication.Trusting(own)
+        if certificates is None:
+          _warn_unless_loopback(listen_addresses)
+      of_server, of_channels = _credentials(certificates)
       server = _import_over_grpc("_server").Server(
-          port, own, roster, self._reductions
+          listen_addresses,
+          port,
+          own,
+          roster,
+          self._reductions,
+          authentication,
+          of_server,
       )
       self._port = server.port
       self._exchange = _import_over_grpc("_exchange").Exchange(
-          peer_addresses, own, roster, self._reductions, timeouts
+          peer_addresses,
+          own,
+          roster,
+          self._reductions,
+          timeouts,
+          authentication,
+          of_channels,
       )
       resources = [server, self._exchange]
     self._close = weakref.finalize(
@@ -141,6 +196,9 @@ def get_all_reduce_interface(
     host_count: int | None = None,
     *,
     timeouts: Timeouts = Timeouts(),
+    listen_addresses: Sequence[str] | None = None,
+    secret: str | bytes | None = None,
+    certificates: Certificates | None = None,
 ) -> converter.AllReduceInterface:
   """The `all_reduce_interface` of this host, listening until it is dropped.
 
@@ -150,10 +208,14 @@ def get_all_reduce_interface(
   Args:
     peer_addresses: "host:port" of each other host, in any order; [] for one
       host, which neither listens nor needs grpcio.
-    minibatching_port: where to listen, on all interfaces.
+    minibatching_port: where to listen.
     host_id: this host's rank; default: jax.process_index().
     host_count: the number of hosts; default: jax.process_count().
     timeouts: how long to wait for the others.
+    listen_addresses: see MinibatchingNode; so are the following.
+    secret: what all hosts of the job know; default: the environment variable
+      JTE_ALL_REDUCE_SECRET.
+    certificates: for TLS.
 
   Raises:
     As MinibatchingNode.
@@ -163,7 +225,14 @@ def get_all_reduce_interface(
     host_id = jax.process_index() if host_id is None else host_id
     host_count = jax.process_count() if host_count is None else host_count
   return MinibatchingNode(
-      host_id, host_count, peer_addresses, minibatching_port, timeouts=timeouts
+      host_id,
+      host_count,
+      peer_addresses,
+      minibatching_port,
+      timeouts=timeouts,
+      listen_addresses=listen_addresses,
+      secret=secret,
+      certificates=certificates,
   ).get_all_reduce_interface()
 
 
@@ -192,14 +261,44 @@ def _check_arguments(
     raise ValueError(f"port must be in [0, 65536), got {port}.")
 
 
-def _import_over_grpc(name: str) -> types.ModuleType:
+def _warn_unless_loopback(listen_addresses: Sequence[str]) -> None:
+  if not _addresses.are_loopback(listen_addresses):
+    logging.warning(
+        "The all-reduce between hosts listens on %s without a secret: whoever"
+        " reaches it can end a step. Set %s to the same secret on all hosts.",
+        ", ".join(listen_addresses),
+        SECRET_VARIABLE,
+    )
+
+
+def _credentials(certificates: Certificates | None) -> tuple[Any, Any]:
+  """Those of gRPC, of the server and of channels."""
+  if certificates is None:
+    return None, None
+  grpc = _import_grpc()
+  of_server = grpc.ssl_server_credentials(
+      [(certificates.key, certificates.chain)],
+      root_certificates=certificates.root,
+      require_client_auth=True,
+  )
+  of_channels = grpc.ssl_channel_credentials(
+      certificates.root, certificates.key, certificates.chain
+  )
+  return of_server, of_channels
+
+
+def _import_grpc() -> types.ModuleType:
   try:
-    importlib.import_module("grpc")
+    return importlib.import_module("grpc")
   except ImportError as error:
     raise ImportError(
         "Reductions between hosts need grpcio. Install it with: pip install"
         " 'jax_tpu_embedding[multihost]'"
     ) from error
+
+
+def _import_over_grpc(name: str) -> types.ModuleType:
+  _import_grpc()
   return importlib.import_module(f"{__name__.rpartition('.')[0]}.{name}")
 
 

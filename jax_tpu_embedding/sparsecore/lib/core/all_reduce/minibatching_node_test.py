@@ -16,6 +16,7 @@ from absl.testing import parameterized
 import grpc
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _server
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import local_ports
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 
@@ -81,7 +82,9 @@ class MinibatchingNodeTest(parameterized.TestCase):
     super().setUp()
     self._nodes = self.enter_context(contextlib.ExitStack())
 
-  def node(self, task_id, ports, *, port=None, timeouts=_PATIENT):
+  def node(
+      self, task_id, ports, *, port=None, timeouts=_PATIENT, **arguments
+  ):
     """The node of a host, listening at ports[task_id] unless told otherwise."""
     peers = [f"localhost:{p}" for p in ports[:task_id] + ports[task_id + 1 :]]
     return self._nodes.enter_context(
@@ -91,6 +94,7 @@ class MinibatchingNodeTest(parameterized.TestCase):
             peers,
             ports[task_id] if port is None else port,
             timeouts=timeouts,
+            **arguments,
         )
     )
 
@@ -246,19 +250,40 @@ class MinibatchingNodeTest(parameterized.TestCase):
     with self.assertRaisesRegex(RuntimeError, f":{port} did not come up"):
       node.reduce(0, True)
 
-  def test_misfit_that_calls_ends_a_running_reduction(self):
-    with _RawPeer() as peer:
+  @parameterized.named_parameters(
+      ("version", {"jte-protocol-version": "9"}),
+      ("num_tasks", {"jte-num-tasks": "3"}),
+      ("another_host", {"jte-task-id": "0"}),
+      ("restarted", {"jte-instance-id": "again"}),
+      ("sender", {"jte-task-id": "5"}),
+      ("no_number", {"jte-task-id": "x"}),
+  )
+  def test_misfit_that_calls_is_refused_and_disturbs_nothing(self, change):
+    with _RawPeer(_IDENTITY) as peer:
       node = self.node(0, [0, peer.port])
       with futures.ThreadPoolExecutor() as threads:
-        waiting = threads.submit(node.reduce, 0, True)
-        peer.received.get(timeout=60)
-        code = peer.send(
-            node.port,
-            bytes.fromhex("0800 1001 1801"),
-            metadata=(("jte-protocol-version", "9"),),
+        waiting = threads.submit(node.reduce, 0, False)
+        # When it is asked again, it is known.
+        for _ in range(2):
+          peer.received.get(timeout=60)
+        with self.assertLogs(level="WARNING") as logs:
+          # Against the stops between warnings.
+          with mock.patch.object(_server, "_SECONDS_BETWEEN_WARNINGS", 0):
+            code = peer.send(
+                node.port,
+                bytes.fromhex("0800 1001 1800"),
+                metadata=tuple((dict(_IDENTITY) | change).items()),
+            )
+        self.assertIn(
+            code,
+            (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                grpc.StatusCode.UNAUTHENTICATED,
+            ),
         )
-        self.assertEqual(code, grpc.StatusCode.FAILED_PRECONDITION)
-        self.assert_each_raises([waiting.exception()], "speaks version 9")
+        self.assertIn("Host 0 refused a call of", logs.output[0])
+        peer.send(node.port, bytes.fromhex("0800 1001 1801"))
+        self.assertIs(waiting.result(), True)
 
   def test_failure_reaches_every_host_and_stays(self):
     ports = local_ports.free(3)
@@ -336,7 +361,7 @@ class MinibatchingNodeTest(parameterized.TestCase):
   def test_port_in_use_is_an_error(self):
     taken = self.node(0, [0, 1])
     with self.assertRaisesRegex(
-        RuntimeError, f"Cannot listen on port {taken.port}: another process"
+        RuntimeError, f"Cannot listen on port {taken.port} of .*: another process"
     ):
       MinibatchingNode(0, 2, ["localhost:1"], taken.port)
 

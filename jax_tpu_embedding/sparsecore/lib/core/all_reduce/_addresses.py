@@ -1,0 +1,73 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where a host listens: at the addresses at which its peers reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import ipaddress
+import socket
+
+
+def facing(peer_addresses: Sequence[str]) -> list[str]:
+  """The addresses of this host from which its peers can be reached.
+
+  Peers on other machines are reached from an address of a network that they are
+  in, or can reach; peers on this machine from the address that they have. A
+  peer whose name is not known yet may be anywhere: for it, the addresses of
+  this host's own name count.
+
+  Args:
+    peer_addresses: "host:port" of each peer.
+
+  Raises:
+    RuntimeError: if none is found.
+  """
+  found = {}  # in order
+  for peer in peer_addresses:
+    sources = _sources_towards(peer) or _addresses_of(socket.gethostname())
+    found |= dict.fromkeys(sources)
+  if not found:
+    raise RuntimeError(
+        "Cannot tell at which address the peers"
+        f" {', '.join(peer_addresses)} reach this host. Pass listen_addresses."
+    )
+  return list(found)
+
+
+def are_loopback(addresses: Iterable[str]) -> bool:
+  """Whether only processes of this machine reach all of the addresses."""
+  return all(
+      any(ipaddress.ip_address(ip).is_loopback for ip in _addresses_of(address))
+      for address in addresses
+  )
+
+
+def as_target(address: str, port: int) -> str:
+  """As gRPC wants it."""
+  return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _sources_towards(peer: str) -> list[str]:
+  host = peer.rpartition(":")[0].strip("[]")
+  sources = []
+  for address in _addresses_of(host):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as udp:
+      try:
+        udp.connect((address, 9))  # sends nothing; any port will do
+      except OSError:  # no route
+        continue
+      sources.append(udp.getsockname()[0])
+  return sources
+
+
+def _addresses_of(host: str) -> list[str]:
+  """The IP addresses of a name; none if it is unknown."""
+  try:
+    infos = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)
+  except OSError:
+    return []
+  return list(dict.fromkeys(info[4][0] for info in infos))
