@@ -59,6 +59,7 @@ class DependenciesTest(absltest.TestCase):
     project = tomllib.loads((_WORKSPACE / "pyproject.toml").read_text())[
         "project"
     ]
+    cls.dependencies = project["dependencies"]
     cls.base = set(map(distribution_name, project["dependencies"]))
     cls.extras = {
         extra: set(map(distribution_name, requirements))
@@ -85,6 +86,11 @@ class DependenciesTest(absltest.TestCase):
     imported = set().union(*self.imports.values())
     declared = self.base.union(*(self.extras[extra] for extra in _EXTRAS))
     self.assertContainsSubset(declared, imported)
+
+  def test_handlers_are_compiled_for_the_oldest_jax(self):
+    (jax,) = (line for line in self.dependencies if line.startswith("jax>"))
+    lock = (_WORKSPACE / "third_party/py/xla_ffi_lock.txt").read_text()
+    self.assertStartsWith(jax, lock.split()[0].replace("jaxlib==", "jax>=") + ",")
 
 
 if __name__ == "__main__":

@@ -2,42 +2,58 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the wheel, installs it with pip into a bare virtual environment, and
-# runs the quick start there, away from the checkout. Downloads the wheel's
-# dependencies from the package index.
+# Builds the wheel, installs it with pip into bare virtual environments, one for
+# each version of JAX below, and runs the quick start there, away from the
+# checkout. Downloads the wheel's dependencies from the package index.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Of the JAX that pyproject.toml allows, the oldest, one between and the newest
+# that each Python has.
+declare -A jax_versions=(
+  [3.11]="0.10.2"
+  [3.12]="0.10.2 0.11.1 0.12.0.1"
+  [3.13]="0.10.2 0.11.1 0.12.0.1"
+)
 
 checkout=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+python=$(third_party/py/find_python.sh)
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
 JTE_WHEEL_OUTDIR=$work/dist tools/local_build_wheel.sh
-wheels=("$work"/dist/*.whl)
+wheels=("$work"/dist/*)
+if [[ ${#wheels[@]} != 1 || ${wheels[0]} != *.whl ]]; then
+  echo "Expected one wheel and nothing else, got: ${wheels[*]##*/}" >&2
+  exit 1
+fi
 
 # Every module of a library that is not for tests only: //a/b:c.py -> a/b/c.py.
 libraries=//jax_tpu_embedding/...
 ./bazelw query "labels(srcs, kind(py_library, $libraries) except
   attr(testonly, 1, $libraries))" | sed 's|^//||; s|:|/|' >"$work/modules"
 
-# The Python that Bazel built for: see third_party/py/python_environment.bzl.
-"python${JTE_HERMETIC_PYTHON_VERSION:-${HERMETIC_PYTHON_VERSION:-3}}" \
-  -m venv "$work/venv"
-python=$work/venv/bin/python
-echo "Installing ${wheels[0]##*/}[flax] into a bare environment (a minute)"
-"$python" -m pip install --quiet --disable-pip-version-check \
-  "${wheels[0]}[flax]"
-"$python" -m pip check
-
 # The libraries that the wheel carries are those of this machine's system.
 if [[ $(uname -m) == x86_64 ]] && command -v objdump >/dev/null; then
-  find "$work/venv" -path '*/jax_tpu_embedding*' -name '*.so*' -print0 |
+  "$python" -m zipfile -e "${wheels[0]}" "$work/unpacked"
+  find "$work/unpacked" -name '*.so*' -print0 |
     xargs -0 python3 tools/instruction_sets.py
 fi
 
 # Nothing of the checkout, of Bazel or of this machine's libraries is visible.
+cp examples/quick_start.py "$work"
 cd "$work"
 unset PYTHONPATH LD_LIBRARY_PATH
-"$python" "$checkout/tools/check_installed_wheel.py" modules
-cp "$checkout/examples/quick_start.py" .
-JAX_PLATFORMS=cpu "$python" quick_start.py
+export JAX_PLATFORMS=cpu PIP_DISABLE_PIP_VERSION_CHECK=1
+
+for jax in ${jax_versions[$version]}; do
+  environment=$work/jax_$jax
+  echo "== Python $version, JAX $jax: installing ${wheels[0]##*/}[flax]"
+  "$python" -m venv "$environment"
+  "$environment/bin/pip" install --quiet "${wheels[0]}[flax]" "jax==$jax"
+  "$environment/bin/pip" check
+  "$environment/bin/python" "$checkout/tools/check_installed_wheel.py" modules
+  "$environment/bin/python" quick_start.py
+done

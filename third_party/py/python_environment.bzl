@@ -67,21 +67,22 @@ cc_library(
 
 # Prints one path per line, in the order of _HEADERS.
 _PRINT_HEADERS = """
-import sysconfig, numpy, pybind11, jax.ffi
+import sysconfig, numpy, pybind11
 print(sysconfig.get_path("include"))
 print(pybind11.get_include())
 print(numpy.get_include())
-print(jax.ffi.include_dir())
 """
-_HEADERS = ["python", "pybind11", "numpy", "xla_ffi"]
+_HEADERS = ["python", "pybind11", "numpy"]
+
+# Prints the installed jaxlib as a line of a lock file begins, and where it is.
+_PRINT_JAXLIB = """
+import importlib.metadata, importlib.util
+print("jaxlib==" + importlib.metadata.version("jaxlib"))
+print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])
+"""
 
 def _find_python(ctx):
-    wanted = ctx.os.environ.get("JTE_HERMETIC_PYTHON_VERSION") or \
-             ctx.os.environ.get("HERMETIC_PYTHON_VERSION") or ""
-    name = "python" + wanted if wanted else "python3"
-    python = ctx.which(name)
-    if not python:
-        fail("No {} on the PATH. Install it, or name another version in JTE_HERMETIC_PYTHON_VERSION.".format(name))
+    python = run(ctx, "Looking for Python", [ctx.path(ctx.attr._find_python)])
     version = run(ctx, "Asking {} for its version".format(python), [
         python,
         "-c",
@@ -94,6 +95,26 @@ def _find_python(ctx):
             ", ".join(ctx.attr.locks.values()),
         ))
     return python, version
+
+def _add_xla_ffi_headers(ctx, interpreter):
+    """Makes include/xla_ffi: the headers of the oldest jaxlib supported.
+
+    A jaxlib refuses handlers that were compiled with the headers of a newer one,
+    whatever they use of them.
+    """
+    jaxlib, directory = run(
+        ctx,
+        "Looking for jaxlib",
+        [interpreter, "-c", _PRINT_JAXLIB],
+    ).split("\n")
+    if ctx.read(ctx.attr.xla_ffi_lock).startswith(jaxlib + " "):
+        ctx.symlink(directory + "/include", "include/xla_ffi")
+        return
+
+    # 80 MB, of which the headers are 0.2 MB.
+    pip_install(ctx, interpreter, ctx.attr.xla_ffi_lock, ["--target", "oldest_jaxlib"])
+    run(ctx, "Taking the headers", ["mv", "oldest_jaxlib/jaxlib/include", "include/xla_ffi"])
+    ctx.delete("oldest_jaxlib")
 
 def _python_environment_impl(ctx):
     python, version = _find_python(ctx)
@@ -110,6 +131,7 @@ def _python_environment_impl(ctx):
     directories = run(ctx, "Looking for C++ headers", [interpreter, "-c", _PRINT_HEADERS]).split("\n")
     for name, directory in zip(_HEADERS, directories):
         ctx.symlink(directory, "include/" + name)
+    _add_xla_ffi_headers(ctx, interpreter)
     ctx.file("BUILD", _BUILD.format(interpreter = interpreter))
 
 _python_environment = repository_rule(
@@ -119,18 +141,32 @@ _python_environment = repository_rule(
             mandatory = True,
             doc = "lock file -> Python version, as in 3.11",
         ),
+        "xla_ffi_lock": attr.label(
+            mandatory = True,
+            doc = "lock file with the oldest jaxlib supported, alone",
+        ),
+        "_find_python": attr.label(
+            default = "//third_party/py:find_python.sh",
+        ),
     },
-    environ = ["HERMETIC_PYTHON_VERSION", "JTE_HERMETIC_PYTHON_VERSION"],
+    environ = [
+        "HERMETIC_PYTHON_VERSION",
+        "JTE_HERMETIC_PYTHON_VERSION",
+        "PYENV_ROOT",
+    ],
 )
 
-def python_environment(name, locks):
+def python_environment(name, locks, xla_ffi_lock):
     """Makes the repository.
 
     Args:
       name: the repository's name.
       locks: Python version ("3.11") -> label of the lock file to install.
+      xla_ffi_lock: label of the lock file that has the oldest jaxlib supported
+        and nothing else: the extension modules compile against its headers.
     """
     _python_environment(
         name = name,
+        xla_ffi_lock = xla_ffi_lock,
         locks = {lock: version for version, lock in locks.items()},
     )

@@ -31,3 +31,9 @@ done
 echo libtpu==0.0.51 | "$environment/bin/uv" pip compile --quiet - --upgrade \
   --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
   --python-platform x86_64-manylinux_2_31 --output-file newer_libtpu_lock.txt
+
+# The headers that the extension modules compile against, for every Python: those
+# of the oldest JAX that pyproject.toml promises.
+echo jaxlib==0.10.2 | "$environment/bin/uv" pip compile --quiet - \
+  --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
+  --python-platform x86_64-manylinux_2_31 --output-file xla_ffi_lock.txt
