@@ -4,6 +4,7 @@
 """The wheel's metadata declares what the package imports, and nothing else."""
 
 import ast
+import functools
 import importlib.metadata
 import pathlib
 import re
@@ -41,14 +42,18 @@ def imported_modules(source: str) -> set[str]:
   return names
 
 
+@functools.cache
+def providers() -> dict[str, list[str]]:
+  """Top-level module -> distributions that install it."""
+  # "google" is a namespace that several distributions share.
+  return importlib.metadata.packages_distributions() | {"google": ["protobuf"]}
+
+
 def third_party_distributions(source: str) -> set[str]:
   """Names of the distributions that a module's source imports."""
   tops = {name.split(".")[0] for name in imported_modules(source)}
   tops -= sys.stdlib_module_names | {"jax_tpu_embedding"}
-  providers = importlib.metadata.packages_distributions()
-  # "google" is a namespace that several distributions share.
-  providers["google"] = ["protobuf"]
-  return {distribution_name(providers[top][0]) for top in tops}
+  return {distribution_name(providers()[top][0]) for top in tops}
 
 
 class DependenciesTest(absltest.TestCase):
@@ -90,7 +95,9 @@ class DependenciesTest(absltest.TestCase):
   def test_handlers_are_compiled_for_the_oldest_jax(self):
     (jax,) = (line for line in self.dependencies if line.startswith("jax>"))
     lock = (_WORKSPACE / "third_party/py/xla_ffi_lock.txt").read_text()
-    self.assertStartsWith(jax, lock.split()[0].replace("jaxlib==", "jax>=") + ",")
+    self.assertStartsWith(
+        jax, lock.split()[0].replace("jaxlib==", "jax>=") + ","
+    )
 
 
 if __name__ == "__main__":
