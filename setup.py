@@ -12,8 +12,9 @@ PACKAGE = pathlib.Path("jax_tpu_embedding/sparsecore")
 
 if not any(PACKAGE.rglob("*.so")):
   raise SystemExit(
-      "The extension modules of jax_tpu_embedding are built with Bazel: run "
-      "tools/local_build_wheel.sh and install the wheel from dist/."
+      "The extension modules of jax_tpu_embedding are built with Bazel, so "
+      "there is no source distribution: run tools/local_build_wheel.sh in a "
+      "checkout and install the wheel from dist/."
   )
 
 

@@ -3,8 +3,11 @@
 
 """Runs the code of the documentation and compares what it prints."""
 
+import contextlib
 import doctest
 import importlib.util
+import io
+import math
 import os
 import pathlib
 import re
@@ -113,11 +116,18 @@ class DocumentationTest(parameterized.TestCase):
     self.assertGreater(tests, 0)
     self.assertEqual(failures, 0)
 
-  def test_readme_program_runs(self):
+  def test_readme_program_learns(self):
     (program,) = re.findall(
         "^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
     )
-    exec(compile(program, "README.md", "exec"), {})  # pylint: disable=exec-used
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      exec(compile(program, "README.md", "exec"), {})  # pylint: disable=exec-used
+    losses = re.findall(r"^step \d+: loss (\S+)$", printed.getvalue(), re.M)
+    self.assertLen(losses, 3)
+    # At first all of the 1,024 words are about as likely.
+    self.assertAlmostEqual(float(losses[0]), math.log(1024), delta=0.1)
+    self.assertLess(float(losses[-1]), 0.5)
 
 
 if __name__ == "__main__":

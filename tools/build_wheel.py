@@ -32,13 +32,19 @@ _OUTPUT_DIR = flags.DEFINE_string(
     "Where to write the wheel; relative to the workspace.",
     short_name="o",
 )
+_SOURCE_URL = flags.DEFINE_string(
+    "source_url",
+    "",
+    "Where the repository's files can be read, as in"
+    " https://host/project/blob/main. Links of README.md lead there; without"
+    " it they are left out.",
+)
 
 # Not resolved: Bazel lays out what this program needs around a link to it.
 _WORKSPACE = pathlib.Path(__file__).parent.parent
 _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 _METADATA = (
     "LICENSE",
-    "README.md",
     "pyproject.toml",
     "setup.py",
     "third_party/system/LICENSE.protobuf",
@@ -81,30 +87,39 @@ def _find(pattern: str, output: str, what: str) -> re.Match[str]:
   return match
 
 
-def run_build(output_dir: str) -> tuple[str, str]:
-  """Packs the files; returns the paths of the wheel and the sdist."""
+def description(readme: str, source_url: str) -> str:
+  """README.md for a package index, where links to files lead nowhere.
+
+  Args:
+    readme: Markdown whose links to files are relative.
+    source_url: what the files are relative to; empty: text replaces links.
+  """
+  link = rf"[\1]({source_url.rstrip('/')}/\2)" if source_url else r"\1"
+  return re.sub(r"\[([^\]]*)\]\((?!\w+:|#)([^)]*)\)", link, readme)
+
+
+def run_build(output_dir: str, source_url: str) -> str:
+  """Packs the files into a wheel; returns its path."""
   with tempfile.TemporaryDirectory() as root:
     shutil.copytree(_FILES, root, dirs_exist_ok=True)
     for name in _METADATA:
       shutil.copy(_WORKSPACE / name, root)
+    readme = (_WORKSPACE / "README.md").read_text()
+    pathlib.Path(root, "README.md").write_text(description(readme, source_url))
     output = run_process(
         [
             sys.executable,
             "-m",
             "build",
+            "--wheel",
             "--no-isolation",
             "--outdir",
             output_dir,
             root,
         ]
     )
-  match = _find(
-      r"Successfully built (\S+\.tar\.gz) and (\S+\.whl)",
-      output,
-      "the names of an sdist and a wheel",
-  )
-  sdist, wheel = match.groups()
-  return os.path.join(output_dir, wheel), os.path.join(output_dir, sdist)
+  match = _find(r"Successfully built (\S+\.whl)", output, "a wheel's name")
+  return os.path.join(output_dir, match[1])
 
 
 def run_auditwheel_show(path: str) -> str:
@@ -168,7 +183,7 @@ def main(argv: Sequence[str]) -> None:
   if workspace := os.environ.get("BUILD_WORKSPACE_DIRECTORY"):
     os.chdir(workspace)
   output_dir = os.path.abspath(_OUTPUT_DIR.value)
-  path, _ = run_build(output_dir)
+  path = run_build(output_dir, _SOURCE_URL.value)
   plat = run_auditwheel_show(path)
   if not path.endswith(f"-{plat}.whl"):
     unrepaired = path

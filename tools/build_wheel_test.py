@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import pathlib
+import subprocess
 import sys
 from unittest import mock
 
@@ -9,6 +11,7 @@ from absl.testing import parameterized
 
 from tools import build_wheel
 
+_SETUP = pathlib.Path(__file__).parent.parent / "setup.py"
 WHEEL = "pkg-1.0-cp311-cp311-linux_x86_64.whl"
 REPAIRED = "pkg-1.0-cp311-cp311-manylinux_2_34_x86_64.whl"
 
@@ -41,6 +44,20 @@ class RunProcessTest(absltest.TestCase):
         RuntimeError, "(?s)SystemExit.*exit code 7.*the reason"
     ):
       build_wheel.run_process([sys.executable, "-c", code])
+
+
+class DescriptionTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (
+          "[a](b/c.md), [d](https://e), [f](#g)",
+          "u/",
+          "[a](u/b/c.md), [d](https://e), [f](#g)",
+      ),
+      ("[a](b/c.md), [d](https://e)\n`[x]`(", "", "a, [d](https://e)\n`[x]`("),
+  )
+  def test_relative_links_become_absolute_or_text(self, readme, url, expected):
+    self.assertEqual(build_wheel.description(readme, url), expected)
 
 
 class OutputsTest(parameterized.TestCase):
@@ -81,6 +98,20 @@ class OutputsTest(parameterized.TestCase):
     self.printing("something new")
     with self.assertRaisesRegex(RuntimeError, "Expected .*\nsomething new"):
       function(*arguments)
+
+
+class SetupTest(absltest.TestCase):
+
+  def test_a_source_distribution_is_refused(self):
+    done = subprocess.run(
+        [sys.executable, _SETUP, "sdist"],
+        cwd=self.create_tempdir().full_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, "no source distribution: run tools/local_bu")
 
 
 class MainTest(absltest.TestCase):

@@ -11,6 +11,9 @@
 #   JTE_VERSION_SUFFIX           the suffix (else dev<date>, as in dev20260131)
 #   JTE_GIT_SHA                  the commit to record (else git's HEAD)
 #   JTE_WHEEL_OUTDIR             where to write the wheel (else $PWD/dist)
+#   JTE_SOURCE_URL               where the files can be read, as in
+#                                https://host/project/blob/main: the links of the
+#                                wheel's description lead there (else: no links)
 #   JTE_BAZEL_OPTS               more options for Bazel
 set -euo pipefail
 
@@ -25,4 +28,5 @@ read -ra bazel_opts <<<"${JTE_BAZEL_OPTS:-}"
 ./bazelw run "${bazel_opts[@]}" \
   --//jax_tpu_embedding/sparsecore:version_suffix="${JTE_VERSION_SUFFIX:-$default_suffix}" \
   --//jax_tpu_embedding/sparsecore:git_commit="$git_commit" \
-  //tools:build_wheel -- --output_dir="$outdir"
+  //tools:build_wheel -- --output_dir="$outdir" \
+  --source_url="${JTE_SOURCE_URL:-}"
