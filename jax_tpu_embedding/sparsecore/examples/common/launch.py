@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 import os
+import pathlib
 import sys
+import types
 from typing import NoReturn
 from typing import TypeVar
 
@@ -73,12 +75,32 @@ def main(
     )
 
 
+def usage(main_module: types.ModuleType) -> str:
+  """The command that starts a program in the way in which it was started."""
+  if main_module.__spec__:
+    # `python -m` of a folder runs the module of the same name.
+    names = main_module.__spec__.name.split(".")
+    if names[-1] == names[-2]:
+      names.pop()
+    return f"python -m {'.'.join(names)} [flags]"
+  path = pathlib.Path(main_module.__file__)
+  if "BUILD_WORKSPACE_DIRECTORY" not in os.environ:
+    return f"python {path} [flags]"
+  # `bazel run`: DIRECTORY.runfiles/jte/jax_tpu_embedding/.../NAME.py
+  _, _, folder = str(path.parent).rpartition("/jax_tpu_embedding/")
+  name = "" if path.stem == path.parent.name else f":{path.stem}"
+  return f"./bazelw run //jax_tpu_embedding/{folder}{name} -- [flags]"
+
+
 def start(
     settings: type[_Settings], run: Callable[[_Settings], None]
 ) -> NoReturn:
   """Runs a program from its command line."""
   command_line.define_flags(settings)
-  # --help shows the flags of the file that was started.
+  # --help prints the description of the main module ...
+  main_module = sys.modules["__main__"]
+  main_module.__doc__ = f"{main_module.__doc__}\n{usage(main_module)}\n"
+  # ... and the flags of the file that was started.
   for flag in flags.FLAGS.flags_by_module_dict()[command_line.__name__]:
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
   app.run(

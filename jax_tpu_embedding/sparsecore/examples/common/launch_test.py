@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import io
 import os
+import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -82,6 +84,28 @@ class LaunchTest(parameterized.TestCase):
           _Settings,
           lambda _: _raise(ValueError("bug")),
       )
+
+  @parameterized.parameters(
+      ("a.dlrm.dlrm", {}, "python -m a.dlrm [flags]"),
+      ("a.dlrm.other", {}, "python -m a.dlrm.other [flags]"),
+      (None, {}, "python /b/jax_tpu_embedding/r/jax_tpu_embedding/c/d.py [fl"),
+      (
+          None,
+          {"BUILD_WORKSPACE_DIRECTORY": "/w"},
+          "./bazelw run //jax_tpu_embedding/c:d -- [flags]",
+      ),
+  )
+  def test_usage_is_how_the_program_was_started(
+      self, module, environment, expected
+  ):
+    main = types.SimpleNamespace(
+        __spec__=module and types.SimpleNamespace(name=module),
+        __file__="/b/jax_tpu_embedding/r/jax_tpu_embedding/c/d.py",
+    )
+    with mock.patch.dict(os.environ):
+      os.environ.pop("BUILD_WORKSPACE_DIRECTORY", None)
+      os.environ.update(environment)
+      self.assertStartsWith(launch.usage(main), expected)
 
 
 if __name__ == "__main__":

@@ -63,10 +63,10 @@ def run(
   return code, stdout.getvalue(), stderr.getvalue()
 
 
-def start(file: str, *arguments: str) -> subprocess.Popen[str]:
-  """Starts a program in a process of its own."""
+def start(*command: str) -> subprocess.Popen[str]:
+  """Starts Python in a process of its own: a file, or "-m" and a module."""
   return subprocess.Popen(
-      [sys.executable, file, *arguments],
+      [sys.executable, *command],
       env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
@@ -104,11 +104,12 @@ class ProgramTest(parameterized.TestCase):
     self.assertRegex(stderr, regex)
 
   def assert_help_lists_every_flag(
-      self, file: str, settings: type[command_line.Settings]
+      self, package: str, settings: type[command_line.Settings]
   ) -> None:
-    """`--help` of the program in `file` says something about each setting."""
-    process = start(file, "--help")
+    """`--help` says how to start `package`, and something on each setting."""
+    process = start("-m", package, "--help")
     stdout, stderr = process.communicate()
     self.assertEqual((process.returncode, stderr), (0, ""))
+    self.assertIn(f"\npython -m {package} [flags]\n", stdout)
     for name in settings.__dataclass_fields__:
       self.assertRegex(stdout, rf"--(\[no\])?{name}: [A-Z]")

@@ -3,8 +3,7 @@
 
 """Trains a click model, DLRM-DCNv2, on a log in Criteo's format.
 
-Run it with `./bazelw run //jax_tpu_embedding/sparsecore/examples/dlrm`; a
-following `-- --help` explains the flags. README.md says what to read first.
+README.md says how to run it and what to read first.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class DlrmTest(program_runs.ProgramTest):
         self.assert_is_one_line(stderr, "dlrm", rf"settings: {message}\.$")
 
   def test_help_lists_every_flag(self):
-    self.assert_help_lists_every_flag(dlrm.__file__, config_lib.Config)
+    self.assert_help_lists_every_flag(dlrm.__package__, config_lib.Config)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 
 """Trains a next-word model on Shakespeare, or on any other text.
 
-Run it with `./bazelw run //jax_tpu_embedding/sparsecore/examples/shakespeare`;
-a following `-- --help` explains the flags. README.md says what to read first.
+README.md says how to run it and what to read first.
 
 This is the program for Flax Linen. Raw ids go into the jitted step, and the
 backward pass of the layer updates the tables in place.

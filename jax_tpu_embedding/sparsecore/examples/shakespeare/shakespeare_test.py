@@ -175,7 +175,9 @@ class ShakespeareTest(program_runs.ProgramTest):
     self.assert_is_one_line(stderr, "shakespeare", "Unknown command line flag")
 
   def test_help_lists_every_flag(self):
-    self.assert_help_lists_every_flag(shakespeare.__file__, config_lib.Config)
+    self.assert_help_lists_every_flag(
+        shakespeare.__package__, config_lib.Config
+    )
 
 
 if __name__ == "__main__":
