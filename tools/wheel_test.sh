@@ -4,7 +4,8 @@
 #
 # Builds the wheel, installs it with pip into bare virtual environments, one for
 # each version of JAX below, and runs the quick start there, away from the
-# checkout. Downloads the wheel's dependencies from the package index.
+# checkout; then checks that type checkers know the package. Downloads the wheel's
+# dependencies from the package index.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -57,3 +58,7 @@ for jax in ${jax_versions[$version]}; do
   "$environment/bin/python" "$checkout/tools/check_installed_wheel.py" modules
   "$environment/bin/python" quick_start.py
 done
+
+echo "== Python $version: types, for mypy and pyright"
+"$environment/bin/pip" install --quiet mypy "pyright[nodejs]"
+"$environment/bin/python" "$checkout/tools/check_types.py"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+import jax_tpu_embedding
 import jax_tpu_embedding.sparsecore as sc
 
 
@@ -12,6 +13,7 @@ class VersionTest(absltest.TestCase):
 
   def test_package_has_the_version_of_its_module(self):
     self.assertEqual(sc.__version__, sc.version.__version__)
+    self.assertEqual(jax_tpu_embedding.__version__, sc.__version__)
 
   def test_version_is_base_and_suffix(self):
     self.assertRegex(sc.version._base_version, r"^\d+\.\d+\.\d+$")

@@ -22,11 +22,13 @@ def proto(name, deps = []):
             name + ".pb.cc",
             name + ".pb.h",
             name + "_pb2.py",
+            name + "_pb2.pyi",
         ],
         # Run from the workspace's root: the path given to protoc becomes the
         # name under which others import the file.
         cmd = "$(location @system//:protoc) --proto_path=. " +
-              "--cpp_out=$(GENDIR) --python_out=$(GENDIR) $(location {})".format(source),
+              "--cpp_out=$(GENDIR) --python_out=$(GENDIR) " +
+              "--pyi_out=$(GENDIR) $(location {})".format(source),
         tools = ["@system//:protoc"],
     )
     native.cc_library(
@@ -40,5 +42,6 @@ def proto(name, deps = []):
     native.py_library(
         name = name + "_py_pb2",
         srcs = [name + "_pb2.py"],
+        data = [name + "_pb2.pyi"],
         deps = [dep + "_py_pb2" for dep in deps],
     )

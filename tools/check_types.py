@@ -1,0 +1,77 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checks that mypy and pyright know the types of an installed wheel.
+
+    python check_types.py
+
+Needs both in the environment: pip install mypy 'pyright[nodejs]'. Runs them on
+a program with mistakes, client.py, and stops if either finds others than those
+marked.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+_PROGRAM = """
+from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing
+from jax_tpu_embedding.sparsecore.lib.flax import embed
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
+import jax_tpu_embedding
+
+version: str = jax_tpu_embedding.__version__
+layer: type = embed.SparseCoreEmbed
+sgd = embedding_spec.SGDOptimizerSpec(learning_rate=0.1)
+table = embedding_spec.TableSpec(
+    name="t", vocabulary_size=8, embedding_dim=8, optimizer=sgd
+)
+rows: int = table.vocabulary_size
+name: str = embedding_spec_pb2.EmbeddingSpecProto.DESCRIPTOR.full_name
+idle: int = embedding.OutputPool(max_bytes=8).idle_bytes
+
+embed.SparseCoreEmbedding  # error
+text: str = table.vocabulary_size  # error
+embedding_spec.SGDOptimizerSpec(learning_rat=0.1)  # error
+embedding.OutputPool(max_byte=8)  # error
+pybind_planner.plan("")  # error
+ffi_cpu.registration()  # error
+pybind_input_preprocessing.preprocess()  # error
+embedding_spec_pb2.EmbeddingSpec  # error
+jax_tpu_embedding.__versions__  # error
+"""
+
+
+def main() -> None:
+  expected = {
+      number
+      for number, line in enumerate(_PROGRAM.splitlines(), start=1)
+      if line.endswith("# error")
+  }
+  pathlib.Path("client.py").write_text(_PROGRAM)
+  pyright = ["pyright", "--pythonpath", sys.executable]
+  for checker, *options in (["mypy"], pyright):
+    output = subprocess.run(
+        [sys.executable, "-m", checker, *options, "client.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stdout
+    found = set(map(int, re.findall(r"client\.py:(\d+).* error: ", output)))
+    if found != expected:
+      raise SystemExit(
+          f"{checker} finds errors in lines {sorted(found)} of client.py,"
+          f" expected {sorted(expected)}:\n{output}"
+      )
+    print(f"{checker} finds the {len(found)} planted errors and no other")
+
+
+if __name__ == "__main__":
+  main()
