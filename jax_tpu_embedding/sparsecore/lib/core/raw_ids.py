@@ -133,18 +133,17 @@ def sample_places(
   ]
 
 
-def cells_per_sc(
+def max_ids_per_sc(
     operands: Sequence[Operands],
     places: Sequence[SamplePlaces],
     topology: layout.Topology,
 ) -> int:
-  """Cells that hold any ids of these shapes.
+  """The most ids of these shapes that one SparseCore can have.
 
   Samples of a ragged feature may have any number of ids, so all that there is
-  room for can belong to one SparseCore. Every partition that has an id wastes
-  less than 8 cells. Regions have one size, and at least 8 cells.
+  room for can belong to one SparseCore.
   """
-  num_ids = 0
+  most = 0
   for sc in range(topology.num_sc_per_device):
     on_sc = 0
     for (ids, row_splits, _), of_feature in zip(operands, places):
@@ -152,7 +151,21 @@ def cells_per_sc(
         on_sc += ids.shape[1] * of_feature.num_samples_on(sc, ids.shape[0])
       elif of_feature.num_samples_on(sc, row_splits.shape[0] - 1):
         on_sc += ids.shape[0]
-    num_ids = max(num_ids, on_sc)
+    most = max(most, on_sc)
+  return most
+
+
+def cells_per_sc(
+    operands: Sequence[Operands],
+    places: Sequence[SamplePlaces],
+    topology: layout.Topology,
+) -> int:
+  """Cells that hold any ids of these shapes.
+
+  Every partition that has an id wastes less than 8 cells. Regions have one
+  size, and at least 8 cells.
+  """
+  num_ids = max_ids_per_sc(operands, places, topology)
   waste = (constants.ALIGNMENT - 1) * min(num_ids, topology.num_scs)
   return layout.round_up(max(num_ids + waste, 1), constants.ALIGNMENT)
 

@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import _convert
 from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
 
 P = jax.sharding.PartitionSpec
 LookupConfig = _lookup_config.LookupConfig
@@ -98,14 +99,14 @@ def convert(
         config.topology,
         feature_stacking_strategy=config.feature_stacking_strategy,
     )
-    return inputs.sparse_dense_matmul_input
+    return inputs.replace(num_minibatches=None)  # no part of a device
 
   buffers = config.on_each_device(
       of_device,
       ([_partition(config, feature) for feature in features],),
       config.data_partition,
   )(features)
-  return embedding.PreprocessedInput(buffers)
+  return buffers.replace(num_minibatches=np.array(1, np.int32))
 
 
 @jax.tree_util.register_dataclass

@@ -105,8 +105,11 @@ def check(
       *map(jnp.asarray, gains),
       message=_BROKEN,
   )
-  return embedding.PreprocessedInput(
-      arrays._replace(lhs_gains=dict(zip(names, gains))), num_minibatches
+  return inputs.replace(
+      sparse_dense_matmul_input=arrays._replace(
+          lhs_gains=dict(zip(names, gains))
+      ),
+      num_minibatches=num_minibatches,
   )
 
 

@@ -31,6 +31,16 @@ class ProcessesTest(absltest.TestCase):
             for first_row, rows in parts.items():
               np.testing.assert_array_equal(rows, of_one[first_row])
 
+  def test_raw_ids_may_name_more_rows_than_the_limits_of_tables(self):
+    job = process_job.ProcessJob(
+        self,
+        training_process.look_up_many_rows,
+        num_processes=2,
+        num_devices=2,
+    )
+    for arrays in job.results():
+      np.testing.assert_allclose(arrays["found"], arrays["expected"], rtol=1e-5)
+
 
 if __name__ == "__main__":
   absltest.main()

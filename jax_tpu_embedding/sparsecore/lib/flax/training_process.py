@@ -46,6 +46,60 @@ def train() -> dict[str, list[dict[int, np.ndarray]]]:
   return {name: _parts(form(options)) for name, form in forms.items()}
 
 
+def look_up_many_rows() -> dict[str, np.ndarray]:
+  """A batch of raw ids that names far more rows than default limits allow.
+
+  Returns:
+    "found", the activations of this process's samples, and "expected".
+  """
+  options = dict(
+      mesh=jax.sharding.Mesh(jax.devices(), ("x",)),
+      sharding_axis="x",
+      num_sc_per_device=1,
+  )
+  batch, valency, num_rows = 2048, 20, 100_000
+  row_numbers = lambda key, shape: jnp.arange(shape[0] * shape[1]).reshape(
+      shape
+  ).astype(jnp.float32)
+  table = embedding_spec.TableSpec(
+      name="t",
+      vocabulary_size=num_rows,
+      embedding_dim=_DIM,
+      initializer=row_numbers,
+      optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
+  )
+  specs = embedding_spec.FeatureSpec(
+      name="f",
+      table_spec=table,
+      input_shape=(batch, valency),
+      output_shape=(batch, _DIM),
+  )
+  tables = embed.SparseCoreEmbed.create_embedding_variables(
+      specs, jax.random.key(0), **options
+  )
+  layer = embed.SparseCoreEmbed(specs, **options, tables="ref")
+  ids = np.random.default_rng(0).integers(
+      0, num_rows, (batch, valency), dtype=np.int32
+  )
+  of_process = np.split(ids, jax.process_count())[jax.process_index()]
+  raw = jax.make_array_from_process_local_data(
+      jax.sharding.NamedSharding(layer.mesh, P("x")), of_process
+  )
+  params = layer.init(jax.random.key(1), raw)["params"]
+
+  @jax.jit
+  def look_up(params, tables, ids):
+    return layer.apply({"params": params, "embedding": tables}, ids)
+
+  activations = look_up(params, tables, raw)
+  (found,) = [shard.data for shard in activations.addressable_shards]
+  first = of_process.astype(np.float64).sum(axis=1) * _DIM
+  return dict(
+      found=np.asarray(found),
+      expected=first[:, None] + valency * np.arange(_DIM),
+  )
+
+
 def _train_refs(options: dict[str, Any]) -> Any:
   specs = _specs()
   tables = embed.SparseCoreEmbed.create_embedding_variables(

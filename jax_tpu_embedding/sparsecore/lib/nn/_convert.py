@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids as primitive
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _samples
@@ -35,8 +36,9 @@ def convert_ids(
   """Converts one device's ids to buffers, as part of a jitted program.
 
   Buffers are sized from the shapes of the ids so that every batch of these
-  shapes fits: nothing can be dropped but what a feature's policies say, and the
-  limits of the stacks play no role.
+  shapes fits: nothing can be dropped but what a feature's policies say. The
+  limits of the stacks play no role: those of the result hold for any ids of
+  these shapes.
 
   Args:
     features: the tree of `feature_specs` with, for each feature, an integer
@@ -50,7 +52,7 @@ def convert_ids(
     feature_specs: prepared specs, any tree.
     topology: devices and SparseCores that the tables are split over.
     feature_stacking_strategy: "SPLIT_THEN_STACK" or "STACK_THEN_SPLIT", in any
-      letter case. Lookup and update must be given the same.
+      letter case.
 
   Raises:
     ValueError: if trees or shapes do not fit the specs; for an id beyond int32
@@ -78,7 +80,11 @@ def convert_ids(
     stack_name = spec.table_spec.setting_in_stack.stack_name
     by_stack[stack_name].append((_raw_feature(spec, operands), operands))
 
+  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+      feature_stacking_strategy
+  ).name
   arrays = _inputs.SparseDenseMatmulInput({}, {}, {}, {})
+  limits = {}
   for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
     members = sorted(by_stack[name], key=lambda member: member[0].row_offset)
     raw_features, operands = zip(*members)
@@ -86,13 +92,32 @@ def convert_ids(
         *(x for of_feature in operands for x in of_feature if x is not None),
         combiner=stack.combiner,
         features=raw_features,
-        feature_stacking_strategy=feature_stacking_strategy.upper(),
+        feature_stacking_strategy=strategy,
         global_device_count=topology.global_device_count,
         num_sc_per_device=topology.num_sc_per_device,
     )
     for by_name, buffer in zip(arrays, buffers):
       by_name[name] = buffer
-  return _inputs.PreprocessedInput(arrays)
+    num_ids = raw_ids.max_ids_per_sc(
+        operands,
+        raw_ids.sample_places(raw_features, operands, topology, strategy),
+        topology,
+    )
+    limits[name] = _inputs.PartitionLimits(
+        max_ids_per_partition=max(num_ids, 1),
+        max_unique_ids_per_partition=max(
+            min(num_ids, stack.stack_vocab_size // topology.num_scs), 1
+        ),
+    )
+  return _inputs.PreprocessedInput(
+      arrays,
+      settings=_inputs.BufferSettings(
+          global_device_count=topology.global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          limits=tuple(limits.items()),
+          feature_stacking_strategy=strategy,
+      ),
+  )
 
 
 def _raw_feature(

@@ -71,7 +71,8 @@ def init_embedding_variables(
     global_sharding: rows over one mesh axis or several: P(axis, None). With
       P(axis, None, None), the results have a leading dimension of devices.
     num_sparsecore_per_device: default: as JAX's first device.
-    bypass_mesh_check: accept a mesh whose devices are not jax.devices().
+    bypass_mesh_check: accept a mesh whose devices are in another order than
+      those of jax.devices().
 
   Returns:
     Stack name -> EmbeddingVariables with that sharding: the table, of the type
@@ -129,9 +130,8 @@ def _num_devices(
         "PartitionSpec of the global sharding either needs to be in the format"
         f" P(axis, None) or P((axis, axis, ...), None), got {spec}."
     )
-  if not bypass_mesh_check and list(sharding.mesh.devices.flat) != (
-      jax.devices()
-  ):
+  of_mesh = [] if bypass_mesh_check else list(sharding.mesh.devices.flat)
+  if of_mesh != [device for device in jax.devices() if device in of_mesh]:
     raise ValueError(
         "global_sharding needs to be created with default device order from"
         f" jax.devices(), got {sharding.mesh.devices.tolist()}. Pass"

@@ -340,10 +340,13 @@ class CompilationTest(parameterized.TestCase):
 
 class ErrorsTest(parameterized.TestCase):
 
-  def test_a_mesh_of_other_devices_is_an_error_unless_it_is_meant(self):
+  def test_devices_in_another_order_are_an_error_unless_it_is_meant(self):
     tables = prepared(table("a", 16, 8, jax.nn.initializers.ones))
-    arguments = (jax.random.key(0), tables, sharding("x", None), 2)
-    with mock.patch.object(jax, "devices", return_value=[]):
+    # Some of the devices will do.
+    two_devices = sharding("x", None, num_devices=2)
+    arguments = (jax.random.key(0), tables, two_devices, 1)
+    embedding.init_embedding_variables(*arguments)
+    with mock.patch.object(jax, "devices", return_value=jax.devices()[::-1]):
       with self.assertRaisesRegex(
           ValueError, "default device order from jax.devices()"
       ):

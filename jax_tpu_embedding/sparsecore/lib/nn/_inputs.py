@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
@@ -15,13 +16,17 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
 ArrayLike = jax.typing.ArrayLike
+
+_DEFAULT_STRATEGY = "SPLIT_THEN_STACK"
 
 
 class SparseDenseMatmulInput(NamedTuple):
@@ -37,15 +42,69 @@ class SparseDenseMatmulInput(NamedTuple):
   lhs_gains: Mapping[str, ArrayLike]  # f32[L * B]
 
 
+class PartitionLimits(NamedTuple):
+  """The most that a SparseCore sends to another, of one stack in one pass."""
+
+  max_ids_per_partition: int
+  max_unique_ids_per_partition: int  # distinct rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BufferSettings:
+  """What the buffers of a batch were made for.
+
+  Hashable: as a static part of PreprocessedInput it is part of the type of a
+  traced value, so that a program that was compiled for other limits is compiled
+  anew.
+
+  Attributes:
+    global_device_count: devices that share the tables.
+    num_sc_per_device: SparseCores per device.
+    limits: stack name and limits of every stack. No batch of this type exceeds
+      them.
+    enable_minibatching: whether the buffers have the layout of minibatches.
+    feature_stacking_strategy: which samples each SparseCore has, the name of a
+      FeatureStackingStrategy.
+  """
+
+  global_device_count: int
+  num_sc_per_device: int
+  limits: tuple[tuple[str, PartitionLimits], ...]
+  enable_minibatching: bool = False
+  feature_stacking_strategy: str = _DEFAULT_STRATEGY
+
+  @property
+  def topology(self) -> layout.Topology:
+    """That of one device: all that a program needs."""
+    return layout.Topology(
+        local_device_count=1,
+        global_device_count=self.global_device_count,
+        num_sc_per_device=self.num_sc_per_device,
+    )
+
+  def limits_of(self, stack_name: str) -> PartitionLimits:
+    return dict(self.limits)[stack_name]
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PreprocessedInput:
-  """The buffers of a batch and the number of minibatches that they hold."""
+  """The buffers of a batch, and what a lookup has to know about them.
+
+  Attributes:
+    sparse_dense_matmul_input: the buffers.
+    num_minibatches: that the buffers hold; i32[L], all equal, or a scalar.
+    settings: what the buffers were made for, a static part of the pytree. None
+      for buffers of unknown origin: lookups then go by the shapes, their
+      arguments and the limits of the specs.
+  """
 
   sparse_dense_matmul_input: SparseDenseMatmulInput
-  # i32[L], all equal, or a scalar.
   num_minibatches: ArrayLike = dataclasses.field(
       default_factory=lambda: np.array(1, np.int32)
+  )
+  settings: BufferSettings | None = dataclasses.field(
+      default=None, metadata=dict(static=True)
   )
 
   @property
@@ -124,64 +183,182 @@ def device_buffers(
   }
 
 
-def device_topology(
+def check_settings(
     feature_specs: Any,
-    buffers: Mapping[str, DeviceBuffers],
-    embedding_variables: Mapping[str, Any],
+    preprocessed_inputs: PreprocessedInput | SparseDenseMatmulInput,
+    embedding_variables: Mapping[str, Any] | None = None,
     *,
-    enable_minibatching: bool,
     global_device_count: int | None,
     num_sc_per_device: int | None,
-) -> layout.Topology:
-  """The topology that one device's buffers and tables were made for.
-
-  A device holds 1 / global_device_count of a stack's rows, and the number of
-  its row pointers depends on the SparseCores, so both counts can be told from
-  the shapes. Callers may leave them out; what they do pass must agree.
+    enable_minibatching: bool | None,
+    feature_stacking_strategy: str | None,
+) -> BufferSettings:
+  """What one device's buffers were made for; callers and tables must agree.
 
   Args:
     feature_specs: the prepared specs.
-    buffers: stack name -> the buffers of one device.
+    preprocessed_inputs: the buffers of one device.
     embedding_variables: stack name -> (table f32[rows, D], slots), one device's
-      shards.
+      shards; None if there are none.
+    global_device_count: what the caller believes, or None, as all that follows.
+    num_sc_per_device: SparseCores per device.
     enable_minibatching: whether the buffers have the layout of minibatches.
-    global_device_count: the count that the caller believes in, or None.
-    num_sc_per_device: the count that the caller believes in, or None.
+    feature_stacking_strategy: in any letter case.
 
   Raises:
-    ValueError: if stacks are missing, or the shapes fit no topology, or not the
-      one that is passed or that the tables were prepared for.
+    ValueError: if stacks are missing, or the caller or the shapes contradict
+      the settings, the tables were prepared for other ones, or there are none
+      and the shapes fit no topology.
   """
   stacks = _plan.get_stacked_table_specs(feature_specs)
-  check_stack_names(
-      stacks,
-      preprocessed_inputs=buffers,
-      embedding_variables=embedding_variables,
+  row_pointers = {
+      name: np.size(x)
+      for name, x in preprocessed_inputs.lhs_row_pointers.items()
+  }
+  check_stack_names(stacks, preprocessed_inputs=row_pointers)
+  if embedding_variables is not None:
+    check_stack_names(stacks, embedding_variables=embedding_variables)
+  said = dict(
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy
+      and _feature_stacking.feature_stacking_strategy_to_enum(
+          feature_stacking_strategy
+      ).name,
   )
-  for name, stack in stacks.items():
-    row_pointers, table = (
-        buffers[name].row_pointers,
-        embedding_variables[name][0],
+  said = {name: value for name, value in said.items() if value is not None}
+  settings = getattr(preprocessed_inputs, "settings", None)
+  if settings is None:
+    settings = _settings_of_shapes(
+        feature_specs, stacks, row_pointers, embedding_variables, said
     )
-    found = _topology_of_shapes(stack, row_pointers, table, enable_minibatching)
-    for field, expected in (
-        ("global_device_count", global_device_count),
-        ("num_sc_per_device", num_sc_per_device),
-    ):
-      if expected is not None and expected != getattr(found, field):
+  else:
+    for name, value in said.items():
+      if value != getattr(settings, name):
         raise ValueError(
-            f"Stack {name!r}: {field} is {expected}, but the shapes of table"
-            f" {table.shape} and row pointers {row_pointers.shape} are those of"
-            f" {getattr(found, field)}. Preprocess, initialize and look up with"
-            " the same numbers, inside shard_map when there are several"
-            " devices."
+            f"{name} is {value!r}, but the inputs were preprocessed with"
+            f" {getattr(settings, name)!r}. Leave it out, or preprocess with"
+            " the same."
         )
-    # The later stacks must have the topology of the first.
-    global_device_count = found.global_device_count
-    num_sc_per_device = found.num_sc_per_device
-  _plan.check_planned_for(_plan.get_table_specs(feature_specs), found.num_scs)
-  _check_mesh(found.global_device_count)
-  return found
+  topology = settings.topology
+  expected = layout.row_pointers_per_device(
+      topology, settings.enable_minibatching
+  )
+  for name, size in row_pointers.items():
+    if size != expected:
+      raise ValueError(
+          f"Stack {name!r}: the buffers have {size} row pointers,"
+          f" expected {expected} for one of {topology.global_device_count}"
+          f" devices with {topology.num_sc_per_device} SparseCores and"
+          f" enable_minibatching={settings.enable_minibatching}. Pass one"
+          " device's part of the inputs, inside shard_map when there are"
+          " several devices, and enable_minibatching as in preprocessing."
+      )
+  if embedding_variables is None:
+    _plan.check_planned_for(
+        _plan.get_table_specs(feature_specs), topology.num_scs
+    )
+  else:
+    check_tables(feature_specs, embedding_variables, topology)
+  return settings
+
+
+def check_tables(
+    feature_specs: Any,
+    embedding_variables: Mapping[str, Any],
+    topology: layout.Topology,
+) -> None:
+  """Checks that tables are those of one device of the topology.
+
+  Raises:
+    ValueError: if they have other rows, were prepared for another number of
+      SparseCores, or a surrounding shard_map has other devices.
+  """
+  num_devices = topology.global_device_count
+  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+    table = embedding_variables[name][0]
+    found = num_devices_of_table(stack, table)
+    if found != num_devices:
+      raise ValueError(
+          f"Stack {name!r}: the inputs are for {num_devices} devices, and a"
+          f" table of shape {table.shape} is that of one of {found}."
+          " Preprocess, initialize and look up with the same"
+          " global_device_count, inside shard_map when there are several"
+          " devices."
+      )
+  _plan.check_planned_for(
+      _plan.get_table_specs(feature_specs), topology.num_scs
+  )
+  _check_mesh(num_devices)
+
+
+def _settings_of_shapes(
+    feature_specs: Any,
+    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    row_pointers: Mapping[str, int],
+    embedding_variables: Mapping[str, Any] | None,
+    said: Mapping[str, Any],
+) -> BufferSettings:
+  """The settings of buffers that do not have any.
+
+  A device holds 1 / global_device_count of a stack's rows, and the number of
+  its row pointers depends on the SparseCores, so both counts can be told from
+  the shapes.
+
+  Args:
+    feature_specs: the prepared specs.
+    stacks: their stacks.
+    row_pointers: stack name -> the number of them.
+    embedding_variables: as in check_settings.
+    said: fields of the settings that the caller gave.
+  """
+  enable_minibatching = said.get("enable_minibatching", False)
+  name, stack = next(iter(stacks.items()))
+  if embedding_variables is None:
+    topology = _topology_of_plan(
+        feature_specs,
+        row_pointers[name],
+        said.get("global_device_count"),
+        enable_minibatching,
+    )
+  else:
+    table = embedding_variables[name][0]
+    topology = _topology_of_row_pointers(
+        row_pointers[name],
+        num_devices_of_table(stack, table),
+        enable_minibatching,
+    )
+    for field in ("global_device_count", "num_sc_per_device"):
+      found = getattr(topology, field)
+      if said.get(field, found) != found:
+        raise ValueError(
+            f"Stack {name!r}: {field} is {said[field]}, but the shapes of table"
+            f" {table.shape} and row pointers ({row_pointers[name]},) are those"
+            f" of {found}. Preprocess, initialize and look up with the same"
+            " numbers, inside shard_map when there are several devices."
+        )
+  return BufferSettings(
+      **dict(said)
+      | dict(
+          global_device_count=topology.global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          limits=limits_of_specs(jax.tree.leaves(feature_specs)),
+      )
+  )
+
+
+def limits_of_specs(
+    features: Iterable[embedding_spec.FeatureSpec],
+) -> tuple[tuple[str, PartitionLimits], ...]:
+  """The limits that the stacks of features have now, for BufferSettings."""
+  limits = {}  # for every batch: plain attributes
+  for feature in features:
+    stack = feature.table_spec.stacked_table_spec
+    limits[stack.stack_name] = PartitionLimits(
+        stack.max_ids_per_partition, stack.max_unique_ids_per_partition
+    )
+  return tuple(limits.items())
 
 
 def _check_mesh(global_device_count: int) -> None:
@@ -211,13 +388,10 @@ def _check_mesh(global_device_count: int) -> None:
     )
 
 
-def _topology_of_shapes(
-    stack: embedding_spec.StackedTableSpec,
-    row_pointers: jax.Array,
-    table: jax.Array,
-    enable_minibatching: bool,
-) -> layout.Topology:
-  """The only topology in which a device has arrays of these shapes."""
+def num_devices_of_table(
+    stack: embedding_spec.StackedTableSpec, table: jax.Array
+) -> int:
+  """Over how many devices a stack is split, one of which has `table`."""
   rows = table.shape[0]
   if rows == 0 or stack.stack_vocab_size % rows:
     raise ValueError(
@@ -226,12 +400,61 @@ def _topology_of_shapes(
         f" {stack.stack_vocab_size} rows. Pass the table that"
         " init_embedding_variables made for these feature specs."
     )
-  global_device_count = stack.stack_vocab_size // rows
+  return stack.stack_vocab_size // rows
+
+
+def _topology_of_plan(
+    feature_specs: Any,
+    num_row_pointers: int,
+    global_device_count: int | None,
+    enable_minibatching: bool,
+) -> layout.Topology:
+  """The topology that the specs were prepared for."""
+  if global_device_count is not None:
+    return _topology_of_row_pointers(
+        num_row_pointers, global_device_count, enable_minibatching
+    )
+  num_scs = planned_num_scs(feature_specs, "global_device_count")
+  row_pointers_per_sc = layout.row_pointers_per_block(num_scs) * (
+      constants.MAX_MINIBATCHES if enable_minibatching else 1
+  )
+  num_sc_per_device = max(num_row_pointers // row_pointers_per_sc, 1)
+  return layout.Topology(
+      local_device_count=1,
+      global_device_count=max(num_scs // num_sc_per_device, 1),
+      num_sc_per_device=num_sc_per_device,
+  )
+
+
+def planned_num_scs(feature_specs: Any, argument: str) -> int:
+  """The SparseCores that tables were prepared for.
+
+  Args:
+    feature_specs: the prepared specs.
+    argument: what the caller can say instead, for the message.
+
+  Raises:
+    ValueError: if the plan does not say.
+  """
+  name, table = next(iter(_plan.get_table_specs(feature_specs).items()))
+  num_scs = table.setting_in_stack.num_shards
+  if num_scs is None:
+    raise ValueError(
+        f"Table {name!r} was not placed by stack_tables, auto_stack_tables or"
+        " prepare_feature_specs_for_training, so the number of SparseCores is"
+        f" not known. Pass {argument}."
+    )
+  return num_scs
+
+
+def _topology_of_row_pointers(
+    num_row_pointers: int, global_device_count: int, enable_minibatching: bool
+) -> layout.Topology:
   return layout.Topology(
       local_device_count=1,
       global_device_count=global_device_count,
       num_sc_per_device=layout.num_sc_per_device_from_row_pointers(
-          row_pointers.size, global_device_count, enable_minibatching
+          num_row_pointers, global_device_count, enable_minibatching
       ),
   )
 

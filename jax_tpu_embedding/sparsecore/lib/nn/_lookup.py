@@ -33,10 +33,10 @@ def tpu_sparse_dense_matmul(
     global_device_count: int | None = None,
     sharding_strategy: str = "MOD",
     num_sc_per_device: int | None = None,
-    enable_minibatching: bool = False,
+    enable_minibatching: bool | None = None,
     perform_unstacking: bool = True,
     use_activation_unstack_primitive: bool = False,
-    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    feature_stacking_strategy: str | None = None,
 ) -> Any:
   """Looks up one device's samples: `sum over ids of gain * table row`.
 
@@ -44,17 +44,22 @@ def tpu_sparse_dense_matmul(
   inputs split on their first axis and tables on rows, or directly on a single
   device. Nothing is mutated.
 
+  Inputs know what they were made for, their `settings`: arguments that repeat
+  it can be left out, and must agree.
+
   Args:
     preprocessed_inputs: the buffers.
     embedding_variables: stack name -> (table f32[rows, D], slots).
     feature_specs: the prepared specs, any tree.
-    global_device_count: devices of the job; default: as the tables are split.
+    global_device_count: devices of the job; default: that of the inputs.
     sharding_strategy: "MOD".
     num_sc_per_device: SparseCores per device; default: that of the inputs.
-    enable_minibatching: whether the inputs were preprocessed with it.
+    enable_minibatching: whether the inputs were preprocessed with it; default:
+      what they say.
     perform_unstacking: False returns the activations of whole stacks.
     use_activation_unstack_primitive: see unstack_embedding_activations.
-    feature_stacking_strategy: that of the preprocessing.
+    feature_stacking_strategy: that of the preprocessing; default: what the
+      inputs say.
 
   Returns:
     The tree of `feature_specs` with activations f32[*output_shape], where the
@@ -69,13 +74,14 @@ def tpu_sparse_dense_matmul(
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   buffers = _inputs.device_buffers(preprocessed_inputs)
-  topology = _inputs.device_topology(
+  settings = _inputs.check_settings(
       feature_specs,
-      buffers,
+      preprocessed_inputs,
       embedding_variables,
-      enable_minibatching=enable_minibatching,
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy,
   )
   activations = {}
   for name, stack in stacks.items():
@@ -85,13 +91,12 @@ def tpu_sparse_dense_matmul(
             *buffers[name],
             embedding_variables[name][0],
             device_batch_size=(
-                stack.total_sample_count // topology.global_device_count
+                stack.total_sample_count // settings.global_device_count
             ),
-            max_ids_per_partition=stack.max_ids_per_partition,
-            max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+            **settings.limits_of(name)._asdict(),
             sharding_strategy=int(strategy),
             quantization_config=quantization and quantization.as_tuple(),
-            enable_minibatching=enable_minibatching,
+            enable_minibatching=settings.enable_minibatching,
         )
     )
   if not perform_unstacking:
@@ -99,10 +104,10 @@ def tpu_sparse_dense_matmul(
   return unstack_embedding_activations(
       activations,
       feature_specs,
-      topology.global_device_count,
-      topology.num_sc_per_device,
+      settings.global_device_count,
+      settings.num_sc_per_device,
       use_activation_unstack_primitive,
-      feature_stacking_strategy=feature_stacking_strategy,
+      feature_stacking_strategy=settings.feature_stacking_strategy,
   )
 
 

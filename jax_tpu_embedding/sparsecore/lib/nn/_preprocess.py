@@ -117,6 +117,9 @@ def preprocess_sparse_dense_matmul_input(
         " devices. get_all_reduce_interface makes one."
     )
   _plan.check_prepared(specs, global_device_count * num_sc_per_device)
+  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+      feature_stacking_strategy
+  )
   for i, spec in enumerate(specs):
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
@@ -137,11 +140,7 @@ def preprocess_sparse_dense_matmul_input(
           batch_number=batch_number,
           enable_minibatching=enable_minibatching,
           all_reduce_interface=all_reduce_interface,
-          feature_stacking_strategy=(
-              _feature_stacking.feature_stacking_strategy_to_enum(
-                  feature_stacking_strategy
-              )
-          ),
+          feature_stacking_strategy=strategy,
           num_threads=num_threads,
           output_pool=output_pool,
       )
@@ -157,6 +156,13 @@ def preprocess_sparse_dense_matmul_input(
               row_pointers, embedding_ids, sample_ids, gains
           ),
           minibatches_per_device,
+          _inputs.BufferSettings(
+              global_device_count=global_device_count,
+              num_sc_per_device=num_sc_per_device,
+              limits=_inputs.limits_of_specs(specs),
+              enable_minibatching=enable_minibatching,
+              feature_stacking_strategy=strategy.name,
+          ),
       ),
       _stats.SparseDenseMatmulInputStats.from_cc(stats),
   )
@@ -273,6 +279,7 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
     num_sc_per_device: int | None = None,
     has_leading_dimension: bool = False,
     enable_minibatching: bool = False,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
 ) -> _inputs.PreprocessedInput:
   """Shapes and dtypes of what preprocessing returns, as ShapeDtypeStructs.
 
@@ -285,6 +292,7 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
     num_sc_per_device: SparseCores per device; default: those of the hardware.
     has_leading_dimension: [L, R] and [L, B] in place of [L * R] and [L * B].
     enable_minibatching: as in preprocessing.
+    feature_stacking_strategy: as in preprocessing.
 
   Raises:
     ValueError: if a count is not positive, there are more local than global
@@ -319,6 +327,17 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
           {name: per_device(size, np.float32) for name, size in cells.items()},
       ),
       per_device(1, np.int32),
+      _inputs.BufferSettings(
+          global_device_count=global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          limits=_inputs.limits_of_specs(jax.tree.leaves(feature_specs)),
+          enable_minibatching=enable_minibatching,
+          feature_stacking_strategy=(
+              _feature_stacking.feature_stacking_strategy_to_enum(
+                  feature_stacking_strategy
+              ).name
+          ),
+      ),
   )
 
 

@@ -9,6 +9,9 @@ change.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 from jax import export
 from jax_tpu_embedding.sparsecore.lib.nn import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
@@ -28,7 +31,26 @@ def register() -> None:
   export.register_pytree_node_serialization(
       _inputs.PreprocessedInput,
       serialized_name="jax_tpu_embedding.PreprocessedInput",
-      # All of its fields are children.
-      serialize_auxdata=lambda unused_fields: b"",
-      deserialize_auxdata=lambda unused_bytes: (),
+      serialize_auxdata=_write_settings,
+      deserialize_auxdata=_read_settings,
   )
+
+
+def _write_settings(
+    static_fields: tuple[_inputs.BufferSettings | None],
+) -> bytes:
+  (settings,) = static_fields
+  if settings is None:
+    return b""
+  return json.dumps(dataclasses.asdict(settings)).encode()
+
+
+def _read_settings(data: bytes) -> tuple[_inputs.BufferSettings | None]:
+  if not data:
+    return (None,)
+  fields = json.loads(data)
+  fields["limits"] = tuple(
+      (name, _inputs.PartitionLimits(*limits))
+      for name, limits in fields["limits"]
+  )
+  return (_inputs.BufferSettings(**fields),)

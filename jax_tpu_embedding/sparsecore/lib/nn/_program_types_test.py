@@ -6,6 +6,7 @@ import jax
 from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
 import numpy as np
 
 
@@ -13,7 +14,9 @@ class ProgramTypesTest(absltest.TestCase):
 
   def test_arguments_and_results_come_back_as_they_are(self):
     buffers = {"stack": jnp.arange(3.0)}
+    model = two_table_model.TwoTableModel(2)
     args = (
+        model.inputs,
         embedding.PreprocessedInput(
             embedding.SparseDenseMatmulInput(buffers, buffers, buffers, buffers)
         ),

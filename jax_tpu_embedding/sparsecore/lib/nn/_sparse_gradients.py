@@ -51,9 +51,10 @@ def sparse_gradients(
     feature_specs: Any,
     *,
     global_device_count: int | None = None,
-    enable_minibatching: bool = False,
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool | None = None,
     perform_stacking: bool = True,
-    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    feature_stacking_strategy: str | None = None,
 ) -> dict[str, SparseGradient]:
   """The gradients of the rows that a batch names, each row once.
 
@@ -62,9 +63,7 @@ def sparse_gradients(
   tpu_sparse_dense_matmul_grad does: under shard_map, or on a single device.
   Time, memory and messages are in proportion to ids, never to tables.
 
-  n is as many rows as limits and buffers allow, so that any batch fits. Over
-  several devices it relies on the stack's max_unique_ids_per_partition, which
-  preprocessing guarantees and convert_ids does not.
+  n is as many rows as limits and buffers allow, so that any batch fits.
 
   Args:
     activation_gradients: the tree of `feature_specs` with f32[*output_shape],
@@ -72,11 +71,13 @@ def sparse_gradients(
       name -> f32[device_batch, D].
     preprocessed_inputs: the buffers that the lookup read.
     feature_specs: the prepared specs, any tree.
-    global_device_count: devices of the job; default: what the specs were
-      prepared for.
-    enable_minibatching: whether the inputs were preprocessed with it.
+    global_device_count: devices of the job; default: that of the inputs.
+    num_sc_per_device: SparseCores per device; default: that of the inputs.
+    enable_minibatching: whether the inputs were preprocessed with it; default:
+      what they say.
     perform_stacking: False takes the gradients of whole stacks.
-    feature_stacking_strategy: that of the preprocessing.
+    feature_stacking_strategy: that of the preprocessing; default: what the
+      inputs say.
 
   Returns:
     Stack name -> SparseGradient. If a device names more distinct rows of
@@ -90,17 +91,21 @@ def sparse_gradients(
   """
   stacks = _plan.get_stacked_table_specs(feature_specs)
   buffers = _inputs.device_buffers(preprocessed_inputs)
-  _inputs.check_stack_names(stacks, preprocessed_inputs=buffers)
-  topology = _topology_of_buffers(
-      feature_specs, buffers, global_device_count, enable_minibatching
+  settings = _inputs.check_settings(
+      feature_specs,
+      preprocessed_inputs,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy,
   )
   if perform_stacking:
     activation_gradients = _update.stack_embedding_gradients(
         activation_gradients,
         feature_specs,
-        topology.num_sc_per_device,
-        topology.global_device_count,
-        feature_stacking_strategy=feature_stacking_strategy,
+        settings.num_sc_per_device,
+        settings.global_device_count,
+        feature_stacking_strategy=settings.feature_stacking_strategy,
     )
   _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
   results = {}
@@ -110,17 +115,17 @@ def sparse_gradients(
         *row_gradients.row_gradients_p.bind(
             *buffers[name],
             gradient.reshape(gradient.shape[0], -1),
-            global_device_count=topology.global_device_count,
+            global_device_count=settings.global_device_count,
             rows_per_device=(
-                stack.stack_vocab_size // topology.global_device_count
+                stack.stack_vocab_size // settings.global_device_count
             ),
             max_unique_ids_per_partition=(
                 # One device sends nothing that a limit could size.
-                stack.max_unique_ids_per_partition
-                if topology.global_device_count > 1
+                settings.limits_of(name).max_unique_ids_per_partition
+                if settings.global_device_count > 1
                 else buffers[name].embedding_ids.size
             ),
-            enable_minibatching=enable_minibatching,
+            enable_minibatching=settings.enable_minibatching,
         )
     )
   return results
@@ -228,21 +233,20 @@ def apply_sparse_gradients(
       )
       for name, stack in stacks.items()
   }
-  _inputs.device_topology(
-      feature_specs,
-      buffers,
-      embedding_variables,
-      enable_minibatching=enable_minibatching,
-      global_device_count=topology.global_device_count,
-      num_sc_per_device=topology.num_sc_per_device,
-  )
   results = {}
   for name, stack in stacks.items():
     values = terms[name].values
     num_samples = _rows_as_batch.samples_per_sc(values.shape[0], topology)
     padding = num_samples * topology.num_sc_per_device - values.shape[0]
     results[name] = _update.step_stack(
-        stack.replace(
+        stack,
+        buffers[name],
+        jnp.pad(values, ((0, padding), (0, 0))),
+        embedding_variables[name],
+        strategy=utils.MOD_SHARDING,
+        label=label,
+        step=step,
+        partition_limits=_inputs.PartitionLimits(
             max_ids_per_partition=num_samples,
             max_unique_ids_per_partition=min(
                 num_samples,
@@ -252,14 +256,8 @@ def apply_sparse_gradients(
                 ),
             ),
         ),
-        buffers[name],
-        jnp.pad(values, ((0, padding), (0, 0))),
-        embedding_variables[name],
-        strategy=utils.MOD_SHARDING,
-        label=label,
-        step=step,
         enable_minibatching=enable_minibatching,
-        limits=_update.limits_of(embedding_var_limits, stack),
+        value_limits=_update.value_limits(embedding_var_limits, stack),
         rounding_seed=rounding_seed,
     )
   return results
@@ -281,83 +279,24 @@ def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:
   return SparseGradient(rows.reshape(-1), values.reshape(-1, values.shape[-1]))
 
 
-def _topology_of_buffers(
-    feature_specs: Any,
-    buffers: Mapping[str, _inputs.DeviceBuffers],
-    global_device_count: int | None,
-    enable_minibatching: bool,
-) -> layout.Topology:
-  """The topology in which a device has the row pointers of `buffers`."""
-  num_scs = _planned_num_scs(feature_specs)
-  num_row_pointers = {name: x.row_pointers.size for name, x in buffers.items()}
-  first, *_ = num_row_pointers.values()
-  if global_device_count is not None:
-    num_sc_per_device = layout.num_sc_per_device_from_row_pointers(
-        first, global_device_count, enable_minibatching
-    )
-  elif num_scs is not None:
-    of_one_sc = layout.row_pointers_per_device(
-        _topology(num_scs, 1), enable_minibatching
-    )
-    num_sc_per_device = max(first // of_one_sc, 1)
-    global_device_count = max(num_scs // num_sc_per_device, 1)
-  else:
-    raise ValueError(_not_planned(feature_specs, "global_device_count"))
-  topology = _topology(global_device_count, num_sc_per_device)
-  _plan.check_planned_for(
-      _plan.get_table_specs(feature_specs), topology.num_scs
-  )
-  expected = layout.row_pointers_per_device(topology, enable_minibatching)
-  for name, size in num_row_pointers.items():
-    if size != expected:
-      raise ValueError(
-          f"Stack {name!r}: the buffers have {size} row pointers, expected"
-          f" {expected} for one of {topology.global_device_count} devices with"
-          f" {topology.num_sc_per_device} SparseCores and"
-          f" enable_minibatching={enable_minibatching}. Pass one device's part"
-          " of the inputs, and enable_minibatching as in preprocessing."
-      )
-  return topology
-
-
 def _topology_of_tables(
     feature_specs: Any,
     stacks: Mapping[str, embedding_spec.StackedTableSpec],
     embedding_variables: Mapping[str, Any],
     num_sc_per_device: int | None,
 ) -> layout.Topology:
-  """What the first table says, for _inputs.device_topology to check."""
+  """What the first table says, and all agree with."""
   name, stack = next(iter(stacks.items()))
-  num_rows = embedding_variables[name][0].shape[0]
-  global_device_count = max(stack.stack_vocab_size // max(num_rows, 1), 1)
+  global_device_count = _inputs.num_devices_of_table(
+      stack, embedding_variables[name][0]
+  )
   if num_sc_per_device is None:
-    num_scs = _planned_num_scs(feature_specs)
-    if num_scs is None:
-      raise ValueError(_not_planned(feature_specs, "num_sc_per_device"))
+    num_scs = _inputs.planned_num_scs(feature_specs, "num_sc_per_device")
     num_sc_per_device = max(num_scs // global_device_count, 1)
-  return _topology(global_device_count, num_sc_per_device)
-
-
-def _topology(
-    global_device_count: int, num_sc_per_device: int
-) -> layout.Topology:
-  return layout.Topology(
+  topology = layout.Topology(
       local_device_count=1,
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
-
-
-def _planned_num_scs(feature_specs: Any) -> int | None:
-  """N that the tables were planned for; None if the plan does not say."""
-  table, *_ = _plan.get_table_specs(feature_specs).values()
-  return table.setting_in_stack.num_shards
-
-
-def _not_planned(feature_specs: Any, argument: str) -> str:
-  table, *_ = _plan.get_table_specs(feature_specs)
-  return (
-      f"Table {table!r} was not placed by stack_tables, auto_stack_tables or"
-      " prepare_feature_specs_for_training, so the number of SparseCores is not"
-      f" known. Pass {argument}."
-  )
+  _inputs.check_tables(feature_specs, embedding_variables, topology)
+  return topology

@@ -221,7 +221,7 @@ class SparseGradientsTest(parameterized.TestCase):
     make = functools.partial(
         embedding.sparse_gradients,
         _activation_gradients(model),
-        model.inputs,
+        model.inputs.replace(settings=None),
         model.specs,
     )
     apply = functools.partial(
@@ -265,15 +265,16 @@ class SparseGradientsTest(parameterized.TestCase):
       jax.eval_shape(call)
     jax.eval_shape(embedding.add_sparse_gradients, gradients)
     table = model.variables["items_users"]
+    unknown = model.inputs.replace(settings=None)
     wrong = gradient._replace(rows=gradient.rows[1:])
     narrow = gradient._replace(values=gradient.values[:, 1:])
     for call, message in (
         (
-            lambda: make(global_device_count=2),
+            lambda: make(global_device_count=2, preprocessed_inputs=unknown),
             r"2 devices|prepared for 2 SparseCores",
         ),
         (
-            lambda: make(enable_minibatching=True),
+            lambda: make(enable_minibatching=True, preprocessed_inputs=unknown),
             "'items_users': the buffers have 16 row pointers, expected 512",
         ),
         (

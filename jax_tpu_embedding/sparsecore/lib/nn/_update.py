@@ -36,13 +36,13 @@ def tpu_sparse_dense_matmul_grad(
     label: str = "",
     step: jax.typing.ArrayLike | None = None,
     num_sc_per_device: int | None = None,
-    enable_minibatching: bool = False,
+    enable_minibatching: bool | None = None,
     perform_stacking: bool = True,
     use_gradient_stacking_primitive: bool = False,
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ) = None,
-    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    feature_stacking_strategy: str | None = None,
     rounding_seed: jax.typing.ArrayLike | None = None,
 ) -> dict[str, Any]:
   """Updates tables and slots with the gradients of one device's activations.
@@ -52,25 +52,30 @@ def tpu_sparse_dense_matmul_grad(
   that the batch does not name stay as they are, slots too. When the variables
   are donated, the update happens in place.
 
+  Inputs know what they were made for, their `settings`: arguments that repeat
+  it can be left out, and must agree.
+
   Args:
     activation_gradients: the tree of `feature_specs` with f32[*output_shape];
       or, with `perform_stacking=False`, stack name -> f32[device_batch, D].
     preprocessed_inputs: the buffers that the lookup read.
     embedding_variables: stack name -> (table, slots) of this device.
     feature_specs: the prepared specs, any tree.
-    global_device_count: devices of the job; default: as the tables are split.
+    global_device_count: devices of the job; default: that of the inputs.
     sharding_strategy: "MOD".
     label: appended to the name of the update in the compiled program.
     step: passed to learning rates that are schedules, and to optimizers whose
       rule depends on it; counts from 0.
     num_sc_per_device: SparseCores per device; default: that of the inputs.
-    enable_minibatching: whether the inputs were preprocessed with it.
+    enable_minibatching: whether the inputs were preprocessed with it; default:
+      what they say.
     perform_stacking: False takes the gradients of whole stacks.
     use_gradient_stacking_primitive: see stack_embedding_gradients.
     embedding_var_limits: stack name -> (min, max) to clamp new table values
       to, either of them None. Must have every stack but those with a custom
       optimizer.
-    feature_stacking_strategy: that of the preprocessing.
+    feature_stacking_strategy: that of the preprocessing; default: what the
+      inputs say.
     rounding_seed: an integer below 2^32, another one in every step, such as the
       step. Tables of bfloat16 and float16 are then rounded at random, such that
       small steps are not lost; without it to the nearest value.
@@ -88,22 +93,23 @@ def tpu_sparse_dense_matmul_grad(
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   buffers = _inputs.device_buffers(preprocessed_inputs)
-  topology = _inputs.device_topology(
+  settings = _inputs.check_settings(
       feature_specs,
-      buffers,
+      preprocessed_inputs,
       embedding_variables,
-      enable_minibatching=enable_minibatching,
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy,
   )
   if perform_stacking:
     activation_gradients = stack_embedding_gradients(
         activation_gradients,
         feature_specs,
-        topology.num_sc_per_device,
-        topology.global_device_count,
+        settings.num_sc_per_device,
+        settings.global_device_count,
         use_gradient_stacking_primitive,
-        feature_stacking_strategy=feature_stacking_strategy,
+        feature_stacking_strategy=settings.feature_stacking_strategy,
     )
   _inputs.check_stack_names(stacks, activation_gradients=activation_gradients)
   return {
@@ -115,8 +121,9 @@ def tpu_sparse_dense_matmul_grad(
           strategy=strategy,
           label=label,
           step=step,
-          enable_minibatching=enable_minibatching,
-          limits=limits_of(embedding_var_limits, stack),
+          partition_limits=settings.limits_of(name),
+          enable_minibatching=settings.enable_minibatching,
+          value_limits=value_limits(embedding_var_limits, stack),
           rounding_seed=rounding_seed,
       )
       for name, stack in stacks.items()
@@ -132,28 +139,30 @@ def step_stack(
     strategy: int,
     label: str,
     step: jax.typing.ArrayLike | None,
+    partition_limits: _inputs.PartitionLimits,
     enable_minibatching: bool,
-    limits: tuple[float | None, float | None],
+    value_limits: tuple[float | None, float | None],
     rounding_seed: jax.typing.ArrayLike | None,
 ) -> Any:
   """Steps the optimizer of one stack.
 
   Args:
-    stack: its limits hold for `buffers`.
+    stack: its spec.
     buffers: those of one device.
     gradient: f32[device_batch, D], of the activations.
     variables: (table, slots) of this device.
     strategy: a member of ShardingStrategy.
     label: as in tpu_sparse_dense_matmul_grad.
     step: as there.
+    partition_limits: that hold for `buffers`.
     enable_minibatching: as there.
-    limits: (min, max) of new table values.
+    value_limits: (min, max) of new table values.
     rounding_seed: as there.
 
   Returns:
     The new (table, slots), in the tree of `variables`.
   """
-  minimum, maximum = limits
+  minimum, maximum = value_limits
   table, *slots = jax.tree.leaves(variables)
   options = stack.optimizer.get_row_options(step)
   operands = stack.optimizer.order_operands(
@@ -173,8 +182,7 @@ def step_stack(
     params["stochastic_rounding"] = True
   new = stack.optimizer.get_optimizer_primitive().bind(
       *operands,
-      max_ids_per_partition=stack.max_ids_per_partition,
-      max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+      **partition_limits._asdict(),
       computation_name=(
           f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
       ),
@@ -189,7 +197,7 @@ def step_stack(
   return jax.tree.unflatten(jax.tree.structure(variables), jax.tree.leaves(new))
 
 
-def limits_of(
+def value_limits(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ),

@@ -103,7 +103,7 @@ class LookupTest(parameterized.TestCase):
         ValueError, "num_sc_per_device is 4, but the shapes .* those of 2"
     ):
       embedding.tpu_sparse_dense_matmul(
-          model.inputs,
+          model.inputs.replace(settings=None),
           model.variables,
           model.specs,
           global_device_count=1,
@@ -116,7 +116,10 @@ class LookupTest(parameterized.TestCase):
         ValueError, "global_device_count is 2, but .* those of 1"
     ):
       embedding.tpu_sparse_dense_matmul(
-          model.inputs, model.variables, model.specs, global_device_count=2
+          model.inputs.replace(settings=None),
+          model.variables,
+          model.specs,
+          global_device_count=2,
       )
 
   def test_another_topology_than_planned_is_an_error(self):
