@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
@@ -102,6 +103,24 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
     return InvalidArgument(*failure);
   }
   return buffers;
+}
+
+Result<CooBuffers> ReadValidBuffers(Executor& executor,
+                                    const IntVector& row_pointers,
+                                    const IntVector& embedding_ids,
+                                    const IntVector& sample_ids,
+                                    const FloatVector& gains,
+                                    const CooGeometry& geometry) {
+  const auto buffers =
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
+  if (!buffers) return std::unexpected(buffers.error());
+  const auto partitions = ReadPartitions(*buffers, geometry);
+  if (!partitions) return std::unexpected(partitions.error());
+  if (auto checked = CheckEntries(*buffers, *partitions, geometry, executor);
+      !checked) {
+    return std::unexpected(checked.error());
+  }
+  return *buffers;
 }
 
 Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,

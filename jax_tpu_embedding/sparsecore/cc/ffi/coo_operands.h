@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
 #include "xla/ffi/api/ffi.h"
@@ -56,6 +57,14 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                                 const IntVector& embedding_ids,
                                 const IntVector& sample_ids,
                                 const FloatVector& gains);
+
+// The same, once partitions and entries are known to be valid.
+Result<CooBuffers> ReadValidBuffers(Executor& executor,
+                                    const IntVector& row_pointers,
+                                    const IntVector& embedding_ids,
+                                    const IntVector& sample_ids,
+                                    const FloatVector& gains,
+                                    const CooGeometry& geometry);
 
 // `num_table_rows` and `batch_size` of the device, divided among its cores;
 // InvalidArgument unless both can be.

@@ -49,4 +49,14 @@ std::optional<std::string> ReadFailure(const CooBuffers& buffers) {
   return message;
 }
 
+void MarkAsRecorded(std::span<int32_t> row_pointers) {
+  std::ranges::fill(row_pointers, 0);
+  row_pointers[0] = kRecordedFailure;
+}
+
+bool IsRecordedFailure(const CooBuffers& buffers) {
+  return !buffers.row_pointers.empty() &&
+         buffers.row_pointers[0] == kRecordedFailure;
+}
+
 }  // namespace jte

@@ -15,6 +15,12 @@
 //
 // No converter writes that first row pointer: it is negative. Buffers that have
 // it, but not the rest, are corrupt, and their partitions are not valid.
+//
+// In programs that must not fail, check_batch_ffi.cc reads the message and
+// records it (recorded_failures.h). Row pointers that begin with
+// kRecordedFailure instead, and then have zeros, are those of a batch,
+// converted or not, of which this was done: its lookup gives NaN, and nobody
+// updates anything with it.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_
@@ -22,6 +28,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -32,6 +39,7 @@ namespace jte {
 
 inline constexpr int32_t kFailedConversion =
     std::numeric_limits<int32_t>::min();
+inline constexpr int32_t kRecordedFailure = kFailedConversion + 1;
 
 // Fills `buffers`, which have a row pointer at least, with `message`, which is
 // not empty.
@@ -39,6 +47,10 @@ void WriteFailure(std::string_view message, const CsrBuffers& buffers);
 
 // The message, if the buffers are those of a failed conversion.
 std::optional<std::string> ReadFailure(const CooBuffers& buffers);
+
+// Of a batch that failed; there is one row pointer at least.
+void MarkAsRecorded(std::span<int32_t> row_pointers);
+bool IsRecordedFailure(const CooBuffers& buffers);
 
 }  // namespace jte
 

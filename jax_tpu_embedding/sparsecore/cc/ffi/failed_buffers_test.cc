@@ -61,9 +61,20 @@ TEST(FailedBuffersTest, CorruptBuffersHaveNoMessage) {
   EXPECT_EQ(ReadFailure(with_pointers.ToRead()), std::nullopt);
 }
 
+TEST(FailedBuffersTest, ARecordedFailureHasNoMessage) {
+  Buffers buffers;
+  WriteFailure("x", buffers.ToWrite());
+  EXPECT_FALSE(IsRecordedFailure(buffers.ToRead()));
+  MarkAsRecorded(buffers.row_pointers);
+  EXPECT_TRUE(IsRecordedFailure(buffers.ToRead()));
+  EXPECT_EQ(ReadFailure(buffers.ToRead()), std::nullopt);
+}
+
 TEST(FailedBuffersTest, OtherBuffersHaveNoMessage) {
   EXPECT_EQ(ReadFailure(Buffers().ToRead()), std::nullopt);
   EXPECT_EQ(ReadFailure(CooBuffers{}), std::nullopt);
+  EXPECT_FALSE(IsRecordedFailure(Buffers().ToRead()));
+  EXPECT_FALSE(IsRecordedFailure(CooBuffers{}));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
@@ -97,6 +98,10 @@ void PreparePages(const Table& table, const Matrix& activations,
   PopulateNewPages(std::as_writable_bytes(activations.values), executor);
 }
 
+void FillWithNaN(const Matrix& activations) {
+  std::ranges::fill(activations.values, std::bit_cast<float>(kQuietNaN));
+}
+
 Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
                            const IntVector& sample_ids,
@@ -125,6 +130,10 @@ Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
   const auto quantization = ReadQuantization(quantization_numbers);
   if (!quantization) return std::unexpected(quantization.error());
   PreparePages(*table, *activations, executor);
+  if (IsRecordedFailure(*buffers)) {
+    FillWithNaN(*activations);
+    return {};
+  }
   if (num_devices > 1) {
     geometry->num_devices = num_devices;
     const auto tables = ReadTables(args, num_devices, *table);
@@ -167,7 +176,7 @@ Result<void> CheckedLookupFetched(
       .samples = ToSpan<const int32_t>(samples),
       .gains = ToSpan<const float>(gains)};
   if (entries.are_marked()) {
-    std::ranges::fill(activations->values, std::bit_cast<float>(kQuietNaN));
+    FillWithNaN(*activations);
     return {};
   }
   const CooBuffers buffers{.row_pointers = entries.row_pointers,

@@ -17,6 +17,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
@@ -27,7 +28,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The buffers, once partitions and entries are known to be valid.
+// The buffers, once they are known to be valid; or to be those of a batch that
+// failed, whose lookup gives NaN and reads none.
 Result<CooBuffers> ReadBuffers(Executor& executor,
                                const IntVector& row_pointers,
                                const IntVector& embedding_ids,
@@ -36,14 +38,9 @@ Result<CooBuffers> ReadBuffers(Executor& executor,
                                const CooGeometry& geometry) {
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
-  if (!buffers) return std::unexpected(buffers.error());
-  const auto partitions = ReadPartitions(*buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked = CheckEntries(*buffers, *partitions, geometry, executor);
-      !checked) {
-    return std::unexpected(checked.error());
-  }
-  return *buffers;
+  if (buffers && IsRecordedFailure(*buffers)) return *buffers;
+  return ReadValidBuffers(executor, row_pointers, embedding_ids, sample_ids,
+                          gains, geometry);
 }
 
 Result<void> Publish(Executor& executor, const IntVector& row_pointers,

@@ -1,13 +1,18 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The Python module lib/core/ffi_cpu: the CPU handlers by target name. A name
-// that was released never changes meaning.
+// The Python module lib/core/ffi_cpu: the CPU handlers by target name, and what
+// they have recorded. A name that was released never changes meaning.
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
 
 namespace jte {
 namespace {
@@ -17,6 +22,7 @@ pybind11::dict Registrations() {
     return pybind11::capsule(reinterpret_cast<void*>(handler));
   };
   pybind11::dict targets;
+  targets["jte_check_batch_cpu"] = capsule(JteCheckBatchCpu);
   targets["jte_check_seal_cpu"] = capsule(JteCheckSealCpu);
   targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
@@ -33,6 +39,36 @@ pybind11::dict Registrations() {
   return targets;
 }
 
+// The first message, and how many failures there were.
+std::pair<std::string, int64_t> TakeFailures() {
+  Failures failures = RecordedFailures::OfProcess().Take();
+  return {std::move(failures.first), failures.count};
+}
+
+// A pending call of the interpreter.
+int WarnOfFailure(void*) {
+  const Failures failures = RecordedFailures::OfProcess().Get();
+  if (failures.count == 0) return 0;  // The caller knows.
+  try {
+    pybind11::module_::import("absl.logging")
+        .attr("warning")(
+            "%s The activations are NaN, and the batch updates no table. "
+            "embedding.raise_errors() raises this, and allows the next "
+            "warning.",
+            failures.first);
+  } catch (pybind11::error_already_set& error) {
+    error.discard_as_unraisable("the warning of a batch that failed");
+  }
+  return 0;
+}
+
+// Handlers run in threads of XLA, without the interpreter lock, and must not
+// wait for it. This has the main thread warn as soon as it runs Python code. At
+// the end of the process there may be no interpreter any more.
+void WarnSoon() {
+  if (Py_IsInitialized()) Py_AddPendingCall(WarnOfFailure, nullptr);
+}
+
 }  // namespace
 }  // namespace jte
 
@@ -42,4 +78,8 @@ PYBIND11_MODULE(ffi_cpu, module) {
   jte::KeepFreedMemory();
   module.def("registrations", &jte::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
+  jte::RecordedFailures::OfProcess().SetAnnounce(&jte::WarnSoon);
+  module.def("take_failures", &jte::TakeFailures,
+             "The message of the first batch that failed since the last call, "
+             "and how many did. Of those of check_batch.");
 }

@@ -1,0 +1,109 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Target "jte_check_batch_cpu": whether the buffers of one stack on one device
+// can be looked up. If not, it records why (recorded_failures.h), and the row
+// pointers that it returns are those for which a lookup gives NaN
+// (failed_buffers.h).
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte {
+namespace {
+
+namespace ffi = xla::ffi;
+
+using BoolVector = ffi::BufferR1<ffi::PRED>;
+
+void Record(const std::string& message, int64_t num_devices, int32_t device) {
+  std::string prefix;
+  if (num_devices > 1) {
+    prefix = "Device " + std::to_string(device) + " of the axis: ";
+  }
+  RecordedFailures::OfProcess().Add(prefix + message);
+}
+
+Result<void> CheckBatch(Executor& executor, const IntVector& row_pointers,
+                        const IntVector& embedding_ids,
+                        const IntVector& sample_ids, const FloatVector& gains,
+                        const IntScalar& num_minibatches,
+                        const IntScalar& device, const IntVector& result,
+                        const BoolVector& has_failed, int64_t num_devices,
+                        int64_t num_sc_per_device, bool enable_minibatching,
+                        int64_t rows_per_device, int64_t batch_size) {
+  // Wrong in the program.
+  const auto checked_pointers = ToSpan<int32_t>(result);
+  if (checked_pointers.empty() || has_failed.element_count() != 1 ||
+      checked_pointers.size() != row_pointers.element_count()) {
+    return InvalidArgument(
+        "check_batch must have as many row pointers as it is given, at least "
+        "one, and one more result, got ",
+        checked_pointers.size(), " for ", row_pointers.element_count(),
+        ", and ", has_failed.element_count(), ".");
+  }
+  auto geometry =
+      MakeGeometry(num_sc_per_device, enable_minibatching,
+                   *num_minibatches.typed_data(), rows_per_device, batch_size);
+  if (!geometry) return std::unexpected(geometry.error());
+  geometry->num_devices = num_devices;
+  // Wrong in the data.
+  const auto buffers = ReadValidBuffers(executor, row_pointers, embedding_ids,
+                                        sample_ids, gains, *geometry);
+  *has_failed.typed_data() = !buffers;
+  if (buffers) {
+    std::ranges::copy(buffers->row_pointers, checked_pointers.begin());
+  } else {
+    Record(buffers.error().message, num_devices, *device.typed_data());
+    MarkAsRecorded(checked_pointers);
+  }
+  return {};
+}
+
+ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
+                   IntVector embedding_ids, IntVector sample_ids,
+                   FloatVector gains, IntScalar num_minibatches,
+                   IntScalar device, ffi::Result<IntVector> result,
+                   ffi::Result<BoolVector> has_failed, int64_t num_devices,
+                   int64_t num_sc_per_device, bool enable_minibatching,
+                   int64_t rows_per_device, int64_t batch_size) {
+  ThreadPoolExecutor all_threads(pool);
+  DeviceExecutor executor(all_threads, num_devices);
+  return RunHandler(CheckBatch, executor, row_pointers, embedding_ids,
+                    sample_ids, gains, num_minibatches, device, *result,
+                    *has_failed, num_devices, num_sc_per_device,
+                    enable_minibatching, rows_per_device, batch_size);
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, Handler,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<IntVector>()    // row_pointers
+                                  .Arg<IntVector>()    // embedding_ids
+                                  .Arg<IntVector>()    // sample_ids
+                                  .Arg<FloatVector>()  // gains
+                                  .Arg<IntScalar>()    // num_minibatches
+                                  .Arg<IntScalar>()    // number of the device
+                                  .Ret<IntVector>()    // row_pointers
+                                  .Ret<BoolVector>()   // has_failed
+                                  .Attr<int64_t>("num_devices")
+                                  .Attr<int64_t>("num_sc_per_device")
+                                  .Attr<bool>("enable_minibatching")
+                                  .Attr<int64_t>("rows_per_device")
+                                  .Attr<int64_t>("batch_size"));
+
+}  // namespace jte
