@@ -15,6 +15,10 @@ ALIGNMENT = 8
 # A block of row pointers has at least this many entries.
 MIN_ROW_POINTERS_PER_BLOCK = 8
 
+# The first row pointer of buffers whose conversion has failed. The others are 0.
+# cc/ffi/failed_buffers.h: kFailedConversion.
+FAILED_CONVERSION = -(2**31)
+
 # Buckets that minibatching splits the columns of a step into, and so the
 # largest number of minibatches.
 MAX_MINIBATCHES = 64

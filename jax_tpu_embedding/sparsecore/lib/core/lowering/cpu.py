@@ -192,12 +192,14 @@ def convert_ids(
     num_sc_per_device: int,
     features: tuple[raw_ids.Feature, ...],
     feature_stacking_strategy: str,
+    keeps_errors: bool = False,
 ):
   """Rule of the conversion of raw ids.
 
   One of several devices does not fail by itself, the others would wait for it.
   It hands its error on in the buffers, and the lookup raises it on all of them.
   """
+  keeps_errors |= mesh_axis.is_one_of_several_devices(ctx)
 
   def numbers(field: str) -> np.ndarray:
     return np.array([getattr(f, field) for f in features], np.int64)
@@ -221,7 +223,7 @@ def convert_ids(
       vocabulary_sizes=numbers("vocabulary_size"),
       is_ragged=numbers("is_ragged"),
       has_weights=numbers("has_weights"),
-      keeps_errors=mesh_axis.is_one_of_several_devices(ctx),
+      keeps_errors=keeps_errors,
   )
 
 

@@ -36,19 +36,25 @@ _NATIVE = {
 }
 
 
-def _as_on_any_platform(
-    operation: str, primitive: core.Primitive
+def as_on(
+    platform: str | None, operation: str, primitive: core.Primitive
 ) -> core.Primitive:
-  """`primitive`, lowered as where a platform has no rule of its own."""
-  result = core.Primitive(f"{primitive.name}_reference")
+  """`primitive`, lowered on CPU as on `platform`.
+
+  Args:
+    platform: None for one that has no rule of its own.
+    operation: a key of table.LOWERINGS.
+    primitive: that of the operation.
+  """
+  result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
   result.multiple_results = primitive.multiple_results
   result.abstract_eval = primitive.abstract_eval
-  mlir.register_lowering(result, table.LOWERINGS[operation, None])
+  mlir.register_lowering(result, table.LOWERINGS[operation, platform])
   return result
 
 
 _REFERENCE = {
-    operation: _as_on_any_platform(operation, primitive)
+    operation: as_on(None, operation, primitive)
     for operation, primitive in _NATIVE.items()
 }
 

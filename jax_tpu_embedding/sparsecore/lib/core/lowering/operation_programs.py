@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_operands
+from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
@@ -133,6 +134,21 @@ def _row_gradients(sizes):
   )
 
 
+def _check_batch(sizes):
+  return Program(
+      "check_batch",
+      functools.partial(
+          check_batch.check_batch_p.bind,
+          num_devices=sizes.num_devices,
+          num_sc_per_device=sizes.num_sc_per_device,
+          rows_per_device=sizes.num_rows,
+          batch_size=sizes.batch_size,
+          enable_minibatching=sizes.enable_minibatching,
+      ),
+      (*sizes.coo(), _i32()),
+  )
+
+
 def _without_columns(sizes):
   return dataclasses.replace(sizes, embedding_dim=None)
 
@@ -147,6 +163,7 @@ def _f32(*shape):
 
 # Name -> program, of sizes.
 OF_BUFFERS = {
+    "check_batch": _check_batch,
     "lookup": lookup_program,
     "lookup_quantized": functools.partial(
         lookup_program, quantization_config=(-1.0, 1.5, 256)
@@ -217,6 +234,11 @@ OTHERS = {
             local_lookup.local_lookup_p.bind, device_batch_size=32
         ),
         (_i32(24), _i32(24), _f32(24), PLAIN.table),
+    ),
+    "nan_if_failed": Program(
+        "nan_if_failed",
+        check_batch.nan_if_failed_p.bind,
+        (_f32(32, 16), jax.ShapeDtypeStruct((1,), jnp.bool_)),
     ),
     "stack_gradients": Program(
         "stack_gradients",

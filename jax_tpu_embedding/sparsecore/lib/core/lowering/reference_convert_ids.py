@@ -43,6 +43,7 @@ def convert_ids(
     num_sc_per_device: int,
     features: Sequence[raw_ids.Feature],
     feature_stacking_strategy: str,
+    keeps_errors: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Row pointers, embedding ids, sample ids and gains of one device.
 
@@ -53,6 +54,8 @@ def convert_ids(
     num_sc_per_device: S.
     features: by row offset.
     feature_stacking_strategy: one of raw_ids.FEATURE_STACKING_STRATEGIES.
+    keeps_errors: whether row pointers say that there was an error: they are
+      constants.FAILED_CONVERSION, then zeros.
   """
   topology = layout.Topology(
       local_device_count=1,
@@ -65,14 +68,24 @@ def convert_ids(
   )
   # The same program, and the same bits, whether or not the caller enables them.
   with jax.enable_x64(True):
-    parts = [
-        reference_occurrences.occurrences(*of_feature, combiner, topology)
-        for of_feature in zip(features, grouped, places)
-    ]
+    parts, are_wrong = zip(
+        *(
+            reference_occurrences.occurrences(*of_feature, combiner, topology)
+            for of_feature in zip(features, grouped, places)
+        )
+    )
     rows_per_shard = 1 + max(raw_ids.last_row(f, topology) for f in features)
     entries, is_entry = _merge(_sort(parts, rows_per_shard, topology), topology)
     cells_per_sc = raw_ids.cells_per_sc(grouped, places, topology)
-    return _write(entries, is_entry, cells_per_sc, topology)
+    row_pointers, *cells = _write(entries, is_entry, cells_per_sc, topology)
+    if keeps_errors:
+      failed = (
+          jnp.zeros_like(row_pointers).at[0].set(constants.FAILED_CONVERSION)
+      )
+      row_pointers = jnp.where(
+          jnp.any(jnp.stack(are_wrong)), failed, row_pointers
+      )
+    return row_pointers, *cells
 
 
 class _Elements(NamedTuple):

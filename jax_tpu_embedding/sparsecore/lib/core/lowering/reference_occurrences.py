@@ -46,8 +46,11 @@ def occurrences(
     places: raw_ids.SamplePlaces,
     combiner: str,
     topology: layout.Topology,
-) -> Occurrences:
-  """The occurrences of one feature; of a ragged one, with unused capacity."""
+) -> tuple[Occurrences, jax.Array]:
+  """The occurrences of one feature; of a ragged one, with unused capacity.
+
+  Also bool[], whether the native converter would call anything an error.
+  """
   num_scs = topology.num_scs
   samples = _samples(operands)
   ids, in_range, id_kept = _clean_ids(feature, operands.ids.reshape(-1))
@@ -62,9 +65,13 @@ def occurrences(
     is_wrong |= ~in_range
   is_kept = samples.is_inside & (is_kept | is_wrong)
 
+  has_error = samples.is_wrong | jnp.any(is_kept & is_wrong)
+  if weights is not None and feature.non_finite_weights == "error":
+    has_error |= jnp.any(is_kept & ~jnp.isfinite(weights))
+
   gain = _gains(combiner, samples, operands, weights, is_kept)
   sc, sample = places.place(samples.sample)
-  return Occurrences(
+  of_feature = Occurrences(
       is_kept=is_kept,
       sc=sc,
       partition=(ids % num_scs + feature.col_shift % num_scs) % num_scs,
@@ -72,6 +79,7 @@ def occurrences(
       sample=sample,
       gain=jnp.where(is_wrong, jnp.nan, gain),
   )
+  return of_feature, has_error
 
 
 def _samples(operands: raw_ids.Operands) -> _Samples:

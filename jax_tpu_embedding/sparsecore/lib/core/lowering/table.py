@@ -18,6 +18,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
+from jax_tpu_embedding.sparsecore.lib.core.lowering import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
@@ -89,6 +90,9 @@ def _places(rule: update_rules.UpdateRule) -> dict[str, Any]:
 
 # (operation, platform) -> lowering rule.
 LOWERINGS = {
+    ("check_batch", _ANY): check_batch.any_platform,
+    ("check_batch", "cpu"): check_batch.cpu,
+    ("check_batch", "tpu"): check_batch.tpu,
     ("check_seal", _ANY): check_seal.any_platform,
     ("check_seal", "cpu"): check_seal.cpu,
     ("convert_ids", _ANY): any_platform.convert_ids,
@@ -108,6 +112,8 @@ LOWERINGS = {
         _is_table_of_lookup,
     ),
     ("lookup", "tpu"): tpu.lookup,
+    ("nan_if_failed", _ANY): check_batch.nan_on_any_platform,
+    ("nan_if_failed", "cpu"): check_batch.nan_on_cpu,
     ("row_gradients", _ANY): functools.partial(
         row_gradients.row_gradients,
         _ANY_STEPS,

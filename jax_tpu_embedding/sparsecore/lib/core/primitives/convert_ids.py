@@ -11,7 +11,8 @@ uint64. All are this device's.
 Results: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
 gains f32[B], laid out as without minibatching. The shapes of the ids bound the
 number of entries, so B is large enough for any ids and nothing is dropped but
-what a feature's policy says.
+what a feature's policy says. With keeps_errors the buffers of a batch that is
+wrong say so, for check_batch, where the program would fail.
 
 `lowering/reference_convert_ids.py` defines it in jnp.
 
@@ -42,8 +43,10 @@ def _abstract_eval(
     num_sc_per_device: int,
     features: tuple[raw_ids.Feature, ...],
     feature_stacking_strategy: str,
+    keeps_errors: bool = False,
 ) -> tuple[jax.core.ShapedArray, ...]:
   """Checks the operands; the shapes of the buffers."""
+  del keeps_errors  # Either way the buffers are as large.
   _check_choice(combiner, raw_ids.COMBINERS, "combiner")
   _check_choice(
       feature_stacking_strategy,
