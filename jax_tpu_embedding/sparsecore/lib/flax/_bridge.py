@@ -16,6 +16,8 @@ two forms of where the result goes:
   another optimizer by mistake.
 * lookup_returning_tables: tables are ordinary values, and the "gradient" of a
   table is the new table, to be put in its place. A seal guards it, _seal.py.
+
+Neither fails for what is wrong with a batch: see _checked_batch.py.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax import _checked_batch
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
@@ -58,7 +61,7 @@ def lookup(
     variables: Mapping[str, embedding.EmbeddingVariables],
     *,
     seal: jax.Array | None = None,
-) -> Any:
+) -> tuple[Any, _checked_batch.HasFailed]:
   """The activations of every feature; nothing is mutated.
 
   Args:
@@ -68,7 +71,9 @@ def lookup(
     seal: checked if given; see _seal.check.
 
   Returns:
-    The tree of feature specs with f32[*output_shape].
+    The tree of feature specs with f32[*output_shape]; and stack name -> bool[G],
+    whether activations of a device are NaN because of what is wrong with its
+    inputs.
 
   Raises:
     ValueError: if inputs, variables and specs do not belong together.
@@ -78,12 +83,22 @@ def lookup(
   def of_device(inputs, tables, seal):
     if seal is not None:
       inputs = _seal.check(seal, inputs)
-    return embedding.tpu_sparse_dense_matmul(
+    inputs, has_failed = _checked_batch.check(config, inputs, tables)
+    activations = embedding.tpu_sparse_dense_matmul(
         inputs,
         {name: (table,) for name, table in tables.items()},
         config.feature_specs,
+        perform_unstacking=False,
         **_options(config),
     )
+    activations = embedding.unstack_embedding_activations(
+        _checked_batch.nan_if_failed(activations, has_failed),
+        config.feature_specs,
+        config.num_shards,
+        config.num_sc_per_device,
+        feature_stacking_strategy=config.feature_stacking_strategy,
+    )
+    return activations, has_failed
 
   return config.on_each_device(
       of_device,
@@ -98,8 +113,11 @@ def update(
     inputs: embedding.PreprocessedInput,
     variables: Mapping[str, embedding.EmbeddingVariables],
     step: jax.typing.ArrayLike | None,
+    has_failed: _checked_batch.HasFailed | None = None,
 ) -> dict[str, embedding.EmbeddingVariables]:
   """The variables after the optimizer ran on every row that inputs name.
+
+  They are the old ones if something is wrong with the inputs of any stack.
 
   Tables of bfloat16 and float16 are rounded at random, by numbers that depend
   on the batch and the step.
@@ -110,21 +128,25 @@ def update(
     inputs: the buffers that the lookup read.
     variables: stack name -> (table, slots).
     step: passed to optimizers and schedules, or None.
+    has_failed: of the lookup; None if there was none.
 
   Raises:
     ValueError: if the arguments do not belong together, or a schedule needs a
       step.
   """
+  if has_failed is None:
+    tables = {name: table for name, (table, *_) in variables.items()}
+    has_failed = _checked_batch.check_global(config, inputs, tables)
   rounding_seed = None
   if any(v[0].dtype != jnp.float32 for v in variables.values()):
     rounding_seed = _seal.hash_of_batch(inputs)
     if step is not None:
       rounding_seed += jnp.asarray(step).astype(jnp.uint32)
 
-  def of_device(gradients, inputs, variables, step, rounding_seed):
+  def of_device(gradients, inputs, variables, step, rounding_seed, failed):
     return embedding.tpu_sparse_dense_matmul_grad(
         gradients,
-        inputs,
+        _checked_batch.without_ids_if(failed, inputs),
         variables,
         config.feature_specs,
         step=step,
@@ -140,6 +162,7 @@ def update(
           config.table_partition,
           P(),
           P(),
+          P(),
       ),
       config.table_partition,
   )(
@@ -148,6 +171,7 @@ def update(
       variables,
       step,
       rounding_seed,
+      _checked_batch.any_failed(has_failed),
   )
 
 
@@ -178,16 +202,17 @@ def lookup_updating_refs(
   @jax.custom_vjp
   def differentiable(anchor, inputs, refs, step):
     del anchor, step
-    return lookup(config, inputs, _read_tables(refs))
+    return lookup(config, inputs, _read_tables(refs))[0]
 
   def forward(anchor, inputs, refs, step):
     del anchor
-    return lookup(config, inputs, _read_tables(refs)), (inputs, refs, step)
+    activations, has_failed = lookup(config, inputs, _read_tables(refs))
+    return activations, (inputs, refs, step, has_failed)
 
   def backward(residuals, gradients):
-    inputs, refs, step = residuals
+    inputs, refs, step, has_failed = residuals
     values = jax.tree.map(lambda ref: ref[...], refs)
-    _write(refs, update(config, gradients, inputs, values, step))
+    _write(refs, update(config, gradients, inputs, values, step, has_failed))
     return jnp.zeros(()), None, None, None
 
   differentiable.defvjp(forward, backward)
@@ -218,15 +243,15 @@ def lookup_returning_tables(
   @jax.custom_vjp
   def differentiable(variables, seal, inputs, step):
     del step
-    return lookup(config, inputs, variables, seal=seal)
+    return lookup(config, inputs, variables, seal=seal)[0]
 
   def forward(variables, seal, inputs, step):
-    activations = lookup(config, inputs, variables, seal=seal)
-    return activations, (variables, inputs, step)
+    activations, has_failed = lookup(config, inputs, variables, seal=seal)
+    return activations, (variables, inputs, step, has_failed)
 
   def backward(residuals, gradients):
-    variables, inputs, step = residuals
-    new = update(config, gradients, inputs, variables, step)
+    variables, inputs, step, has_failed = residuals
+    new = update(config, gradients, inputs, variables, step, has_failed)
     return new, _seal.seal_of_batch(inputs), None, None
 
   differentiable.defvjp(forward, backward)

@@ -21,7 +21,7 @@ BATCH, VOCAB, DIM = 8, 32, 8
 IDS = {"f": np.arange(BATCH * 2).reshape(BATCH, 2)}
 
 
-def make_config(mesh=MESH, sharding_axis=("data", "model")):
+def make_config(mesh=MESH, sharding_axis=("data", "model"), **fields):
   table = embedding_spec.TableSpec(
       name="t",
       vocabulary_size=VOCAB,
@@ -40,6 +40,7 @@ def make_config(mesh=MESH, sharding_axis=("data", "model")):
       mesh=mesh,
       sharding_axis=sharding_axis,
       num_sc_per_device=1,
+      **fields,
   )
 
 
@@ -77,7 +78,7 @@ class BridgeTest(parameterized.TestCase):
     variables = make_variables(config)
     ids = {"f": (np.zeros(4, np.int32), np.zeros(BATCH + 1, np.int32))}
     inputs = _bridge.convert(config, ids)
-    activations = _bridge.lookup(config, inputs, variables)
+    activations, _ = _bridge.lookup(config, inputs, variables)
     np.testing.assert_array_equal(activations["f"], np.zeros((BATCH, DIM)))
     new = _bridge.update(config, activations, inputs, variables, None)
     jax.tree.map(np.testing.assert_array_equal, new, dict(variables))
@@ -88,8 +89,8 @@ class BridgeTest(parameterized.TestCase):
     inputs = _bridge.convert(config, IDS)
     jax.tree.map(
         np.testing.assert_array_equal,
-        _bridge.lookup(config, inputs, {"t": (variables["t"].table,)}),
-        _bridge.lookup(config, inputs, variables),
+        _bridge.lookup(config, inputs, {"t": (variables["t"].table,)})[0],
+        _bridge.lookup(config, inputs, variables)[0],
     )
 
   def test_devices_of_unknown_processes_give_the_same_by_messages(self):
@@ -100,7 +101,7 @@ class BridgeTest(parameterized.TestCase):
     def step(config):
       def run(variables):
         inputs = _bridge.convert(config, IDS)
-        activations = _bridge.lookup(config, inputs, variables)
+        activations, _ = _bridge.lookup(config, inputs, variables)
         new = _bridge.update(config, activations, inputs, variables, None)
         return activations, new
 
@@ -108,7 +109,7 @@ class BridgeTest(parameterized.TestCase):
 
     jax.tree.map(np.testing.assert_array_equal, step(abstract), step(config))
 
-  def test_wrong_ids_are_nan_where_devices_cannot_raise_together(self):
+  def test_wrong_ids_by_messages_are_nan_on_their_device(self):
     config = make_config()
     variables = make_variables(config)
     abstract = make_config(mesh=MESH.abstract_mesh)
@@ -116,11 +117,33 @@ class BridgeTest(parameterized.TestCase):
     ids["f"][5, 0] = VOCAB
     out = jax.jit(
         lambda v: _bridge.lookup(abstract, _bridge.convert(abstract, ids), v)
-    )(variables)["f"]
+    )(variables)[0]["f"]
     # The samples of the third of four devices.
     np.testing.assert_array_equal(
         np.isnan(out).all(axis=1), np.arange(BATCH) // 2 == 2
     )
+
+  def test_an_impossible_number_of_minibatches_changes_nothing(self):
+    config = make_config(enable_minibatching=True)
+    variables = make_variables(config)
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        IDS,
+        None,
+        config.feature_specs,
+        4,
+        4,
+        num_sc_per_device=1,
+        enable_minibatching=True,
+    )
+    inputs = inputs.replace(num_minibatches=np.int32(65))
+    activations, has_failed = _bridge.lookup(config, inputs, variables)
+    self.assertTrue(np.isnan(activations["f"]).all())
+    self.assertEqual(has_failed["t"].tolist(), [True] * 4)
+    for found in (has_failed, None):
+      new = _bridge.update(config, activations, inputs, variables, None, found)
+      jax.tree.map(np.testing.assert_array_equal, new, dict(variables))
+    with self.assertRaisesRegex(ValueError, "num_minibatches is 65, expected"):
+      embedding.raise_errors()
 
 
 if __name__ == "__main__":

@@ -65,10 +65,11 @@ def convert(
       features or all. Those of a pair are shaped like its values.
 
   Returns:
-    The buffers, those of all devices after one another.
+    The buffers, those of all devices after one another. If an id is wrong, they
+    say so; see _checked_batch.py.
 
   Raises:
-    ValueError, TypeError and JaxRuntimeError: see embedding.convert_ids.
+    ValueError and TypeError: see embedding.convert_ids.
   """
   specs = jax.tree.leaves(config.feature_specs)
   features = [
@@ -98,6 +99,7 @@ def convert(
         config.feature_specs,
         config.topology,
         feature_stacking_strategy=config.feature_stacking_strategy,
+        keeps_errors=True,
     )
     return inputs.replace(num_minibatches=None)  # no part of a device
 

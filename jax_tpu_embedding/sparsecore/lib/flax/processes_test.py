@@ -29,6 +29,7 @@ class ProcessesTest(absltest.TestCase):
           for parts, of_one in zip(arrays, expected[form], strict=True):
             self.assertLen(parts, 2, "One of each device.")
             for first_row, rows in parts.items():
+              self.assertTrue(np.isfinite(rows).all())
               np.testing.assert_array_equal(rows, of_one[first_row])
 
   def test_raw_ids_may_name_more_rows_than_the_limits_of_tables(self):

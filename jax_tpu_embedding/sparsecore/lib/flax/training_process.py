@@ -4,7 +4,8 @@
 """One of several processes that train a layer together, for a test.
 
 Every process has its part of each batch. All forms of the layer make one step
-with raw ids, and one with inputs that were preprocessed.
+with raw ids, one with an id out of range, which is to change nothing, and one
+with inputs that were preprocessed.
 """
 
 from __future__ import annotations
@@ -106,29 +107,29 @@ def _train_refs(options: dict[str, Any]) -> Any:
       specs, jax.random.key(0), **options
   )
   layer = embed.SparseCoreEmbed(specs, **options, tables="ref")
-  raw, preprocessed = _batches(layer, _preprocess_with(layer))
-  params = layer.init(jax.random.key(1), raw)["params"]
+  batches = _batches(layer, _preprocess_with(layer))
+  params = layer.init(jax.random.key(1), batches[0])["params"]
 
   @jax.jit
   def gradient(params, tables, inputs):
     apply = lambda p: layer.apply({"params": p, "embedding": tables}, inputs)
     return jax.grad(lambda p: _loss(apply(p)))(params)
 
-  for inputs in (raw, preprocessed):
+  for inputs in batches:
     gradient(params, tables, inputs)
   return jax.tree.map(lambda ref: ref[...], tables)
 
 
 def _train_parameters(options: dict[str, Any]) -> Any:
   layer = embed.SparseCoreEmbed(_specs(), **options, tables="param")
-  raw, preprocessed = _batches(layer, _preprocess_with(layer))
-  params = layer.init(jax.random.key(0), raw)["params"]
+  batches = _batches(layer, _preprocess_with(layer))
+  params = layer.init(jax.random.key(0), batches[0])["params"]
 
   @jax.jit
   def gradient(params, inputs):
     return jax.grad(lambda p: _loss(layer.apply({"params": p}, inputs)))(params)
 
-  for inputs in (raw, preprocessed):
+  for inputs in batches:
     # Outside of jit, where it looks at the seal.
     params = embed_optimizer.apply_updates_for_sc_model(
         params, gradient(params, inputs)
@@ -181,7 +182,7 @@ def _preprocess_with(layer: embed.SparseCoreEmbed) -> Callable[[Any], Any]:
 
 
 def _batches(layer: Any, preprocess: Callable[[Any], Any]) -> list[Any]:
-  """A batch of raw ids and a preprocessed one, as arrays over all devices.
+  """A batch of raw ids, a wrong one, and a preprocessed one, over all devices.
 
   Args:
     layer: with the mesh.
@@ -197,12 +198,16 @@ def _batches(layer: Any, preprocess: Callable[[Any], Any]) -> list[Any]:
       "ragged": (ids(NUM_DEVICES * 8), row_splits),
   }
   second = {name: ids(_BATCH, 2) for name in raw}
+  # The last process has it.
+  wrong = raw | {"dense": raw["dense"].copy()}
+  wrong["dense"][-1, 0] = _VOCAB
 
   process, num_processes = jax.process_index(), jax.process_count()
   of_process = lambda x: np.split(x, num_processes)[process]
   sharding = jax.sharding.NamedSharding(layer.mesh, P("x"))
   local = [
       jax.tree.map(of_process, raw),
+      jax.tree.map(of_process, wrong),
       preprocess(jax.tree.map(of_process, second)),
   ]
   return jax.tree.map(

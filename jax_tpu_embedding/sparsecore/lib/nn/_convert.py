@@ -32,6 +32,7 @@ def convert_ids(
     topology: layout.Topology,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    keeps_errors: bool = False,
 ) -> _inputs.PreprocessedInput:
   """Converts one device's ids to buffers, as part of a jitted program.
 
@@ -53,14 +54,17 @@ def convert_ids(
     topology: devices and SparseCores that the tables are split over.
     feature_stacking_strategy: "SPLIT_THEN_STACK" or "STACK_THEN_SPLIT", in any
       letter case.
+    keeps_errors: for layers. Whether ids that are wrong are no error here, but
+      one of the program that looks the buffers up.
 
   Raises:
     ValueError: if trees or shapes do not fit the specs; for an id beyond int32
       where out_of_range_ids is "error".
     TypeError: if ids are not integers.
-    jax.errors.JaxRuntimeError: when it runs on CPU, for an id outside of its
-      table or a weight that is not finite, where the feature's policy is
-      "error", and for row_splits that descend or lead beyond the values. Other
+    jax.errors.JaxRuntimeError, or ValueError if JAX runs it at once: on CPU,
+      for an id outside of its table or a weight that is not finite, where the
+      feature's policy is "error", and for row_splits that descend or lead
+      beyond the values. What was donated to the program is lost. Other
       platforms cannot raise; there the activations are NaN.
   """
   _plan.check_planned_for(
@@ -95,6 +99,7 @@ def convert_ids(
         feature_stacking_strategy=strategy,
         global_device_count=topology.global_device_count,
         num_sc_per_device=topology.num_sc_per_device,
+        keeps_errors=keeps_errors,
     )
     for by_name, buffer in zip(arrays, buffers):
       by_name[name] = buffer

@@ -10,6 +10,7 @@ The public functions of the library, each defined in a module of its own:
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
   look up, update          _lookup.py, _update.py
   gradients of rows        _sparse_gradients.py
+  errors of layers         core/batch_errors.py
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TypeVar
 from typing import Union
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import batch_errors
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _convert
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
@@ -85,6 +87,7 @@ feature_stacking_strategy_to_enum = (
 OutputPool = _preprocess.OutputPool
 get_all_reduce_interface = minibatching_node.get_all_reduce_interface
 convert_ids = _convert.convert_ids
+raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
 update_preprocessing_parameters = _stats.update_preprocessing_parameters

@@ -46,6 +46,26 @@ def assert_equal(actual, expected):
 class TrainingTest(parameterized.TestCase):
 
   @parameterized.product(num_devices=DEVICES, tables=FORMS)
+  def test_a_wrong_batch_costs_no_table_that_is_donated(
+      self, num_devices, tables
+  ):
+    model = make(num_devices, tables)
+    # The gradients of dense parameters are NaN.
+    optimizer = embed.PartitionedOptimizer(
+        model, optax.apply_if_finite(optax.sgd(0.1), 10)
+    )
+    step = nnx.jit(click_model.train_step, donate_argnums=(0, 1))
+    good, wrong = click_model.make_batch(), click_model.make_batch()
+    wrong.ids["item"][3, 1] = 1000
+    first = step(model, optimizer, good)
+    before = click_model.variables_of(model)
+    self.assertTrue(np.isnan(step(model, optimizer, wrong)))
+    assert_equal(click_model.variables_of(model), before)
+    with self.assertRaisesRegex(ValueError, "'item': sample .* has id 1000"):
+      embedding.raise_errors()
+    self.assertLess(step(model, optimizer, good), first)
+
+  @parameterized.product(num_devices=DEVICES, tables=FORMS)
   def test_steps_are_those_of_whole_tables(self, num_devices, tables):
     model = make(num_devices, tables)
     optimizer = embed.PartitionedOptimizer(model, optax.sgd(0.2))
@@ -346,6 +366,23 @@ class LayerTest(parameterized.TestCase):
     )
     self.assertEqual((inputs_g, step_g), ("inputs", "step"))
     assert_equal(nnx.to_pure_dict(layer_g), nnx.to_pure_dict(expected))
+
+  @parameterized.parameters(*DEVICES)
+  def test_a_wrong_batch_changes_no_table_in_the_backward_pass_alone(
+      self, num_devices
+  ):
+    layer, batch = make(num_devices).embed, click_model.make_batch()
+    before = jax.tree.map(np.array, layer.embedding_table.get_value())
+    batch.ids["user"][-1] = 1000
+    out_g = jax.tree.map(
+        lambda spec: jnp.full(spec.output_shape, jnp.nan), layer.feature_specs
+    )
+    layer_g, _, _ = embed.embedding_lookup_bwd(
+        (layer, batch.ids, None), ((nnx.state(layer), None, None), out_g)
+    )
+    assert_equal(layer_g["embedding_table"].get_value(), before)
+    with self.assertRaisesRegex(ValueError, "'user': sample .* has id 1000"):
+      embedding.raise_errors()
 
   def test_backward_pass_alone_is_not_for_refs(self):
     layer, ids = make(tables="ref").embed, click_model.make_batch().ids
