@@ -69,8 +69,18 @@ def lookup_config(
   Raises:
     ValueError: if the specs were prepared for other devices, or do not fit the
       ids.
+    NotImplementedError: inside of jax.shard_map, over several devices.
   """
   mesh, sharding_axis = resolve(mesh, sharding_axis)
+  manual_axes = jax.sharding.get_abstract_mesh().manual_axes
+  if manual_axes and mesh.size > 1:
+    raise NotImplementedError(
+        "The layer is called inside of jax.shard_map over the mesh axes"
+        f" {sorted(manual_axes)}, and runs over its {mesh.size} devices itself."
+        " Call it outside, with global arrays; or inside, call what works on"
+        " one device's part: embedding.convert_ids, tpu_sparse_dense_matmul and"
+        " tpu_sparse_dense_matmul_grad."
+    )
   num_devices = _lookup_config.num_devices_along(mesh, sharding_axis)
   if num_sc_per_device <= 0:
     device = mesh.devices.flat[0]

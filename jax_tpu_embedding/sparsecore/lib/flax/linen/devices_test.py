@@ -158,6 +158,25 @@ class DevicesTest(parameterized.TestCase):
           options=dict(mesh=_mesh(4), sharding_axis=axis)
       )
 
+  def test_a_layer_inside_of_shard_map_raises(self):
+    mesh = _mesh(2, 4)
+    model, params, tables = two_feature_model.with_refs(
+        options=_options(mesh, "model")
+    )
+    variables = {"params": params, "embedding": tables}
+    spec = jax.sharding.PartitionSpec("model")
+    apply = jax.shard_map(
+        functools.partial(model.apply, variables),
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=spec,
+        axis_names={"model"},
+    )
+    with self.assertRaisesRegex(
+        NotImplementedError, r"axes \['model'\], .* tpu_sparse_dense_matmul and"
+    ):
+      jax.jit(apply)(two_feature_model.make_ids())
+
   def test_a_batch_that_devices_cannot_share_raises(self):
     model, params, tables = two_feature_model.with_refs(
         options=_options(_mesh(4), "x")
