@@ -5,9 +5,10 @@
 
 One checkpoint is one directory `<step>/` with two items: `state`, the arrays
 (dense parameters, optimizer state, tables and slot variables), and `run`, JSON
-with the settings they belong to and the evaluations so far. Orbax writes to a
-temporary directory and renames it at the end: a run that dies while saving
-leaves the previous checkpoint.
+with the settings they belong to, the evaluations so far and a checksum of every
+array. Orbax writes to a temporary directory and renames it at the end: a run
+that dies while saving leaves the previous checkpoint, and the next run removes
+what it wrote.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import pathlib
 from typing import Any
+import zlib
 
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
@@ -62,6 +64,7 @@ class Checkpoints:
             max_to_keep=_MAX_TO_KEEP,
             # The next step changes the tables in place.
             enable_async_checkpointing=False,
+            cleanup_tmp_directories=True,
         ),
     )
     step = self._manager.latest_step()
@@ -98,8 +101,13 @@ class Checkpoints:
       run = self._manager.restore(
           step, args=ocp.args.Composite(run=ocp.args.JsonRestore())
       )["run"]
-      return {"settings": run["settings"], "history": run["history"]}
-    except (KeyError, OSError, ValueError):
+      return {
+          "settings": dict(run["settings"]),
+          "history": list(run["history"]),
+          # Runs of earlier versions have none.
+          "checksums": run.get("checksums"),
+      }
+    except (KeyError, OSError, TypeError, ValueError):
       raise command_line.UsageError(
           f"--resume: {self._directory / str(step)} is not a checkpoint of this"
           " program."
@@ -129,25 +137,71 @@ class Checkpoints:
   def save(
       self, state: train_state.State, history: list[dict[str, float]]
   ) -> None:
-    """Writes a checkpoint of `state.step`, unless there is one already."""
-    run = {"settings": self._settings, "history": history}
-    self._manager.save(
-        state.step,
-        args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state.arrays()),
-            run=ocp.args.JsonSave(run),
-        ),
-    )
+    """Writes a checkpoint of `state.step`, unless there is one already.
+
+    Raises:
+      UsageError: it cannot be written. Earlier ones are as they were.
+    """
+    arrays = state.arrays()
+    run = {
+        "settings": self._settings,
+        "history": history,
+        "checksums": _checksums(arrays),
+    }
+    try:
+      self._manager.save(
+          state.step,
+          args=ocp.args.Composite(
+              state=ocp.args.StandardSave(arrays), run=ocp.args.JsonSave(run)
+          ),
+      )
+    except Exception as error:  # of the disk, by way of Orbax and TensorStore
+      raise command_line.UsageError(
+          f"Cannot write the checkpoint of step {state.step} to"
+          f" {self._directory}: {_first_line(error)}"
+      ) from error
 
   def restore(self, state: train_state.State) -> list[dict[str, float]]:
-    """Sets `state` to what is resumed; returns its evaluations so far."""
+    """Sets `state` to what is resumed; returns its evaluations so far.
+
+    Raises:
+      UsageError: the checkpoint is damaged. `state` is as it was.
+    """
     step = self._manager.latest_step()
     # Orbax restores NumPy arrays where the target has them.
     target = jax.tree.map(np.zeros_like, state.arrays())
-    arrays = self._manager.restore(
-        step,
-        args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
-    )["state"]
+    try:
+      arrays = self._manager.restore(
+          step,
+          args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
+      )["state"]
+    except Exception as error:  # whatever Orbax makes of a damaged file
+      raise self._damaged(step, _first_line(error)) from error
+    saved = self._resumed["checksums"]
+    for name, checksum in _checksums(arrays).items():
+      if saved is not None and saved.get(name) != checksum:
+        raise self._damaged(step, f"{name} is not what was saved.")
     state.step = step
     state.assign(arrays)
     return self._resumed["history"]
+
+  def _damaged(self, step: int, reason: str) -> command_line.UsageError:
+    return command_line.UsageError(
+        f"--resume: the checkpoint {self._directory / str(step)} is damaged:"
+        f" {reason} Remove it to resume from an earlier one."
+    )
+
+
+def _checksums(arrays: Any) -> dict[str, int]:
+  """CRC-32 of each array, by its path in the tree."""
+  return {
+      jax.tree_util.keystr(path): zlib.crc32(
+          np.ascontiguousarray(array).view(np.uint8).data
+      )
+      for path, array in jax.tree_util.tree_leaves_with_path(arrays)
+  }
+
+
+def _first_line(error: Exception) -> str:
+  lines = str(error).strip().splitlines() or [type(error).__name__]
+  return lines[0][:300].rstrip(".") + "."

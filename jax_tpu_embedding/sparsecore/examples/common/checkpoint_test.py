@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 from typing import Any
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -143,6 +144,75 @@ class CheckpointTest(parameterized.TestCase):
         command_line.UsageError, "5 is not a checkpoint of this program"
     ):
       self._open(resume=True)
+
+  def _restored(self) -> train_state.TreeState:
+    state = _state(seed=2)
+    with self._open(resume=True) as checkpoints:
+      checkpoints.restore(state)
+    return state
+
+  def test_damaged_files_are_a_sentence_or_harmless(self):
+    saved = _arrays(_state(step=3))
+    self._save(3)
+    files = [p for p in sorted(self._directory.rglob("*")) if p.is_file()]
+    self.assertNotEmpty(files)
+    for path in files:
+      content = path.read_bytes()
+      middle = len(content) // 2
+      flipped = bytearray(content)
+      if flipped:
+        flipped[middle] ^= 1
+      for damaged in (b"", b"[]", content[:middle], bytes(flipped)):
+        path.write_bytes(damaged)
+        with self.subTest(f"{path}, {len(damaged)} of {len(content)} bytes"):
+          try:
+            restored = self._restored()
+          except command_line.UsageError as error:
+            self.assertRegex(str(error), "^--resume: .*3 is (damaged|not a)")
+          else:
+            jax.tree.map(
+                np.testing.assert_array_equal, _arrays(restored), saved
+            )
+      path.write_bytes(content)
+
+  def test_array_that_is_not_the_saved_one_is_named(self):
+    real = checkpoint._checksums
+
+    def changed(arrays):
+      return real(arrays) | {"['dense']['kernel']": 1}
+
+    with mock.patch.object(checkpoint, "_checksums", changed):
+      self._save(3)
+    state = _state(seed=2)
+    with self._open(resume=True) as checkpoints:
+      with self.assertRaisesRegex(
+          command_line.UsageError,
+          r"3 is damaged: \['dense'\]\['kernel'\] is not what was saved",
+      ):
+        checkpoints.restore(state)
+    self.assertEqual(state.step, 0)
+
+  def test_full_disk_is_a_sentence(self):
+    self._save(1)
+    full = ValueError("RESOURCE_EXHAUSTED: No space left on device\nTrace")
+    with self._open(resume=True) as checkpoints:
+      with mock.patch.object(
+          checkpoints._manager, "save", side_effect=full
+      ), self.assertRaisesRegex(
+          command_line.UsageError,
+          "Cannot write the checkpoint of step 2 to .*No space left on device.$",
+      ):
+        checkpoints.save(_state(step=2), _HISTORY)
+    self.assertEqual(self._restored().step, 1)
+
+  def test_what_a_killed_run_left_is_removed(self):
+    self._save(1)
+    left = self._directory / "2.orbax-checkpoint-tmp"
+    left.mkdir()
+    (left / "array").write_bytes(b"half")
+    with self._open(resume=True):
+      pass
+    self.assertFalse(left.exists())
 
   def test_refuses_a_directory_that_cannot_be_made(self):
     self._directory = pathlib.Path(self.create_tempfile().full_path, "sub")

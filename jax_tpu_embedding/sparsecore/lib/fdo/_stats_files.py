@@ -9,6 +9,7 @@ import abc
 from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
+import io
 import os
 import pathlib
 import re
@@ -139,24 +140,22 @@ class FileFDOClient(fdo_client.FDOClient):
     return [latest[process][1] for process in sorted(latest)]
 
   def _read_file(self, path: pathlib.Path) -> History:
-    with open(path, "rb") as file:
-      try:
-        history = self._read(file)
-        for key, records in history.items():
-          _split_key(key)
-          if not records or any(record.ndim > 1 for record in records):
-            raise ValueError(f"{key} is not a list of records.")
-          if any(record.size == 0 or record.min() < 0 for record in records):
-            raise ValueError(f"{key} has a record without or below 0.")
-          _check_same_length(key, records, "a record", {key: records[:1]})
-      except OSError:
-        raise
-      except Exception as error:  # whatever the bytes made of the reader
-        reason = str(error).rstrip(".")
-        raise ValueError(
-            f"{path} is not a file of statistics: {reason}. Remove it, and"
-            " publish again."
-        ) from error
+    data = path.read_bytes()  # Errors of the disk are no errors of the format.
+    try:
+      history = self._read(io.BytesIO(data))
+      for key, records in history.items():
+        _split_key(key)
+        if not records or any(record.ndim > 1 for record in records):
+          raise ValueError(f"{key} is not a list of records.")
+        if any(record.size == 0 or record.min() < 0 for record in records):
+          raise ValueError(f"{key} has a record without or below 0.")
+        _check_same_length(key, records, "a record", {key: records[:1]})
+    except Exception as error:  # whatever the bytes made of the reader
+      reason = str(error).rstrip(".")
+      raise ValueError(
+          f"{path} is not a file of statistics: {reason}. Remove it, and"
+          " publish again."
+      ) from error
     return history
 
 

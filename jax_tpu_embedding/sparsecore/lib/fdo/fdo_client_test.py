@@ -274,6 +274,12 @@ class FDOClientTest(parameterized.TestCase):
     self.publish(NPZ(self.dir), 0, max_ids(1, 5), max_ids(4, 2))
     (path,) = self.dir.iterdir()
     content = path.read_bytes()
+    path.write_bytes(b" " + content)  # zipfile takes it
+    with self.assertRaisesRegex(ValueError, f"{path} is not .*SHA-256"):
+      NPZ(self.dir).load()
+    # An archive of another writer has no such comment.
+    np.savez(path, t_max_ids=[[1, 5], [4, 2]])
+    content = path.read_bytes()
     for old, new in ((b"(2, 2)", b"(1, 2)"), (b"<i8", b"<u4")):
       self.assertIn(old, content)
       path.write_bytes(content.replace(old, new))
