@@ -57,16 +57,22 @@ class Checkpoints:
           f"--resume: there is no directory {directory}."
       )
     command_line.make_directory(directory, flag)
-    self._manager = ocp.CheckpointManager(
-        self._directory,
-        item_names=("state", "run"),
-        options=ocp.CheckpointManagerOptions(
-            max_to_keep=_MAX_TO_KEEP,
-            # The next step changes the tables in place.
-            enable_async_checkpointing=False,
-            cleanup_tmp_directories=True,
-        ),
-    )
+    try:
+      self._manager = ocp.CheckpointManager(
+          self._directory,
+          item_names=("state", "run"),
+          options=ocp.CheckpointManagerOptions(
+              max_to_keep=_MAX_TO_KEEP,
+              # The next step changes the tables in place.
+              enable_async_checkpointing=False,
+              cleanup_tmp_directories=True,
+          ),
+      )
+    except Exception as error:  # whatever Orbax makes of damaged metadata
+      raise command_line.UsageError(
+          f"--{flag}: the checkpoints in {directory} are damaged:"
+          f" {_first_line(error)} Remove the newest."
+      ) from error
     step = self._manager.latest_step()
     if resume:
       self._resumed = self._checked_run(step, num_steps)
