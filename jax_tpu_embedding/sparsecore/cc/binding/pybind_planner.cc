@@ -19,7 +19,7 @@
 #include "pybind11/pybind11.h"
 #include "pybind11/stl.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 namespace py = pybind11;
@@ -70,17 +70,17 @@ std::vector<std::vector<size_t>> FirstFitBytes(
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner
 
 PYBIND11_MODULE(pybind_planner, m) {
   m.doc() = "The C++ planner (cc/planner).";
-  m.def("plan", &jte::PlanBytes, pybind11::arg("request"),
+  m.def("plan", &jte::planner::PlanBytes, pybind11::arg("request"),
         "The Plan message that answers a PlanRequest message, both as bytes.");
-  m.def("place_tables", &jte::PlacePairs,
+  m.def("place_tables", &jte::planner::PlacePairs,
         pybind11::arg("padded_vocabulary_sizes"), pybind11::arg("num_shards"),
         pybind11::arg("rotation"),
         "(row_offset_in_shard, shard_rotation) of each table of a stack.");
-  m.def("first_fit", &jte::FirstFitBytes, pybind11::arg("activation_bytes"),
+  m.def("first_fit", &jte::planner::FirstFitBytes, pybind11::arg("activation_bytes"),
         pybind11::arg("limit"),
         "The tables of each stack, by index, packed first fit.");
 }

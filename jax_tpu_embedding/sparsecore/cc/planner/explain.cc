@@ -12,7 +12,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/validate.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 // All pairs of stacks are compared, in seconds.
@@ -190,4 +190,4 @@ Result<std::vector<StackReport>> ExplainStacks(
   return reports;
 }
 
-}  // namespace jte
+}  // namespace jte::planner

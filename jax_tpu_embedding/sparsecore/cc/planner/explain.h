@@ -14,7 +14,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 // A stack whose tables say that they are in it.
 struct StackQuestion {
@@ -39,6 +39,6 @@ struct StackReport {
 Result<std::vector<StackReport>> ExplainStacks(
     const Model& model, std::span<const StackQuestion> stacks);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_EXPLAIN_H_

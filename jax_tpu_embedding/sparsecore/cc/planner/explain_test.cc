@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 using ::testing::HasSubstr;
@@ -166,4 +166,4 @@ TEST(ExplainStacksTest, RefusesAnInvalidModel) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner

@@ -11,7 +11,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 // Equal for tables that may share a stack.
@@ -37,4 +37,4 @@ std::vector<std::vector<TableIndex>> GroupTables(const Model& model) {
   return groups;
 }
 
-}  // namespace jte
+}  // namespace jte::planner

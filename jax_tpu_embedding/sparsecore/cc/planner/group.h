@@ -10,12 +10,12 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 // Groups tables of equal padded width, optimizer, combiner and quantization.
 // Groups, and the tables in each, are in the order of model.tables.
 std::vector<std::vector<TableIndex>> GroupTables(const Model& model);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_GROUP_H_

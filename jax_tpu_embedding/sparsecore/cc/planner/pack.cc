@@ -10,7 +10,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 bool Fits(const Load& item, const Load& room) {
@@ -102,4 +102,4 @@ std::vector<Load> TableLoads(const Model& model) {
   return loads;
 }
 
-}  // namespace jte
+}  // namespace jte::planner

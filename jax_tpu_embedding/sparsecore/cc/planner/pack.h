@@ -13,7 +13,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 // What an item takes of a bin, or what a bin offers.
 struct Load {
@@ -38,6 +38,6 @@ std::vector<std::vector<size_t>> FirstFit(std::span<const Load> items,
 // more.
 std::vector<Load> TableLoads(const Model& model);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PACK_H_

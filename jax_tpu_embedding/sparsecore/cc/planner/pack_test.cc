@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 using ::testing::ElementsAre;
@@ -123,4 +123,4 @@ TEST(TableLoadsTest, SaturatesInsteadOfOverflowing) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner

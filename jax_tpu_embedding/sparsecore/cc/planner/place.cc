@@ -10,7 +10,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
-namespace jte {
+namespace jte::planner {
 
 int64_t PaddedVocabularySize(const Table& table, const Topology& topology) {
   return RoundUp(table.vocabulary_size, kAlignment * topology.num_scs());
@@ -77,4 +77,4 @@ Stack PlaceStack(const Model& model, std::string name,
   return stack;
 }
 
-}  // namespace jte
+}  // namespace jte::planner

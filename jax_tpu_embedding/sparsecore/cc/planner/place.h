@@ -13,7 +13,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 // Rows with padding: every shard gets the same multiple of 8.
 int64_t PaddedVocabularySize(const Table& table, const Topology& topology);
@@ -47,6 +47,6 @@ Stack PlaceStack(const Model& model, std::string name,
                  std::span<const TableIndex> tables,
                  std::span<const FeatureIndex> features, int64_t rotation);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PLACE_H_

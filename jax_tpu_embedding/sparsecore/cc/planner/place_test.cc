@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 using ::testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(PaddingTest, RowsToEightPerShardAndColumnsToEight) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner

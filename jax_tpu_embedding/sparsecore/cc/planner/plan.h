@@ -29,7 +29,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
 
-namespace jte {
+namespace jte::planner {
 
 // Index of a table in Model::tables, of a feature in Model::features.
 using TableIndex = int64_t;
@@ -101,6 +101,6 @@ struct Plan {
   std::vector<std::string> warnings;
 };
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PLAN_H_

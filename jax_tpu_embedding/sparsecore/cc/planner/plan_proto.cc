@@ -13,7 +13,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/planner/planner.h"
 #include "jax_tpu_embedding/sparsecore/lib/proto/embedding_spec.pb.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 namespace spec = ::third_party::py::jax_tpu_embedding::sparsecore_lib_proto;
@@ -172,4 +172,4 @@ Result<proto::Plan> MakePlan(const proto::PlanRequest& request) {
   return PlanToProto(*model, *plan);
 }
 
-}  // namespace jte
+}  // namespace jte::planner

@@ -10,7 +10,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 #include "jax_tpu_embedding/sparsecore/lib/proto/planner.pb.h"
 
-namespace jte {
+namespace jte::planner {
 
 // The plan that `request` asks for.
 Result<proto::Plan> MakePlan(const proto::PlanRequest& request);
@@ -20,6 +20,6 @@ Result<proto::Plan> MakePlan(const proto::PlanRequest& request);
 Result<Model> ModelFromProto(const proto::PlanRequest& request);
 proto::Plan PlanToProto(const Model& model, const Plan& plan);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PLAN_PROTO_H_

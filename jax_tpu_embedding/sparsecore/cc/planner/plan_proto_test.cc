@@ -11,7 +11,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/lib/proto/planner.pb.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,4 +161,4 @@ TEST(MakePlanTest, RefusesAnUnknownTableOrNoStrategy) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner

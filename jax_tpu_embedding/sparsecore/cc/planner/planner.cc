@@ -14,7 +14,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/validate.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 // What strategies look up in a model, found once: a model may have a million
@@ -194,4 +194,4 @@ Result<Plan> PlanStackAlone(const Model& model) {
   return plan;
 }
 
-}  // namespace jte
+}  // namespace jte::planner

@@ -27,7 +27,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 struct AutoStackOptions {
   int64_t activation_mem_bytes_limit = 2 * 1024 * 1024;
@@ -62,6 +62,6 @@ Result<Plan> PlanStackTables(const Model& model,
 // with its features in the order of their names. Leaves others out of the plan.
 Result<Plan> PlanStackAlone(const Model& model);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_PLANNER_H_

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 using ::testing::ElementsAre;
@@ -516,4 +516,4 @@ TEST(ManyTablesTest, AllTogether) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::planner

@@ -13,7 +13,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
-namespace jte {
+namespace jte::planner {
 namespace {
 
 // So that a table, which is a stack by itself, can be numbered with padding.
@@ -231,4 +231,4 @@ Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks) {
   return {};
 }
 
-}  // namespace jte
+}  // namespace jte::planner

@@ -17,7 +17,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan.h"
 
-namespace jte {
+namespace jte::planner {
 
 // Counts and sizes are positive and small enough, names are unique and features
 // name tables that exist.
@@ -49,6 +49,6 @@ Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks);
 // As messages show it.
 std::string Describe(const std::optional<Quantization>& quantization);
 
-}  // namespace jte
+}  // namespace jte::planner
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_PLANNER_VALIDATE_H_
