@@ -204,6 +204,8 @@ class FDOClientTest(parameterized.TestCase):
       ([float("nan"), 1], "t_max_ids must be numbers in"),
       ([float("inf"), 1], "t_max_ids must be numbers in"),
       (["a", "b"], "t_max_ids must be numbers in"),
+      ([-1, 1], "t_max_ids must be numbers in"),
+      ([2.0**63, 1], "t_max_ids must be numbers in"),
       ([[[1, 2]]], "t_max_ids must be .* at most 2-D"),
   )
   def test_bad_records_change_nothing(self, values, message):

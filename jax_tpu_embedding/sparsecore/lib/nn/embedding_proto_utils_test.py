@@ -179,6 +179,21 @@ class RoundTripTest(parameterized.TestCase):
     f, g = _from_proto(_to_proto(features, 1, 2))
     self.assertIs(f.table_spec, g.table_spec)
 
+  def test_programs_run_only_if_the_reader_trusts_the_message(self):
+    optimizer = embedding_spec.CustomOptimizerSpec(stablehlo="module {}")
+    features = [_feature("f", _table("t", optimizer=optimizer))]
+    _plan.prepare_feature_specs_for_training(features, 1, 2)
+    message = _to_proto(features, 1, 2)
+    (trusted,) = _from_proto(message, trust_programs=True)
+    self.assertEqual(trusted.table_spec.optimizer, optimizer)
+    (untrusted,) = _from_proto(message)
+    self.assertEqual(
+        untrusted.table_spec.setting_in_stack,
+        trusted.table_spec.setting_in_stack,
+    )
+    with self.assertRaisesRegex(ValueError, "trust_programs=True"):
+      untrusted.table_spec.stacked_table_spec.optimizer.get_static_params()
+
   def test_order_of_features_across_tables(self):
     a, b = _table("a"), _table("b")
     features = [_feature("z", a), _feature("y", b), _feature("x", a)]
@@ -404,6 +419,12 @@ class FeatureSpecsFromProtoTest(parameterized.TestCase):
           "stack_embedding_dim: 8",
           "stack_embedding_dim: 16",
           "padded_embedding_dim is 8, and the stack_embedding_dim 16",
+      ),
+      (
+          "all_columns",
+          "embedding_dim: 8",
+          "embedding_dim: 12",
+          "'a_b': stack_embedding_dim must be a multiple of 8, got 12",
       ),
       (
           "overlap",
