@@ -33,8 +33,8 @@ class BinRooms {
         num_leaves_(std::bit_ceil(std::max<size_t>(max_bins, 1))),
         most_(2 * num_leaves_, kNewBin) {}
 
-  // Takes room for `item` from the first bin that has it; returns the bin, which
-  // is the next new one if none has.
+  // Takes room for `item` from the first bin that has it; returns the bin,
+  // which is the next new one if none has.
   size_t Take(const Load& item) {
     size_t node = num_leaves_ + *FirstWithRoom(item, /*node=*/1);
     const bool is_new = most_[node].rows == kNewBin.rows;

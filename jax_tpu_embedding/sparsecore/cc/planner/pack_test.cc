@@ -63,12 +63,14 @@ TEST(FirstFitTest, IsTheFirstBinOfManyThatHasRoom) {
   std::vector<Load> used;
   for (int64_t i = 0; i < 2'000; ++i) {
     const Load item = {.activation_bytes = i * i % 101, .rows = i * 7 % 53};
-    const size_t bin = std::ranges::find_if(used, [&item](const Load& load) {
-                         return load.activation_bytes + item.activation_bytes <=
-                                    90 &&
-                                load.rows + item.rows <= 70;
-                       }) -
-                       used.begin();
+    const size_t bin =
+        std::ranges::find_if(
+            used,
+            [&item](const Load& load) {
+              return load.activation_bytes + item.activation_bytes <= 90 &&
+                     load.rows + item.rows <= 70;
+            }) -
+        used.begin();
     if (bin == used.size()) {
       used.emplace_back();
       expected.emplace_back();

@@ -134,8 +134,8 @@ Result<Plan> PlanStackTables(const Model& model,
   const Result<std::vector<TableIndex>> tables = FindTables(model, options);
   if (!tables) return std::unexpected(tables.error());
   const Lookups lookups(model);
-  if (auto ok = ValidateGroup(model, lookups.stacked(), *tables,
-                              options.stack_name);
+  if (auto ok =
+          ValidateGroup(model, lookups.stacked(), *tables, options.stack_name);
       !ok) {
     return std::unexpected(ok.error());
   }
@@ -144,9 +144,9 @@ Result<Plan> PlanStackTables(const Model& model,
   }
 
   Plan plan;
-  plan.stacks.push_back(
-      PlaceStack(model, options.stack_name, *tables, lookups.FeaturesOf(*tables),
-                 options.rotation.value_or(model.topology.num_sc_per_device)));
+  plan.stacks.push_back(PlaceStack(
+      model, options.stack_name, *tables, lookups.FeaturesOf(*tables),
+      options.rotation.value_or(model.topology.num_sc_per_device)));
   if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
     return std::unexpected(ok.error());
   }

@@ -196,11 +196,12 @@ class CheckpointTest(parameterized.TestCase):
     self._save(1)
     full = ValueError("RESOURCE_EXHAUSTED: No space left on device\nTrace")
     with self._open(resume=True) as checkpoints:
-      with mock.patch.object(
-          checkpoints._manager, "save", side_effect=full
-      ), self.assertRaisesRegex(
-          command_line.UsageError,
-          "Cannot write the checkpoint of step 2 to .*No space left on device.$",
+      with (
+          mock.patch.object(checkpoints._manager, "save", side_effect=full),
+          self.assertRaisesRegex(
+              command_line.UsageError,
+              "Cannot write the checkpoint of step 2 to .*No space left on device.$",
+          ),
       ):
         checkpoints.save(_state(step=2), _HISTORY)
     self.assertEqual(self._restored().step, 1)

@@ -239,7 +239,12 @@ class FDOClientTest(parameterized.TestCase):
       ("csv_columns", CSV, b"key,values\nt_max_ids\n", ""),
       ("csv_number", CSV, b"key,values\nt_max_ids,1 x\n", "'x'"),
       ("csv_cut", CSV, b"key,values\nt_max_ids,1", "line is incomplete"),
-      ("csv_negative", CSV, b"key,values\nt_max_ids,-1\n", "_max_ids .*below 0"),
+      (
+          "csv_negative",
+          CSV,
+          b"key,values\nt_max_ids,-1\n",
+          "_max_ids .*below 0",
+      ),
       ("csv_nothing", CSV, b"key,values\nt_max_ids,\n", "record without"),
       ("csv_bytes", CSV, b"key,values\n\xff\n", ""),
       ("csv_key", CSV, b"key,values\nt_nothing,1\n", "'t_nothing'.*_max_ids"),

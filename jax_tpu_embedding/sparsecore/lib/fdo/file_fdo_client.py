@@ -13,7 +13,6 @@ import zipfile
 from jax_tpu_embedding.sparsecore.lib.fdo import _stats_files
 import numpy as np
 
-
 # What the archive's comment starts with: the SHA-256 of what is before it. The
 # archive's own checksums are of its files only, and not of their list.
 _COMMENT = b"sha256:"

@@ -87,7 +87,10 @@ def _damage_field(rng, message) -> None:
   """Changes one value somewhere in the message."""
   present = message.ListFields()
   field, value = present[rng.integers(len(present))]
-  if field.message_type is not None and field.message_type.GetOptions().map_entry:
+  if (
+      field.message_type is not None
+      and field.message_type.GetOptions().map_entry
+  ):
     value[rng.choice(list(value))] = float(rng.choice([np.nan, np.inf, -1, 0]))
   elif field.is_repeated:
     i = rng.integers(len(value))

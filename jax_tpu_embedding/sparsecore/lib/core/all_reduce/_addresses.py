@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import ipaddress
 import socket
 
+_LOOPBACK = ("127.0.0.1", "::1")
+
 
 def facing(peer_addresses: Sequence[str]) -> list[str]:
   """The addresses of this host from which its peers can be reached.
@@ -55,17 +57,20 @@ def _sources_towards(peer: str) -> list[str]:
   sources = []
   for address in _addresses_of(host):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as udp:
-      try:
+    try:
+      with socket.socket(family, socket.SOCK_DGRAM) as udp:
         udp.connect((address, 9))  # sends nothing; any port will do
-      except OSError:  # no route
-        continue
-      sources.append(udp.getsockname()[0])
+        sources.append(udp.getsockname()[0])
+    except OSError:  # no route, or no IPv6
+      continue
   return sources
 
 
 def _addresses_of(host: str) -> list[str]:
   """The IP addresses of a name; none if it is unknown."""
+  if host == "localhost":
+    # A system may know one of them only, and gRPC tries both (RFC 6761, 6.3).
+    return list(_LOOPBACK)
   try:
     infos = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)
   except OSError:

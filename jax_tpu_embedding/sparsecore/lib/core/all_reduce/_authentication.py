@@ -191,6 +191,6 @@ def _read_identity(metadata: Metadata) -> _identity.Identity | None:
   try:
     return _identity.Identity.from_metadata(metadata)
   except ValueError as error:
-    raise RefusedError(f"What it says of itself makes no sense: {error}.") from (
-        error
-    )
+    raise RefusedError(
+        f"What it says of itself makes no sense: {error}."
+    ) from error

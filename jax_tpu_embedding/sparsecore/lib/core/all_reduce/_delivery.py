@@ -62,9 +62,7 @@ class Peer:
     self._channel = (
         grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         if credentials is None
-        else grpc.secure_channel(
-            address, credentials, options=_CHANNEL_OPTIONS
-        )
+        else grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
     )
     self._contribute = self._channel.unary_unary(
         f"/{_server.SERVICE}/{_server.METHOD}",
@@ -72,9 +70,7 @@ class Peer:
         all_reduce_pb2.AllReduceResponse.FromString,
     )
 
-  def send(
-      self, data: all_reduce_pb2.AllReduceData, seconds: float
-  ) -> Call:
+  def send(self, data: all_reduce_pb2.AllReduceData, seconds: float) -> Call:
     metadata = self._authentication.call(
         None if self.identity is None else self.identity.instance_id,
         _server.contribution_of(data),

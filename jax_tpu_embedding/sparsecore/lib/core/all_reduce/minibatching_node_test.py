@@ -82,9 +82,7 @@ class MinibatchingNodeTest(parameterized.TestCase):
     super().setUp()
     self._nodes = self.enter_context(contextlib.ExitStack())
 
-  def node(
-      self, task_id, ports, *, port=None, timeouts=_PATIENT, **arguments
-  ):
+  def node(self, task_id, ports, *, port=None, timeouts=_PATIENT, **arguments):
     """The node of a host, listening at ports[task_id] unless told otherwise."""
     peers = [f"localhost:{p}" for p in ports[:task_id] + ports[task_id + 1 :]]
     return self._nodes.enter_context(
@@ -361,7 +359,8 @@ class MinibatchingNodeTest(parameterized.TestCase):
   def test_port_in_use_is_an_error(self):
     taken = self.node(0, [0, 1])
     with self.assertRaisesRegex(
-        RuntimeError, f"Cannot listen on port {taken.port} of .*: another process"
+        RuntimeError,
+        f"Cannot listen on port {taken.port} of .*: another process",
     ):
       MinibatchingNode(0, 2, ["localhost:1"], taken.port)
 

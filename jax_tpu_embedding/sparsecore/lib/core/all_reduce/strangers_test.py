@@ -214,14 +214,18 @@ class AddressesTest(parameterized.TestCase):
 
   def test_peers_of_this_machine_are_heard_on_it_only(self):
     found = _addresses.facing(["localhost:1", "127.0.0.1:2"])
+    self.assertContainsSubset({"127.0.0.1"}, found)
     self.assertContainsSubset(found, {"127.0.0.1", "::1"})
     self.assertTrue(_addresses.are_loopback(found))
 
   def test_peers_elsewhere_are_heard_on_the_way_to_them(self):
     # A socket that is bound to no address takes the one of the route.
-    with mock.patch.object(
-        _addresses, "_addresses_of", return_value=["192.0.2.1"]
-    ), mock.patch.object(socket, "socket") as make:
+    with (
+        mock.patch.object(
+            _addresses, "_addresses_of", return_value=["192.0.2.1"]
+        ),
+        mock.patch.object(socket, "socket") as make,
+    ):
       udp = make.return_value.__enter__.return_value
       udp.getsockname.return_value = ("10.0.0.5", 1234)
       self.assertEqual(_addresses.facing(["far:1"]), ["10.0.0.5"])
