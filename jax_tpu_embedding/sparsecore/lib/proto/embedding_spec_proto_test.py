@@ -69,6 +69,7 @@ _MESSAGES = {
         3: "stablehlo_bytes",
         4: "slot_initializer_tags",
         5: "short_name",
+        6: "stablehlo_sha256",
     },
 }
 
