@@ -38,15 +38,6 @@ def _wheel_files_impl(ctx):
             # that starts it, which has no extension.
             if file.short_path.startswith(ctx.attr.package) and file.extension:
                 sources.setdefault(file.short_path, file)
-
-    # Type checkers look for modules in regular packages only.
-    empty = ctx.actions.declare_file(ctx.label.name + "_empty.py")
-    ctx.actions.write(empty, "")
-    for path in [path for path in sources if path.endswith(".py")]:
-        directories = path.split("/")[:-1]
-        for depth in range(len(directories)):
-            init = "/".join(directories[:depth + 1] + ["__init__.py"])
-            sources.setdefault(init, empty)
     manifest = ctx.actions.declare_file(ctx.label.name + ".manifest")
     ctx.actions.write(manifest, "".join([
         "{} {}\n".format(source.path, path)

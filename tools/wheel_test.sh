@@ -21,15 +21,15 @@ checkout=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-python=$(third_party/py/find_python.sh)
-version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-
 JTE_WHEEL_OUTDIR=$work/dist tools/local_build_wheel.sh
 wheels=("$work"/dist/*)
 if [[ ${#wheels[@]} != 1 || ${wheels[0]} != *.whl ]]; then
   echo "Expected one wheel and nothing else, got: ${wheels[*]##*/}" >&2
   exit 1
 fi
+
+python=$(third_party/py/find_python.sh)
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # Every module of a library that is not for tests only: //a/b:c.py -> a/b/c.py.
 libraries=//jax_tpu_embedding/...
