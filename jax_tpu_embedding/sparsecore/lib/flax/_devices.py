@@ -12,6 +12,8 @@ from jax._src import mesh as mesh_lib
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 
 DEFAULT_AXIS = "sparsecore_sharding"
@@ -60,8 +62,9 @@ def lookup_config(
     sharding_axis: see `resolve`.
     num_sc_per_device: if not positive, that of the hardware; where SparseCores
       are emulated, as many as the specs were prepared for, if they were.
-    ids: raw ids of all features; see _partial_shapes.complete. None: inputs
-      are preprocessed, or there are none.
+    ids: raw ids of all features, which tell the sizes of the batch; see
+      _partial_shapes.complete. None: inputs are preprocessed, or there are
+      none.
     enable_minibatching: whether preprocessing may split a batch. Raw ids are
       converted to one, whatever their number.
     **options: other fields.
@@ -95,6 +98,18 @@ def lookup_config(
   embedding.prepare_feature_specs_for_training(
       feature_specs, num_devices, num_sc_per_device
   )
+  if ids is not None:
+    feature_specs = _batch_sizes.resize(
+        feature_specs,
+        _batch_sizes.of_ids(
+            _structure.flatten_like(
+                ids, feature_specs, "features", "feature_specs"
+            ),
+            jax.tree.leaves(feature_specs),
+            num_devices,
+            num_devices,
+        ),
+    )
   return _lookup_config.LookupConfig(
       feature_specs=feature_specs,
       mesh=mesh,

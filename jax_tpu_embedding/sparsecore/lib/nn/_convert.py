@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids as primitive
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
@@ -50,7 +51,8 @@ def convert_ids(
     features_weights: the same tree with a float32 weight per id; None for all
       features, or for some of them, whose weights are 1. Those of a ragged
       feature are one array, shaped like its values.
-    feature_specs: prepared specs, any tree.
+    feature_specs: prepared specs, any tree. Another batch than they declare is
+      looked up as it is, if SparseCores can share it evenly.
     topology: devices and SparseCores that the tables are split over.
     feature_stacking_strategy: "SPLIT_THEN_STACK" or "STACK_THEN_SPLIT", in any
       letter case.
@@ -70,11 +72,19 @@ def convert_ids(
   _plan.check_planned_for(
       _plan.get_table_specs(feature_specs), topology.num_scs
   )
+  all_ids = _structure.flatten_like(
+      features, feature_specs, "features", "feature_specs"
+  )
+  batches = _batch_sizes.of_ids(
+      all_ids,
+      jax.tree.leaves(feature_specs),
+      1,
+      topology.global_device_count,
+  )
+  feature_specs = _batch_sizes.resize(feature_specs, batches)
   by_stack = collections.defaultdict(list)
   for ids, weights, spec in zip(
-      _structure.flatten_like(
-          features, feature_specs, "features", "feature_specs"
-      ),
+      all_ids,
       _structure.flatten_weights(
           features_weights, jax.tree.structure(feature_specs)
       ),
@@ -121,6 +131,7 @@ def convert_ids(
           num_sc_per_device=topology.num_sc_per_device,
           limits=tuple(limits.items()),
           feature_stacking_strategy=strategy,
+          batches=tuple(batches.items()),
       ),
   )
 

@@ -152,8 +152,7 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           "number_of_splits",
           {"a": (np.ones(4, int), np.arange(4))},
           ValueError,
-          r"Feature 'a': row_splits must have shape \(5,\), one more than its 4"
-          r" samples here, got \(4,\)",
+          "Feature 'a': ids .* got 3 samples. Use a multiple of 2",
       ),
       (
           "rows_as_values",

@@ -34,12 +34,18 @@ class SparseDenseMatmulInput(NamedTuple):
 
   For L local devices with R row pointers and B cells each; the layout is that
   of cc/layout/csr_layout.h.
+
+  Attributes:
+    lhs_row_pointers: i32[L * R] (or [L, R]), where the ids of a partition end.
+    lhs_embedding_ids: i32[L * B], rows within a shard.
+    lhs_sample_ids: i32[L * B], samples within a SparseCore.
+    lhs_gains: f32[L * B], what each row is multiplied with.
   """
 
-  lhs_row_pointers: Mapping[str, ArrayLike]  # i32[L * R] (or [L, R])
-  lhs_embedding_ids: Mapping[str, ArrayLike]  # i32[L * B]: rows within a shard
-  lhs_sample_ids: Mapping[str, ArrayLike]  # i32[L * B]: within a SparseCore
-  lhs_gains: Mapping[str, ArrayLike]  # f32[L * B]
+  lhs_row_pointers: Mapping[str, ArrayLike]
+  lhs_embedding_ids: Mapping[str, ArrayLike]
+  lhs_sample_ids: Mapping[str, ArrayLike]
+  lhs_gains: Mapping[str, ArrayLike]
 
 
 class PartitionLimits(NamedTuple):
@@ -65,6 +71,8 @@ class BufferSettings:
     enable_minibatching: whether the buffers have the layout of minibatches.
     feature_stacking_strategy: which samples each SparseCore has, the name of a
       FeatureStackingStrategy.
+    batches: feature name and batch, over all devices, of features that have
+      another batch than their specs declare.
   """
 
   global_device_count: int
@@ -72,6 +80,7 @@ class BufferSettings:
   limits: tuple[tuple[str, PartitionLimits], ...]
   enable_minibatching: bool = False
   feature_stacking_strategy: str = _DEFAULT_STRATEGY
+  batches: tuple[tuple[str, int], ...] = ()
 
   @property
   def topology(self) -> layout.Topology:

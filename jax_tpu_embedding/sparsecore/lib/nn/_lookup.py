@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
@@ -72,8 +73,6 @@ def tpu_sparse_dense_matmul(
       several axes of the mesh may split the tables.
   """
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
-  stacks = _plan.get_stacked_table_specs(feature_specs)
-  buffers = _inputs.device_buffers(preprocessed_inputs)
   settings = _inputs.check_settings(
       feature_specs,
       preprocessed_inputs,
@@ -83,6 +82,9 @@ def tpu_sparse_dense_matmul(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
+  buffers = _inputs.device_buffers(preprocessed_inputs)
+  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
+  stacks = _plan.get_stacked_table_specs(feature_specs)
   activations = {}
   for name, stack in stacks.items():
     quantization = stack.quantization_config

@@ -370,17 +370,30 @@ def _ignored_limits(
 ) -> list[str]:
   """A warning if the stack does not keep to limits that its tables set."""
   fields = ("max_ids_per_partition", "max_unique_ids_per_partition")
-  ignored = [
-      f"the {field} {getattr(table, field)} of table {table.name!r}"
-      for table in members
-      for field in fields
-      if getattr(table, field)
-      not in (getattr(stack, field), getattr(_specs.TableSpec, field))
-  ]
+  ignored = {}
+  for field in fields:
+    for table in members:
+      if getattr(table, field) not in (
+          getattr(stack, field),
+          getattr(_specs.TableSpec, field),
+      ):
+        ignored.setdefault(field, {})[table.name] = getattr(table, field)
   if not ignored:
     return []
   limits = ", ".join(f"{field} {getattr(stack, field)}" for field in fields)
-  listed = ", ".join(ignored[:_MAX_LISTED])
-  if len(ignored) > _MAX_LISTED:
-    listed += f" and {len(ignored) - _MAX_LISTED} other limits of its tables"
-  return [f"Stack {stack.stack_name!r} has {limits}, and ignores {listed}."]
+  listed = [
+      f"the {field} {limit} of table {name!r}"
+      for field, by_table in ignored.items()
+      for name, limit in by_table.items()
+  ]
+  of_tables = ", ".join(listed[:_MAX_LISTED])
+  if len(listed) > _MAX_LISTED:
+    of_tables += f" and {len(listed) - _MAX_LISTED} other limits of its tables"
+  remedy = " and ".join(
+      f"stack_to_{field}=lambda name, batch: {max(by_table.values())}"
+      for field, by_table in ignored.items()
+  )
+  return [
+      f"Stack {stack.stack_name!r} has {limits}, and ignores {of_tables}. Stack"
+      f" with {remedy}, or whatever its tables need together."
+  ]

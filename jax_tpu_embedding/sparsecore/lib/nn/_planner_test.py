@@ -201,7 +201,8 @@ class PlanAutoStackTest(parameterized.TestCase):
     self.assertRegex(
         "".join(plan.warnings),
         "'t_u' has max_ids_per_partition 256, .* ignores the"
-        " max_ids_per_partition 32 of table 't'",
+        " max_ids_per_partition 32 of table 't'. Stack with"
+        " stack_to_max_ids_per_partition=lambda name, batch: 32, or",
     )
     self.assertEmpty(
         _planner.plan_auto_stack(_three_features(), **_TOPOLOGY).warnings

@@ -12,6 +12,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
@@ -68,7 +69,9 @@ def preprocess_sparse_dense_matmul_input(
     features_weights: the same tree with a weight per id, in the form of the
       ids; None for ones, of some features or of all.
     feature_specs: prepared specs, any tree. Their `out_of_range_ids` and
-      `non_finite_weights` say what to do with such ids and weights.
+      `non_finite_weights` say what to do with such ids and weights. A batch of
+      another size than they declare is looked up as it is, if SparseCores can
+      share it evenly.
     local_device_count: devices of this process.
     global_device_count: devices of all processes.
     num_sc_per_device: SparseCores per device; default: as JAX's first device.
@@ -120,6 +123,10 @@ def preprocess_sparse_dense_matmul_input(
   strategy = _feature_stacking.feature_stacking_strategy_to_enum(
       feature_stacking_strategy
   )
+  batches = _batch_sizes.of_ids(
+      ids, specs, local_device_count, global_device_count
+  )
+  specs = _batch_sizes.resize(specs, batches)
   for i, spec in enumerate(specs):
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
@@ -162,6 +169,7 @@ def preprocess_sparse_dense_matmul_input(
               limits=_inputs.limits_of_specs(specs),
               enable_minibatching=enable_minibatching,
               feature_stacking_strategy=strategy.name,
+              batches=tuple(batches.items()),
           ),
       ),
       _stats.SparseDenseMatmulInputStats.from_cc(stats),

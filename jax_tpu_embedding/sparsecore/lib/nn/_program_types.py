@@ -53,4 +53,5 @@ def _read_settings(data: bytes) -> tuple[_inputs.BufferSettings | None]:
       (name, _inputs.PartitionLimits(*limits))
       for name, limits in fields["limits"]
   )
+  fields["batches"] = tuple(map(tuple, fields["batches"]))
   return (_inputs.BufferSettings(**fields),)

@@ -49,8 +49,10 @@ def stack_and_shard_tables(
       values; or values and slots, in the order of operands, of which those with
       one number per row are [V, 1]. They are left as they are.
     num_shards: SparseCores of the job.
-    pad_value: of rows and columns beyond a table's. Rows of a stack that belong
-      to none of the given tables are 0.
+    pad_value: of rows and columns beyond a table's. Give 0 to what will be
+      trained: optimizers that look at a whole row, such as row-wise Adagrad
+      or max_gradient_norm, read its padding. Rows of a stack that belong to
+      none of the given tables are 0.
 
   Returns:
     Stack name -> the tree that each of its tables has, with [num_shards,

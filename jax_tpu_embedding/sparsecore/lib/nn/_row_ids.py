@@ -11,9 +11,11 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
+import numpy as np
 
 
 def compute_physical_row_ids(
@@ -41,6 +43,82 @@ def compute_physical_row_ids(
   shard = (row_ids % num_sparse_cores + shard_rotation) % num_sparse_cores
   local_row = row_ids // num_sparse_cores + row_offset_in_shard
   return shard * (stack_vocab_size // num_sparse_cores) + local_row
+
+
+def read_rows(
+    tables: Mapping[str, Any],
+    specs: Any,
+    name: str,
+    ids: jax.typing.ArrayLike,
+) -> jax.Array:
+  """Rows of a table by id, however it is stacked and split over devices.
+
+  Args:
+    tables: stack name -> EmbeddingVariables, or the table alone; whole arrays
+      or jax.Refs, as init_embedding_variables and the layers have them.
+    specs: the prepared feature specs, or table specs, any tree.
+    name: of the table.
+    ids: integers of any shape, not traced.
+
+  Returns:
+    [*ids.shape, embedding_dim], of the type of the table.
+
+  Raises:
+    ValueError: if there is no such table, or it has no row of one of the ids.
+    TypeError: if ids are not integers.
+  """
+  by_name = {}
+  for spec in jax.tree.leaves(specs):
+    table = getattr(spec, "table_spec", spec)
+    by_name[table.name] = table
+  if name not in by_name:
+    raise ValueError(
+        f"There is no table {name!r}. The specs have {sorted(by_name)}."
+    )
+  spec = by_name[name]
+  setting = spec.setting_in_stack
+  if setting.stack_name not in tables:
+    raise ValueError(
+        f"Table {name!r} is in the stack {setting.stack_name!r}, and there are"
+        f" the tables {sorted(tables)}. Pass those of these specs."
+    )
+  if setting.num_shards is None:
+    raise ValueError(
+        f"Table {name!r} was not prepared, so where its rows are is not known."
+        " Call embedding.prepare_feature_specs_for_training."
+    )
+  ids = np.asarray(ids)
+  if not np.issubdtype(ids.dtype, np.integer):
+    raise TypeError(f"Table {name!r}: ids must be integers, got {ids.dtype}.")
+  outside = ids[(ids < 0) | (ids >= spec.vocabulary_size)]
+  if outside.size:
+    raise ValueError(
+        f"Table {name!r}: there is no row {outside[0]}, rows are numbered from"
+        f" 0 to {spec.vocabulary_size - 1}."
+    )
+  table = tables[setting.stack_name]
+  if isinstance(table, tuple):
+    table = table[0]
+  *_, rows_per_part, _ = table.shape
+  rows = compute_physical_row_ids(
+      setting.num_shards,
+      spec.stacked_table_spec.stack_vocab_size,
+      setting.shard_rotation,
+      setting.row_offset_in_shard,
+      ids.astype(np.int64),
+  ).astype(np.int32)
+  # Tables for jax.pmap have an axis of devices.
+  place = (rows,) if table.ndim == 2 else divmod(rows, rows_per_part)
+  mesh = jax.typeof(table).sharding.mesh
+  if jax.sharding.AxisType.Explicit in mesh.axis_types:
+    # JAX wants to be told where the rows go: every device has them all.
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    if isinstance(table, jax.Ref):
+      table = table[...]
+    found = table.at[place].get(out_sharding=whole)
+  else:
+    found = table[place]
+  return found[..., : spec.embedding_dim]
 
 
 def get_row_ids_in_stacked_table(

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _rows_as_batch
@@ -36,12 +37,16 @@ class SparseGradient(NamedTuple):
   """The gradient of one stack, of the rows that one device has.
 
   All other rows have gradient zero.
+
+  Attributes:
+    rows: i32[n], distinct rows, ascending, then padding of 2^31 - 1. They are
+      counted over the shards of all devices: those of [rows, D], the table as
+      one array.
+    values: f32[n, D], zero for padding.
   """
 
-  # i32[n]: distinct rows, ascending, then padding of 2^31 - 1. They are counted
-  # over the shards of all devices: those of [rows, D], the table as one array.
   rows: jax.Array
-  values: jax.Array  # f32[n, D]; zero for padding
+  values: jax.Array
 
 
 @functools.partial(jax.named_call, name="sparse_gradients")
@@ -89,8 +94,6 @@ def sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  stacks = _plan.get_stacked_table_specs(feature_specs)
-  buffers = _inputs.device_buffers(preprocessed_inputs)
   settings = _inputs.check_settings(
       feature_specs,
       preprocessed_inputs,
@@ -99,6 +102,9 @@ def sparse_gradients(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
+  buffers = _inputs.device_buffers(preprocessed_inputs)
+  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
+  stacks = _plan.get_stacked_table_specs(feature_specs)
   if perform_stacking:
     activation_gradients = _update.stack_embedding_gradients(
         activation_gradients,

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
@@ -91,8 +92,6 @@ def tpu_sparse_dense_matmul_grad(
       several axes of the mesh may split the tables.
   """
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
-  stacks = _plan.get_stacked_table_specs(feature_specs)
-  buffers = _inputs.device_buffers(preprocessed_inputs)
   settings = _inputs.check_settings(
       feature_specs,
       preprocessed_inputs,
@@ -102,6 +101,9 @@ def tpu_sparse_dense_matmul_grad(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
+  buffers = _inputs.device_buffers(preprocessed_inputs)
+  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
+  stacks = _plan.get_stacked_table_specs(feature_specs)
   if perform_stacking:
     activation_gradients = stack_embedding_gradients(
         activation_gradients,

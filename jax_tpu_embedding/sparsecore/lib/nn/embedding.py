@@ -6,7 +6,7 @@
 The public functions of the library, each defined in a module of its own:
 
   prepare, stack           _plan.py
-  initialize               _initialize.py
+  initialize               _initialize.py   (read: _row_ids.py)
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
   look up, update          _lookup.py, _update.py
   gradients of rows        _sparse_gradients.py
@@ -31,6 +31,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
+from jax_tpu_embedding.sparsecore.lib.nn import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn import _stacking_plan
 from jax_tpu_embedding.sparsecore.lib.nn import _stats
@@ -59,7 +60,10 @@ EmbeddingVariables = _initialize.EmbeddingVariables
 EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
 init_embedding_variables = _initialize.init_embedding_variables
 
+read_rows = _row_ids.read_rows
+
 PreprocessedInput = _inputs.PreprocessedInput
+BufferSettings = _inputs.BufferSettings
 SparseDenseMatmulInput = _inputs.SparseDenseMatmulInput
 preprocess_sparse_dense_matmul_input = (
     _preprocess.preprocess_sparse_dense_matmul_input

@@ -176,7 +176,7 @@ def _check_samples(
       raise ValueError(
           f"Feature {feature.name!r}: ids must have a number of samples that"
           f" the {num_scs} SparseCores of a device can share equally, got"
-          f" {num_samples}."
+          f" {num_samples} samples. Use a multiple of {num_scs}."
       )
     if not num_samples:
       continue  # They overlap nothing.

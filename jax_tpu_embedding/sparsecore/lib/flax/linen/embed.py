@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
+from jax_tpu_embedding.sparsecore.lib.nn import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 
@@ -66,25 +67,32 @@ class SparseCoreEmbed(nn.Module):
 
   "auto": "param" if the layer has a mesh or is called with preprocessed inputs,
   and the model was applied without the collection "embedding"; else "ref".
+
+  Attributes:
+    feature_specs: the features to look up, any tree. Tables that are in no
+      stack yet are prepared by the layer, each alone.
+    sharding_axis: the mesh axis that tables and batches are split over, or a
+      tuple of several, the first one outermost. The default stands for all
+      axes of a mesh that has none of this name.
+    mesh: default: that of jax.set_mesh, or else one axis over all devices.
+    table_sharding_strategy: "MOD".
+    enable_minibatching: whether preprocessing may split a batch. Raw ids never
+      need it.
+    num_sc_per_device: default: that of the hardware; where SparseCores are
+      emulated, what the specs were prepared for.
+    tables: where they are, see above.
+    activation_dtype: of the activations; sums and gradients of rows are float32
+      in any case.
+    feature_stacking_strategy: which samples each SparseCore has.
   """
 
-  # The features to look up, any tree. Tables that are in no stack yet are
-  # prepared by the layer, each alone.
   feature_specs: Nested[embedding_spec.FeatureSpec]
-  # The mesh axis that tables and batches are split over, or a tuple of several,
-  # the first one outermost. The default stands for all axes of a mesh that has
-  # none of this name.
   sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS
-  # Default: that of jax.set_mesh, or else one axis over all devices.
   mesh: jax.sharding.Mesh | None = None
   table_sharding_strategy: str = "MOD"
-  # Whether preprocessing may split a batch. Raw ids never need it.
   enable_minibatching: bool = False
-  # Default: that of the hardware; where SparseCores are emulated, what the
-  # specs were prepared for.
   num_sc_per_device: int = -1
   tables: Literal["auto", "ref", "param"] = "auto"
-  # Of the activations; sums and gradients of rows are float32 in any case.
   activation_dtype: jax.typing.DTypeLike = jnp.float32
   feature_stacking_strategy: str = "SPLIT_THEN_STACK"
 
@@ -198,7 +206,7 @@ class SparseCoreEmbed(nn.Module):
           "update_anchor", nn.initializers.zeros, (), jnp.float32
       )
     if self.is_initializing():
-      return _zero_activations(config.feature_specs, self.activation_dtype)
+      return _zero_activations(config, inputs, self.activation_dtype)
 
     if not is_preprocessed:
       inputs = _bridge.convert(config, ids, weights)
@@ -354,10 +362,15 @@ class SparseCoreEmbed(nn.Module):
 
 
 def _zero_activations(
-    feature_specs: Nested[embedding_spec.FeatureSpec],
+    config: _bridge.LookupConfig,
+    inputs: embedding.PreprocessedInput | None,
     dtype: jax.typing.DTypeLike,
 ) -> Nested[jax.Array]:
   """What the layer returns while parameters are initialized: only shapes."""
+  settings = inputs and inputs.settings
+  feature_specs = _batch_sizes.resize(
+      config.feature_specs, dict(settings.batches) if settings else {}
+  )
   return jax.tree.map(
       lambda feature: jnp.zeros(feature.output_shape, dtype), feature_specs
   )
