@@ -51,6 +51,18 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
   A program may consist of StableHLO and CHLO operations; it calls no code
   outside of it.
 
+  Attributes:
+    custom_computation_fn: the step.
+    stablehlo: a module whose function `main` is the step, in place of it: text,
+      bytes of it, or MLIR bytecode, which is read in a process of its own
+      (seconds, once).
+    slot_variable_initializers_tuple: one initializer per slot; any tuple type.
+    short_name_str: a name for compiled programs.
+    learning_rate: as of any optimizer, like the rest.
+    max_gradient_norm: the most that the gradient of a row may have.
+    l2_weight_decay: times the row is added to its gradient.
+    decoupled_weight_decay: times learning rate times the row is taken from it.
+
   Raises:
     TypeError: if the function or an initializer is not callable, the program is
       neither text nor bytes, or the learning rate is not one.
@@ -58,10 +70,7 @@ class CustomOptimizerSpec(_optimizer_spec.OptimizerSpec):
 
   learning_rate: _learning_rate.LearningRate = 0.001
   custom_computation_fn: Callable[..., Any] | None = None
-  # A module whose function `main` is the step: text, bytes of it, or MLIR
-  # bytecode, which is read in a process of its own (seconds, once).
   stablehlo: str | bytes | UntrustedProgram | None = None
-  # One initializer per slot; any tuple type.
   slot_variable_initializers_tuple: tuple[Callable[..., Any], ...] = ()
   short_name_str: str = "custom"
 

@@ -22,16 +22,23 @@ import numpy as np
 
 
 class EmbeddingVariablesInitializer(NamedTuple):
-  """The initializers of a table and its slots."""
+  """The initializers of a table and its slots.
+
+  Attributes:
+    table: of the table.
+    slot: of each slot.
+  """
 
   table: Any
   slot: tuple[Any, ...]
 
 
 class EmbeddingVariables(NamedTuple):
-  """The table of a stack, [rows, D], and the optimizer's slots.
+  """The table of a stack and the optimizer's slots.
 
-  Slots are f32[rows, D], or f32[rows, 1] where a row has one number.
+  Attributes:
+    table: [rows, D].
+    slot: f32[rows, D] each, or f32[rows, 1] where a row has one number.
   """
 
   table: Any

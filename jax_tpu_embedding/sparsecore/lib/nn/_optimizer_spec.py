@@ -27,6 +27,20 @@ HyperParameterType = Callable[[Any], jax.Array] | float
 Primitive = jax.extend.core.Primitive
 
 
+# Lines of "Attributes:" for the fields that every optimizer has.
+ATTRIBUTES_OF_ALL = """\
+  learning_rate: a number, a scalar array, or a function of nothing or of the
+    step, such as a schedule of optax.
+  max_gradient_norm: a longer gradient of a row is scaled to this length. None
+    is off, as for the two that follow. They change only rows that are in the
+    batch, in this order, once the gradient of a row is summed.
+  l2_weight_decay: times the row is added to its gradient, before the
+    optimizer.
+  decoupled_weight_decay: times learning rate times the row is taken from it,
+    beside the optimizer.
+"""
+
+
 def _row_option() -> Any:
   return dataclasses.field(default=None, kw_only=True)
 
@@ -39,6 +53,13 @@ class OptimizerSpec(abc.ABC):
   the device as the same values. Equality is written by hand because a parameter
   may be an array, which neither compares to a bool nor hashes.
 
+  Attributes:
+    learning_rate: a number, a scalar array, or a function of nothing or of the
+      step.
+    max_gradient_norm: a longer gradient of a row is scaled to this length.
+    l2_weight_decay: times the row is added to its gradient.
+    decoupled_weight_decay: times learning rate times the row is taken from it.
+
   Raises:
     TypeError: if the learning rate is neither a number, an array nor callable,
       or a row option neither a number nor an array.
@@ -46,17 +67,11 @@ class OptimizerSpec(abc.ABC):
       option is infinite or not positive; decays may be 0.
   """
 
-  # A number, a scalar array, or a function of nothing or of the step.
   learning_rate: _learning_rate.LearningRate
 
-  # Row options, of every optimizer; None is off. They change only rows that are
-  # in the batch, and are applied in this order, once a row's gradient is summed
-  # (lib/core/row_options.py).
-  # A longer gradient of a row is scaled to this length.
+  # Row options: lib/core/row_options.py.
   max_gradient_norm: _learning_rate.NumericParameter | None = _row_option()
-  # Times the row is added to its gradient, before the optimizer.
   l2_weight_decay: _learning_rate.NumericParameter | None = _row_option()
-  # Times learning rate times the row is taken from it, beside the optimizer.
   decoupled_weight_decay: _learning_rate.NumericParameter | None = _row_option()
 
   # Constructor parameters that a proto carries, by kind.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
+import inspect
 import numbers
 from typing import Any
 from typing import ClassVar
@@ -46,6 +47,13 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
 
   _rule: ClassVar[str]  # its name there
   _ranges: ClassVar[Mapping[str, _Range]] = {}
+
+  def __init_subclass__(cls, **kwargs: Any):
+    super().__init_subclass__(**kwargs)
+    # What all have is part of the text of each, where help() shows it.
+    own = inspect.cleandoc(cls.__doc__ or "")
+    if "\nAttributes:" in own:
+      cls.__doc__ = f"{own}\n{_optimizer_spec.ATTRIBUTES_OF_ALL}"
 
   def __post_init__(self):
     super().__post_init__()
@@ -81,7 +89,10 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SGDOptimizerSpec(_BuiltInSpec):
-  """Stochastic gradient descent."""
+  """Stochastic gradient descent.
+
+  Attributes:
+  """
 
   learning_rate: _Rate = 0.001
 
@@ -97,6 +108,10 @@ class AdagradOptimizerSpec(_BuiltInSpec):
 
   Source: Duchi, Hazan, Singer, "Adaptive Subgradient Methods for Online
   Learning and Stochastic Optimization" (2011), figure 1, without an epsilon.
+
+  Attributes:
+    initial_accumulator_value: of the sum of squared gradients; steps divide by
+      its root.
   """
 
   learning_rate: _Rate = 0.001
@@ -118,6 +133,11 @@ class AdamOptimizerSpec(_BuiltInSpec):
 
   Source: Kingma, Ba, "Adam: A Method for Stochastic Optimization" (2015), the
   more efficient order of computation at the end of section 2.
+
+  Attributes:
+    beta_1: how much of the mean of gradients a step keeps.
+    beta_2: how much of the mean of squared gradients a step keeps.
+    epsilon: added to the root of the latter, which steps divide by.
   """
 
   learning_rate: _Rate = 0.001
@@ -162,6 +182,15 @@ class AdagradMomentumOptimizerSpec(_BuiltInSpec):
   Source: Duchi, Hazan, Singer (2011), as above; Sutskever, Martens, Dahl,
   Hinton, "On the importance of initialization and momentum in deep learning"
   (2013), equations 1 to 4.
+
+  Attributes:
+    momentum: how much of the mean of scaled gradients a step keeps.
+    beta2: how much of the accumulator a step keeps; 1 makes it a sum.
+    epsilon: added to the accumulator.
+    exponent: its root that gradients are divided by; 2 is the square root.
+    use_nesterov: whether to look ahead.
+    initial_accumulator_value: of the accumulator of squared gradients.
+    initial_momentum_value: of the mean of scaled gradients.
   """
 
   learning_rate: _Rate = 0.001
@@ -212,6 +241,17 @@ class FTRLOptimizerSpec(_BuiltInSpec):
 
   Source: McMahan and others, "Ad Click Prediction: a View from the Trenches"
   (2013), algorithm 1, with a free power in place of the square root.
+
+  Attributes:
+    learning_rate_power: of the accumulator; -0.5 divides by its root.
+    l1_regularization_strength: makes small weights 0.
+    l2_regularization_strength: makes weights smaller.
+    beta: added to the root of the accumulator.
+    initial_accumulator_value: of the sum of squared gradients.
+    initial_linear_value: of `linear`, the sum of gradients less what earlier
+      rows account for.
+    multiply_linear_by_learning_rate: scales `linear` by the learning rate, so
+      that the rate may be 0.
   """
 
   learning_rate: _Rate = 0.01
@@ -221,7 +261,6 @@ class FTRLOptimizerSpec(_BuiltInSpec):
   beta: _Number = 0.0
   initial_accumulator_value: _Number = 0.1
   initial_linear_value: _Number = 0.0
-  # Scales `linear` by the learning rate, so that the rate may be 0.
   multiply_linear_by_learning_rate: bool = False
 
   _rule = "ftrl"
@@ -271,6 +310,13 @@ class LaPropOptimizerSpec(_BuiltInSpec):
 
   Source: Ziyin, Wang, Ueda, "LaProp: Separating Momentum and Adaptivity in
   Adam" (2020), algorithm 1.
+
+  Attributes:
+    b1: how much of the mean of scaled gradients a step keeps.
+    b2: how much of the mean of squared gradients a step keeps, at most.
+    eps: added to the latter before gradients are divided by its root.
+    rms_clip_threshold: not supported; leave it out.
+    initial_slot_value: of both means.
   """
 
   learning_rate: _Rate = 0.001
@@ -322,6 +368,14 @@ class F2AOptimizerSpec(_BuiltInSpec):
 
   The step of a row that was in n of t batches grows by (t / n)^rho, up to
   `max_lr_multiplier`.
+
+  Attributes:
+    rho: how much rare rows gain; 0 is nothing.
+    initial_accumulator_value: of the sum of squared gradients.
+    initial_local_step_value: of the number of batches that a row was in.
+    l1_regularization_strength: makes small weights 0.
+    l2_regularization_strength: makes weights smaller.
+    max_lr_multiplier: the most that the step of a row grows by.
   """
 
   learning_rate: _Rate = 0.01
@@ -376,6 +430,10 @@ class RowwiseAdagradOptimizerSpec(_BuiltInSpec):
   padding included.
 
   Source: Gupta, Bengio, Weston, "Training Highly Multiclass Classifiers" (2014).
+
+  Attributes:
+    initial_accumulator_value: of the sum of mean squared gradients.
+    epsilon: added to its root, which steps divide by.
   """
 
   learning_rate: _Rate = 0.001
@@ -408,6 +466,10 @@ class MomentumOptimizerSpec(_BuiltInSpec):
   Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization
   and momentum in deep learning" (2013), equations 1 to 4, with the learning
   rate outside of the momentum.
+
+  Attributes:
+    momentum: how much of the sum of gradients a step keeps.
+    use_nesterov: whether to look ahead.
   """
 
   learning_rate: _Rate = 0.001
@@ -440,6 +502,10 @@ class LionOptimizerSpec(_BuiltInSpec):
 
   Source: Chen and others, "Symbolic Discovery of Optimization Algorithms"
   (2023), program 1. Its weight decay is `decoupled_weight_decay`.
+
+  Attributes:
+    beta_1: how much of the mean of gradients counts in the direction of a step.
+    beta_2: how much of it a step keeps.
   """
 
   learning_rate: _Rate = 0.0001

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import math
 from typing import Any
 
 from absl import logging
@@ -54,6 +55,8 @@ def prepare_feature_specs_for_training(
     ValueError: if a spec is invalid.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  for feature in jax.tree.leaves(feature_specs):
+    _check_shapes(feature)
   plan = _planner.plan_stack_alone(
       feature_specs,
       global_device_count=global_device_count,
@@ -76,6 +79,27 @@ def prepare_feature_specs_for_training(
           " for its samples. Stack or prepare all features together."
       )
   apply(plan, feature_specs)
+
+
+def _check_shapes(feature: _specs.FeatureSpec) -> None:
+  """Shapes must agree with each other and with the table."""
+  *lead, width = feature.output_shape
+  if None in lead:
+    return  # Only raw ids tell.
+  if width > feature.table_spec.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {tuple(feature.output_shape)}"
+        f" is wider than the embedding_dim {feature.table_spec.embedding_dim}"
+        f" of table {feature.table_spec.name!r}."
+    )
+  declared = feature.input_shape[0]
+  if declared not in (None, lead[0], math.prod(lead)):
+    raise ValueError(
+        f"Feature {feature.name!r}: input_shape {tuple(feature.input_shape)}"
+        f" is of a batch of {declared}, and output_shape"
+        f" {tuple(feature.output_shape)} of one of {lead[0]}. Give both the"
+        " global batch."
+    )
 
 
 def stack_tables(

@@ -150,7 +150,29 @@ class AutoStackTablesTest(parameterized.TestCase):
     self.assertEqual(setting.padded_vocab_size, 48)  # 33 up to 8 * 2 * 3
 
 
-class PrepareTest(absltest.TestCase):
+class PrepareTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (
+          dict(output_shape=(16, 7)),
+          r"'fa': output_shape \(16, 7\) is wider than the embedding_dim 6",
+      ),
+      (
+          dict(input_shape=(8, 1)),
+          r"'fa': input_shape \(8, 1\) is of a batch of 8, and .* of one of 16",
+      ),
+      (dict(output_shape=(4, 4, 6), input_shape=(4, 4)), None),
+      (dict(output_shape=(4, 4, 6), input_shape=(16, 1)), None),
+      (dict(input_shape=(None, 1)), None),
+  )
+  def test_shapes_of_a_feature_must_agree(self, changes, message):
+    specs = _features()
+    specs["fa"] = dataclasses.replace(specs["fa"], **changes)
+    if message is None:
+      _plan.prepare_feature_specs_for_training(specs, **_TOPOLOGY)
+      return
+    with self.assertRaisesRegex(ValueError, message):
+      _plan.prepare_feature_specs_for_training(specs, **_TOPOLOGY)
 
   def test_prepares_only_what_is_not_stacked(self):
     features = _features()

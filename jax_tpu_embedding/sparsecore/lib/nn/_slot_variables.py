@@ -22,41 +22,100 @@ class SGDSlotVariables(NamedTuple):
 
 
 class AdagradSlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum of squared gradients
+  """What Adagrad keeps.
+
+  Attributes:
+    accumulator: sum of squared gradients.
+  """
+
+  accumulator: _T
 
 
 class AdamSlotVariables(NamedTuple, Generic[_T]):
-  momentum: _T  # moving average of gradients
-  velocity: _T  # moving average of squared gradients
+  """What Adam keeps.
+
+  Attributes:
+    momentum: moving average of gradients.
+    velocity: moving average of squared gradients.
+  """
+
+  momentum: _T
+  velocity: _T
 
 
 class AdagradMomentumSlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum, or moving average, of squared gradients
-  momentum: _T  # moving average of scaled gradients
+  """What Adagrad with momentum keeps.
+
+  Attributes:
+    accumulator: sum, or moving average, of squared gradients.
+    momentum: moving average of scaled gradients.
+  """
+
+  accumulator: _T
+  momentum: _T
 
 
 class FTRLSlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum of squared gradients
-  linear: _T  # sum of gradients, less what earlier rows account for
+  """What FTRL keeps.
+
+  Attributes:
+    accumulator: sum of squared gradients.
+    linear: sum of gradients, less what earlier rows account for.
+  """
+
+  accumulator: _T
+  linear: _T
 
 
 class LaPropSlotVariables(NamedTuple, Generic[_T]):
-  mu: _T  # moving average of scaled gradients
-  nu: _T  # moving average of squared gradients
+  """What LaProp keeps.
+
+  Attributes:
+    mu: moving average of scaled gradients.
+    nu: moving average of squared gradients.
+  """
+
+  mu: _T
+  nu: _T
 
 
 class F2ASlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum of squared gradients
-  local_step: _T  # batches that the row was in
+  """What F2A keeps.
+
+  Attributes:
+    accumulator: sum of squared gradients.
+    local_step: batches that the row was in.
+  """
+
+  accumulator: _T
+  local_step: _T
 
 
 class RowwiseAdagradSlotVariables(NamedTuple, Generic[_T]):
-  accumulator: _T  # sum of mean squared gradients, one number per row
+  """What row-wise Adagrad keeps.
+
+  Attributes:
+    accumulator: sum of mean squared gradients, one number per row.
+  """
+
+  accumulator: _T
 
 
 class MomentumSlotVariables(NamedTuple, Generic[_T]):
-  momentum: _T  # sum of gradients, older ones less and less
+  """What SGD with momentum keeps.
+
+  Attributes:
+    momentum: sum of gradients, older ones less and less.
+  """
+
+  momentum: _T
 
 
 class LionSlotVariables(NamedTuple, Generic[_T]):
-  momentum: _T  # moving average of gradients
+  """What Lion keeps.
+
+  Attributes:
+    momentum: moving average of gradients.
+  """
+
+  momentum: _T

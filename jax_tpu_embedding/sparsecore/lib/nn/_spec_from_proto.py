@@ -91,7 +91,7 @@ def table_specs_from_proto(
     tables[table.table_name] = _table(
         table,
         stack,
-        initializers.get(table.table_name, _specs.DEFAULT_INITIALIZER),
+        initializers.get(table.table_name, _specs.default_initializer),
         callables,
         trust_programs,
     )

@@ -36,36 +36,55 @@ CallableTableInitializer = (
     jax.nn.initializers.Initializer | Callable[..., jax.typing.ArrayLike]
 )
 
-# Rows of length about 1: standard deviation 1 / sqrt(columns), by the shape
-# that the initializer is asked for. One object, so that specs without an
-# initializer are equal.
-DEFAULT_INITIALIZER: CallableTableInitializer = (
-    jax.nn.initializers.variance_scaling(
-        1.0, mode="fan_out", distribution="truncated_normal"
-    )
-)
+
+def default_initializer(
+    key: jax.Array,
+    shape: Sequence[int],
+    dtype: jax.typing.DTypeLike | None = None,
+) -> jax.Array:
+  """Rows of length about 1: normal numbers, standard deviation 1 / sqrt(D).
+
+  A function of the module, so that specs can be compared and pickled.
+  """
+  return jax.nn.initializers.variance_scaling(
+      1.0, mode="fan_out", distribution="truncated_normal"
+  )(key, shape, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureIdTransformation:
-  """Where the ids and samples of a feature are in its stack."""
+  """Where the ids and samples of a feature are in its stack.
 
-  row_offset: int = 0  # first sample in the stacked global batch
-  col_offset: int = 0  # row_offset_in_shard * number of shards
-  col_shift: int = 0  # shard rotation
+  Attributes:
+    row_offset: its first sample in the stacked global batch.
+    col_offset: the table's row_offset_in_shard times the number of shards.
+    col_shift: the table's shard_rotation.
+  """
+
+  row_offset: int = 0
+  col_offset: int = 0
+  col_shift: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSettingInStack:
-  """Where a table is in its stack."""
+  """Where a table is in its stack.
+
+  Attributes:
+    stack_name: of the stack.
+    padded_vocab_size: rows that the table takes of it.
+    padded_embedding_dim: columns of the stack.
+    row_offset_in_shard: first row in each shard.
+    shard_rotation: the shard that has row 0.
+    num_shards: the shards that these numbers are for; None if they were not
+      planned. Not compared: the promised fields say where a table is.
+  """
 
   stack_name: str
   padded_vocab_size: int
   padded_embedding_dim: int
   row_offset_in_shard: int = 0
   shard_rotation: int = 0
-  # The shards that the numbers above are for; None if they were not planned.
-  # Not compared: the promised fields say where a table is.
   num_shards: int | None = dataclasses.field(
       default=None, compare=False, repr=False
   )
@@ -74,6 +93,11 @@ class TableSettingInStack:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationConfig:
   """Rows are rounded to `num_buckets` levels when they are looked up.
+
+  Attributes:
+    min_value: the lowest level.
+    max_value: the highest level.
+    num_buckets: how many there are.
 
   Raises:
     ValueError: if there are fewer than two levels, or no finite range.
@@ -112,20 +136,37 @@ class QuantizationConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackedTableSpec:
-  """A stack. A pytree of its fields, so that it can pass through jit."""
+  """A stack. A pytree of its fields, so that it can pass through jit.
+
+  Attributes:
+    stack_name: names its arrays everywhere.
+    stack_vocab_size: rows, padding included.
+    stack_embedding_dim: columns, padding included.
+    optimizer: of all its tables.
+    combiner: of all its tables.
+    total_sample_count: samples of all features, in a global batch.
+    max_ids_per_partition: ids that one SparseCore may send to another in a
+      batch, or in a minibatch.
+    max_unique_ids_per_partition: the same for distinct rows.
+    activation_mem_bytes_limit: what auto_stack_tables kept the activations of
+      one SparseCore below.
+    suggested_coo_buffer_size_per_device: COO cells of a device's input buffer;
+      None: as many as the limits allow.
+    quantization_config: of all its tables.
+    dtype: of the table. No leaf of the pytree, as programs depend on it.
+  """
 
   stack_name: str
-  stack_vocab_size: int  # rows, padding included
-  stack_embedding_dim: int  # columns, padding included
+  stack_vocab_size: int
+  stack_embedding_dim: int
   optimizer: _optimizer_spec.OptimizerSpec
   combiner: str
-  total_sample_count: int  # of all features, in a global batch
+  total_sample_count: int
   max_ids_per_partition: int = 256
   max_unique_ids_per_partition: int = 256
   activation_mem_bytes_limit: int = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
   suggested_coo_buffer_size_per_device: int | None = None
   quantization_config: QuantizationConfig | None = None
-  # Of the table. No leaf of the pytree, as the programs depend on it.
   dtype: np.dtype = dataclasses.field(
       default=np.dtype(np.float32), metadata=dict(static=True)
   )
@@ -160,6 +201,25 @@ class TableSpec:
 
   Attributes cannot be changed once the table is in a stack.
 
+  Attributes:
+    name: unlike that of any other table.
+    vocabulary_size: rows; ids are below.
+    embedding_dim: columns.
+    initializer: called as initializer(key, shape), or without arguments for an
+      array that has the whole table. Default: normal, such that rows have about
+      length 1.
+    optimizer: how rows are updated, such as SGDOptimizerSpec(learning_rate).
+    combiner: how the rows of a sample become one: "sum", "mean" (sum / sum of
+      weights) or "sqrtn" (sum / root of the sum of squared weights).
+    max_ids_per_partition: ids that one SparseCore may send to another in a
+      batch. Stacks of several tables have limits of their own.
+    max_unique_ids_per_partition: the same for distinct rows.
+    suggested_coo_buffer_size_per_device: COO cells of a device's input buffer;
+      None: as many as the limits allow.
+    quantization_config: rounds rows that are looked up; None: does not.
+    dtype: float32, bfloat16 or float16, by name or as a type. Slots,
+      activations and gradients are float32.
+
   Raises:
     ValueError: if a field has a value that no table can have.
     TypeError: if a field has the wrong type.
@@ -168,20 +228,13 @@ class TableSpec:
   name: str
   vocabulary_size: int
   embedding_dim: int
-  # Default: normal, such that rows have about length 1.
-  initializer: CallableTableInitializer = DEFAULT_INITIALIZER
+  initializer: CallableTableInitializer = default_initializer
   optimizer: _optimizer_spec.OptimizerSpec
-  # How the rows of a sample become one: sum, mean (sum / sum of weights) or
-  # sqrtn (sum / root of the sum of squared weights).
   combiner: str = "sum"
-  # Ids, and distinct rows, that one SparseCore may send to another in a batch.
   max_ids_per_partition: int = 256
   max_unique_ids_per_partition: int = 256
-  # COO cells of a device's input buffer; default: as many as the limits allow.
   suggested_coo_buffer_size_per_device: int | None = None
   quantization_config: QuantizationConfig | None = None
-  # float32, bfloat16 or float16, by name or as a type. Slots, activations and
-  # gradients are float32.
   dtype: np.typing.DTypeLike = np.dtype(np.float32)
 
   # The plan's part, once there is a plan.
@@ -253,6 +306,22 @@ class FeatureSpec:
 
   Hashable, and so usable as a static argument of jit, if the shapes are tuples.
 
+  Attributes:
+    name: unlike that of any other feature.
+    table_spec: the table; features may share one.
+    input_shape: (global batch, ids per sample). Ragged input may leave out the
+      second.
+    output_shape: (global batch, ..., embedding_dim): one vector per entry but
+      the last, so (batch, positions, embedding_dim) looks up every position by
+      itself. The batch is what stacks are planned for; others can be looked up.
+      Sizes but the last may be None where raw ids tell: in layers.
+    out_of_range_ids: what to do with ids that are not rows of the table:
+      "error"; "drop" them, as if they were not in the sample, and count them;
+      "clamp", take the nearest row; or "modulo" vocabulary_size.
+    non_finite_weights: what to do with weights that are infinite or NaN:
+      "error"; "drop" the id; "clamp" to the largest float32, NaN to 0; or
+      "keep" them.
+
   Raises:
     ValueError: if a field has a value that no feature can have.
     TypeError: if a field has the wrong type.
@@ -260,18 +329,9 @@ class FeatureSpec:
 
   name: str
   table_spec: TableSpec
-  # [global batch, ids per sample]; ragged input may leave out the second.
   input_shape: Sequence[int | None]
-  # [global batch, ..., embedding_dim]: one sample per entry but the last, so
-  # [batch, positions, embedding_dim] looks up every position by itself. Sizes
-  # but the last may be None where raw ids tell: in layers.
   output_shape: Sequence[int | None]
-  # What to do with ids that are not rows of the table: raise an error; drop
-  # them, as if they were not in the sample, and count them; take the nearest
-  # row; or take the id modulo vocabulary_size.
   out_of_range_ids: str = "error"
-  # What to do with weights that are infinite or NaN: raise an error; drop the
-  # id; clamp to the largest float32, NaN to 0; or keep them.
   non_finite_weights: str = "error"
 
   # The plan's part, once there is a plan.

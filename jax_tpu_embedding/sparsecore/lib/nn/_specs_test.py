@@ -195,6 +195,17 @@ class TableSpecTest(parameterized.TestCase):
     rows = _table().initializer(jax.random.key(0), (4000, 64))
     np.testing.assert_allclose(np.std(rows), 1 / math.sqrt(64), rtol=0.01)
 
+  def test_can_be_handed_to_another_process(self):
+    for stack in (None, _stack()):
+      table = _table()
+      if stack is not None:
+        table.stacked_table_spec = stack
+      specs = {"f": _feature(table_spec=table), "g": _feature(table_spec=table)}
+      copies = pickle.loads(pickle.dumps(specs))
+      self.assertEqual(copies, specs)
+      self.assertEqual(repr(copies), repr(specs))
+      self.assertIs(copies["f"].table_spec, copies["g"].table_spec)
+
   def test_unprepared_table_is_alone_without_padding(self):
     table = _table()
     self.assertFalse(table.is_stacked())

@@ -96,7 +96,13 @@ class StackInPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackingPlan:
-  """All stacks of a model, on one topology."""
+  """All stacks of a model, on one topology.
+
+  Attributes:
+    global_device_count: devices that share the tables.
+    num_sc_per_device: SparseCores per device.
+    stacks: in the order in which features first name them.
+  """
 
   global_device_count: int
   num_sc_per_device: int

@@ -23,25 +23,30 @@ class SparseDenseMatmulInputStats:
   """Statistics of one preprocessed batch, each a dict by stack name.
 
   They count what the batch needed, before anything was dropped: L local
-  devices, N SparseCores in the job, S per device.
+  devices, N SparseCores in the job, S per device. Each is by stack name.
+
+  Attributes:
+    max_ids_per_partition: i32[L * N]: for each local device and target
+      SparseCore, the largest number of entries that one SparseCore of the
+      device sends.
+    max_unique_ids_per_partition: i32[L * N]: the same for distinct rows.
+    required_buffer_size_per_sc: i32[L * S]: cells that the entries of each
+      SparseCore take.
+    minibatch_alignment_per_sc: i32[L * S]: cells that the alignment of several
+      minibatches takes on top of that; zeros when the batch needed one. Not
+      recorded without minibatching.
+    id_drop_counters: ids left out of the buffers, all local devices together:
+      beyond a limit or the end of a buffer, or by a feature's policy.
   """
 
-  # i32[L * N]: for each local device and target SparseCore, the largest number
-  # of entries that one SparseCore of the device sends.
   max_ids_per_partition: dict[str, np.ndarray] = _stat("_max_ids")
-  # i32[L * N]: the same for distinct rows.
   max_unique_ids_per_partition: dict[str, np.ndarray] = _stat("_max_unique_ids")
-  # i32[L * S]: cells that the entries of each SparseCore take.
   required_buffer_size_per_sc: dict[str, np.ndarray] = _stat(
       "_required_buffer_size", default_factory=dict
   )
-  # i32[L * S]: cells that the alignment of several minibatches takes on top of
-  # that; zeros when the batch needed one. Not recorded without minibatching.
   minibatch_alignment_per_sc: dict[str, np.ndarray] = _stat(
       "_minibatch_alignment", default_factory=dict
   )
-  # Ids left out of the buffers, all local devices together: beyond a
-  # limit or the end of a buffer, or by a feature's policy.
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
   )

@@ -188,8 +188,8 @@ class LookupTest(parameterized.TestCase):
 
   def test_outputs_wider_than_the_table_are_an_error(self):
     spec = two_table_model.feature("f", two_table_model.table(embedding_dim=6))
-    spec.output_shape = (BATCH, 7)
     embedding.prepare_feature_specs_for_training([spec], 1, 1)
+    spec.output_shape = (BATCH, 7)
     with self.assertRaisesRegex(ValueError, "'f'.* wider than .* 6 of table"):
       embedding.unstack_embedding_activations(
           {"t": jnp.zeros((BATCH, 8))}, [spec], 1, 1

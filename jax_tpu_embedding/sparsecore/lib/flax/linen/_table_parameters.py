@@ -19,7 +19,10 @@ LogicalNames = tuple[str | tuple[str, ...] | None, ...]
 class WithSparseCoreLayout(nn.Partitioned):
   """A parameter of tables and slots, split by rows, in the SparseCore layout.
 
-  The value is any tree of arrays that are laid out alike.
+  Attributes:
+    value: any tree of arrays that are laid out alike.
+    names: the mesh axes that each dimension is split over.
+    mesh: of these axes; None: that of the context.
   """
 
   def get_sharding(
