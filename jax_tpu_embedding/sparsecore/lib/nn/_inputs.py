@@ -157,11 +157,13 @@ class DeviceBuffers(NamedTuple):
 
 def device_buffers(
     preprocessed_inputs: PreprocessedInput | SparseDenseMatmulInput,
+    settings: BufferSettings,
 ) -> dict[str, DeviceBuffers]:
   """The operands of the primitives for every stack.
 
   Args:
     preprocessed_inputs: one device's part of a preprocessed batch.
+    settings: what check_settings found.
 
   Raises:
     ValueError: if num_minibatches has more than one dimension.
@@ -183,13 +185,19 @@ def device_buffers(
   if num_minibatches.ndim == 1:
     num_minibatches = num_minibatches[0]
   arrays = preprocessed_inputs.sparse_dense_matmul_input
-  return {
-      stack_name: DeviceBuffers(
-          *(jnp.asarray(by_stack[stack_name]) for by_stack in arrays),
-          num_minibatches,
-      )
-      for stack_name in arrays.lhs_row_pointers
-  }
+  num_row_pointers = layout.row_pointers_per_device(
+      settings.topology, settings.enable_minibatching
+  )
+  buffers = {}
+  for name in arrays.lhs_row_pointers:
+    row_pointers, *others = (jnp.asarray(by_name[name]) for by_name in arrays)
+    # The primitives tell the number of SparseCores from the most that there can
+    # be; what is beyond the minibatches is not read.
+    missing = num_row_pointers - row_pointers.size
+    if missing > 0:
+      row_pointers = jnp.pad(row_pointers, (0, missing))
+    buffers[name] = DeviceBuffers(row_pointers, *others, num_minibatches)
+  return buffers
 
 
 def check_settings(
@@ -255,7 +263,7 @@ def check_settings(
       topology, settings.enable_minibatching
   )
   for name, size in row_pointers.items():
-    if size != expected:
+    if size != expected and not _is_of_fewer_minibatches(size, settings):
       raise ValueError(
           f"Stack {name!r}: the buffers have {size} row pointers,"
           f" expected {expected} for one of {topology.global_device_count}"
@@ -271,6 +279,21 @@ def check_settings(
   else:
     check_tables(feature_specs, embedding_variables, topology)
   return settings
+
+
+def _is_of_fewer_minibatches(
+    num_row_pointers: int, settings: BufferSettings
+) -> bool:
+  """Whether row pointers are for several minibatches, but not for the most.
+
+  Those for one would have the layout of buffers without minibatches.
+  """
+  per_minibatch = layout.row_pointers_per_device(settings.topology)
+  return (
+      settings.enable_minibatching
+      and num_row_pointers % per_minibatch == 0
+      and 1 < num_row_pointers // per_minibatch < constants.MAX_MINIBATCHES
+  )
 
 
 def check_tables(
@@ -334,6 +357,7 @@ def _settings_of_shapes(
   else:
     table = embedding_variables[name][0]
     topology = _topology_of_row_pointers(
+        feature_specs,
         row_pointers[name],
         num_devices_of_table(stack, table),
         enable_minibatching,
@@ -421,7 +445,10 @@ def _topology_of_plan(
   """The topology that the specs were prepared for."""
   if global_device_count is not None:
     return _topology_of_row_pointers(
-        num_row_pointers, global_device_count, enable_minibatching
+        feature_specs,
+        num_row_pointers,
+        global_device_count,
+        enable_minibatching,
     )
   num_scs = planned_num_scs(feature_specs, "global_device_count")
   row_pointers_per_sc = layout.row_pointers_per_block(num_scs) * (
@@ -457,14 +484,24 @@ def planned_num_scs(feature_specs: Any, argument: str) -> int:
 
 
 def _topology_of_row_pointers(
-    num_row_pointers: int, global_device_count: int, enable_minibatching: bool
+    feature_specs: Any,
+    num_row_pointers: int,
+    global_device_count: int,
+    enable_minibatching: bool,
 ) -> layout.Topology:
+  table = next(iter(_plan.get_table_specs(feature_specs).values()))
+  num_scs = table.setting_in_stack.num_shards
+  if enable_minibatching and num_scs and num_scs % global_device_count == 0:
+    # There may be row pointers for any number of minibatches.
+    num_sc_per_device = num_scs // global_device_count
+  else:
+    num_sc_per_device = layout.num_sc_per_device_from_row_pointers(
+        num_row_pointers, global_device_count, enable_minibatching
+    )
   return layout.Topology(
       local_device_count=1,
       global_device_count=global_device_count,
-      num_sc_per_device=layout.num_sc_per_device_from_row_pointers(
-          num_row_pointers, global_device_count, enable_minibatching
-      ),
+      num_sc_per_device=num_sc_per_device,
   )
 
 

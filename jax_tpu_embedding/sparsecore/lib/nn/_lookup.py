@@ -82,7 +82,7 @@ def tpu_sparse_dense_matmul(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
-  buffers = _inputs.device_buffers(preprocessed_inputs)
+  buffers = _inputs.device_buffers(preprocessed_inputs, settings)
   feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
   stacks = _plan.get_stacked_table_specs(feature_specs)
   activations = {}

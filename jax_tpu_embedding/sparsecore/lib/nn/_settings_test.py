@@ -244,6 +244,47 @@ class SettingsTest(parameterized.TestCase):
           expected,
       )
 
+  @parameterized.parameters(False, True)
+  def test_row_pointers_for_fewer_minibatches_than_the_most(self, by_hand):
+    model = two_table_model.TwoTableModel(2, stacked=False)
+    embedding.update_preprocessing_parameters(
+        model.specs,
+        embedding.SparseDenseMatmulInputStats(
+            max_ids_per_partition={"users": 16, "items": 32},
+            max_unique_ids_per_partition={"users": 8, "items": 8},
+        ),
+        2,
+    )
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        model.ids,
+        model.weights,
+        model.specs,
+        1,
+        1,
+        num_sc_per_device=2,
+        enable_minibatching=True,
+    )
+    (num_minibatches,) = inputs.num_minibatches
+    self.assertBetween(num_minibatches, 2, 32)
+    buffers = inputs.sparse_dense_matmul_input
+    fewer = inputs.replace(
+        sparse_dense_matmul_input=buffers._replace(
+            lhs_row_pointers={
+                # Two SparseCores, 8 row pointers in each minibatch.
+                name: x[: 2 * 8 * num_minibatches]
+                for name, x in buffers.lhs_row_pointers.items()
+            }
+        ),
+        settings=None if by_hand else inputs.settings,
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        embedding.tpu_sparse_dense_matmul(
+            fewer, model.variables, model.specs, enable_minibatching=True
+        ),
+        model.lookup(inputs, model.variables),
+    )
+
   def test_settings_survive_what_pipelines_do(self):
     model = two_table_model.TwoTableModel(2)
     inputs = model.inputs
