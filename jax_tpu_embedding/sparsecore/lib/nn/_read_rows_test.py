@@ -78,6 +78,11 @@ class ReadRowsTest(parameterized.TestCase):
       (dict(ids=[-1]), ValueError, "'items': there is no row -1"),
       (dict(ids=[0.5]), TypeError, "'items': ids must be integers"),
       (dict(tables={"t": 0}), ValueError, r"stack 'items'.*tables \['t'\]"),
+      (
+          dict(specs=[two_table_model.table("items")]),
+          ValueError,
+          "'items' was not prepared",
+      ),
   )
   def test_errors(self, changes, error, message):
     specs = _specs(1, 1, False)

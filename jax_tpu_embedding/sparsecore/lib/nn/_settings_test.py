@@ -217,6 +217,32 @@ class SettingsTest(parameterized.TestCase):
     )
     jax.tree.map(np.testing.assert_array_equal, by_rows, stepped)
 
+  def test_tables_of_another_number_of_devices_are_an_error(self):
+    model = two_table_model.TwoTableModel(2)
+    half = {
+        name: (x.table[: x.table.shape[0] // 2],)
+        for name, x in model.variables.items()
+    }
+    with self.assertRaisesRegex(
+        ValueError, "inputs are for 1 devices, and a table .* of one of 2"
+    ):
+      embedding.tpu_sparse_dense_matmul(model.inputs, half, model.specs)
+
+  def test_raw_ids_may_be_none_at_all(self):
+    model = two_table_model.TwoTableModel(2)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=2
+    )
+    inputs = embedding.convert_ids(
+        {name: ids[:, :0] for name, ids in model.ids.items()},
+        None,
+        model.specs,
+        topology,
+    )
+    activations = model.lookup(inputs, model.variables)
+    for of_feature in activations.values():
+      np.testing.assert_array_equal(of_feature, 0)
+
   def test_shapes_are_those_of_preprocessing(self):
     model = two_table_model.TwoTableModel(2)
     shapes = embedding.eval_preprocess_sparse_dense_matmul_input_shape(
