@@ -56,6 +56,8 @@ def complete(feature_specs: Any, ids: Any | None, num_scs: int) -> Any:
           dataclasses.replace(
               feature,
               table_spec=tables[id(feature.table_spec)],
+              # That of the ids, if it is not that of the output.
+              input_shape=(None, *feature.input_shape[1:]),
               output_shape=shape,
           )
           for feature, shape in zip(features, shapes)
