@@ -61,7 +61,7 @@ def lookup(
     variables: Mapping[str, embedding.EmbeddingVariables],
     *,
     seal: jax.Array | None = None,
-) -> tuple[Any, _checked_batch.HasFailed]:
+) -> tuple[Any, jax.Array]:
   """The activations of every feature; nothing is mutated.
 
   Args:
@@ -71,9 +71,8 @@ def lookup(
     seal: checked if given; see _seal.check.
 
   Returns:
-    The tree of feature specs with f32[*output_shape]; and stack name -> bool[G],
-    whether activations of a device are NaN because of what is wrong with its
-    inputs.
+    The tree of feature specs with f32[*output_shape]; and bool[G], on which
+    devices some are NaN because of what is wrong with the inputs.
 
   Raises:
     ValueError: if inputs, variables and specs do not belong together.
@@ -98,7 +97,7 @@ def lookup(
         config.num_sc_per_device,
         feature_stacking_strategy=config.feature_stacking_strategy,
     )
-    return activations, has_failed
+    return activations, _checked_batch.any_stack(has_failed)
 
   return config.on_each_device(
       of_device,
@@ -113,7 +112,7 @@ def update(
     inputs: embedding.PreprocessedInput,
     variables: Mapping[str, embedding.EmbeddingVariables],
     step: jax.typing.ArrayLike | None,
-    has_failed: _checked_batch.HasFailed | None = None,
+    has_failed: jax.Array | None = None,
 ) -> dict[str, embedding.EmbeddingVariables]:
   """The variables after the optimizer ran on every row that inputs name.
 
@@ -128,7 +127,7 @@ def update(
     inputs: the buffers that the lookup read.
     variables: stack name -> (table, slots).
     step: passed to optimizers and schedules, or None.
-    has_failed: of the lookup; None if there was none.
+    has_failed: bool[G], of the lookup; None if there was none.
 
   Raises:
     ValueError: if the arguments do not belong together, or a schedule needs a
@@ -136,7 +135,7 @@ def update(
   """
   if has_failed is None:
     tables = {name: table for name, (table, *_) in variables.items()}
-    has_failed = _checked_batch.check_global(config, inputs, tables)
+    has_failed = _checked_batch.failed_devices(config, inputs, tables)
   rounding_seed = None
   if any(v[0].dtype != jnp.float32 for v in variables.values()):
     rounding_seed = _seal.hash_of_batch(inputs)
@@ -146,7 +145,7 @@ def update(
   def of_device(gradients, inputs, variables, step, rounding_seed, failed):
     return embedding.tpu_sparse_dense_matmul_grad(
         gradients,
-        _checked_batch.without_ids_if(failed, inputs),
+        _checked_batch.without_ids_if(failed, config, inputs),
         variables,
         config.feature_specs,
         step=step,
@@ -171,7 +170,7 @@ def update(
       variables,
       step,
       rounding_seed,
-      _checked_batch.any_failed(has_failed),
+      jnp.any(has_failed),
   )
 
 
