@@ -71,8 +71,7 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
 // them are; the other way round it may have overflown.
 bool WeightsAreFinite(Combiner combiner, const Slice& slice,
                       std::span<const float> sample_factors) {
-  // Without samples, the first one may be beyond the SparseCore.
-  return (combiner != Combiner::kSum && slice.samples.size > 0 &&
+  return (combiner != Combiner::kSum &&
           AreFinite(sample_factors.subspan(slice.samples.first_sample_id,
                                            slice.samples.size))) ||
          AreFinite(*slice.weights);
@@ -82,6 +81,9 @@ bool WeightsAreFinite(Combiner combiner, const Slice& slice,
 // an id is out of range, or a weight is not finite that has to be.
 bool WriteSlice(const StackPlan& plan, const FeaturePlan& feature,
                 const Slice& slice, int64_t position, const Output& output) {
+  const int64_t num_ids = slice.num_ids();
+  // Without samples, the first one may be beyond the SparseCore.
+  if (num_ids == 0) return true;
   if (!output.sample_factors.empty()) {
     WriteSampleFactors(plan.combiner, slice, output.sample_factors);
   }
@@ -91,7 +93,6 @@ bool WriteSlice(const StackPlan& plan, const FeaturePlan& feature,
     return false;
   }
   SampleIds sample_ids(slice);
-  const int64_t num_ids = slice.num_ids();
   for (int64_t begin = 0; begin < num_ids; begin += kBlockSize) {
     const int64_t n = std::min(kBlockSize, num_ids - begin);
     const int64_t first = position + begin;
@@ -120,7 +121,9 @@ std::optional<int64_t> CommonValency(const StackPlan& plan, int64_t local_sc) {
   int64_t position = 0;
   for (const FeaturePlan& feature : plan.features) {
     const Slice slice = SliceOf(plan, feature, local_sc);
-    if (!slice.row_splits.empty() || slice.valency != valency ||
+    if (!slice.row_splits.empty()) return std::nullopt;
+    if (slice.num_ids() == 0) continue;
+    if (slice.valency != valency ||
         slice.samples.first_sample_id * valency != position) {
       return std::nullopt;
     }

@@ -85,18 +85,22 @@ struct Grouping {
   PreparedBatch* prepared = nullptr;
   StridedArray samples = {};  // int32 or int64, in the machine's byte order
   std::span<int64_t> row_splits = {};
-  SampleOrder result = {};
+  bool ascending = false;
 
-  void Count() { result = CountSamples(samples, row_splits); }
+  void Split() { ascending = SplitAscending(samples, row_splits); }
 
   // These are for samples that do not ascend.
+  std::span<int64_t> samples_copy = {};
+  int64_t first_out_of_range = -1;
   std::span<int64_t> cursors = {};
   std::span<int64_t> order = {};
   std::function<void()> move_ids = {};
   std::function<void()> move_weights = {};
 
   void Move() {
-    OrderBySample(samples, row_splits, cursors, order);
+    first_out_of_range = CountSamples(samples, samples_copy, row_splits);
+    if (first_out_of_range >= 0) return;
+    OrderBySample(samples_copy, row_splits, cursors, order);
     move_ids();
     if (move_weights) move_weights();
   }
@@ -110,15 +114,14 @@ class Preparer {
   Result<std::vector<PreparedBatch>> PrepareAll() {
     for (size_t i = 0; i < raw_.size(); ++i) Plan(raw_[i], prepared_[i]);
     ForAll(copies_, [](CopyTask& copy) { copy(); });
-    ForAll(groupings_, &Grouping::Count);
-    for (const Grouping& grouping : groupings_) {
-      if (grouping.result.first_out_of_range >= 0) return OutOfRange(grouping);
-    }
-    std::erase_if(groupings_, [](const Grouping& grouping) {
-      return grouping.result.ascending;
-    });
+    ForAll(groupings_, &Grouping::Split);
+    std::erase_if(groupings_,
+                  [](const Grouping& grouping) { return grouping.ascending; });
     for (Grouping& grouping : groupings_) PlanMove(grouping);
     ForAll(groupings_, &Grouping::Move);
+    for (const Grouping& grouping : groupings_) {
+      if (grouping.first_out_of_range >= 0) return OutOfRange(grouping);
+    }
     return std::move(prepared_);
   }
 
@@ -215,7 +218,9 @@ class Preparer {
   void PlanSamples(const RawBatch&, const RowSplits& samples,
                    PreparedBatch& prepared) {
     SetRowSplits(prepared,
-                 ViewOrCopy<int64_t>(samples.splits, DType::kInt64, prepared));
+                 samples.are_private && samples.splits.IsPlain(DType::kInt64)
+                     ? samples.splits.View<int64_t>()
+                     : Copy<int64_t>(samples.splits, DType::kInt64, prepared));
   }
 
   void PlanSamples(const RawBatch& raw, const SampleIndices& indices,
@@ -248,6 +253,8 @@ class Preparer {
   void PlanMove(Grouping& grouping) {
     PreparedBatch& prepared = *grouping.prepared;
     InputBatch& batch = prepared.batch;
+    grouping.samples_copy =
+        Allocate<int64_t>(prepared, grouping.samples.size());
     grouping.cursors = Allocate<int64_t>(prepared, batch.num_samples);
     grouping.order = Allocate<int64_t>(prepared, batch.num_ids());
     const auto move = [&prepared, order = std::span<const int64_t>(
@@ -272,13 +279,12 @@ class Preparer {
   }
 
   static std::unexpected<Error> OutOfRange(const Grouping& grouping) {
-    const int64_t i = grouping.result.first_out_of_range;
-    int64_t sample = 0;
-    Convert(grouping.samples, i, i + 1, &sample);
+    const int64_t i = grouping.first_out_of_range;
     const int64_t num_samples = std::ssize(grouping.row_splits) - 1;
     return InvalidArgument(
         "Feature '", grouping.raw->feature_name, "': entry ", i,
-        " is of sample ", sample, ", outside of [0, ", num_samples,
+        " is of sample ", grouping.samples_copy[i], ", outside of [0, ",
+        num_samples,
         "), the samples that its shape has. Correct the indices or the shape.");
   }
 
@@ -315,7 +321,8 @@ int64_t PreparationWork(std::span<const RawBatch> raw) {
                       : WorkFor(std::get<Runs>(*batch.weights));
     }
     if (const auto* splits = std::get_if<RowSplits>(&batch.samples)) {
-      work += WorkFor(splits->splits, DType::kInt64);
+      work += splits->are_private ? WorkFor(splits->splits, DType::kInt64)
+                                  : splits->splits.size();
     }
     if (const auto* indices = std::get_if<SampleIndices>(&batch.samples)) {
       work += indices->samples.size() + indices->num_samples;

@@ -8,7 +8,9 @@
 //   auto prepared = Prepare(raw, executor);           // what had to be copied
 //   (*prepared)[0].batch                              // views of both
 //
-// What is already as the converter reads it is viewed and not copied.
+// What is already as the converter reads it is viewed and not copied, except
+// for the row splits of others. So another thread that writes the memory of ids
+// and weights makes them any ids and weights, and that of row splits an error.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RAW_BATCH_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RAW_BATCH_H_
@@ -39,6 +41,9 @@ struct RowsOfArray {};
 // Sample r has the ids [splits[r], splits[r + 1]).
 struct RowSplits {
   StridedArray splits;  // integers
+  // Whether nobody else writes them. Otherwise they are copied: what is checked
+  // has to be what is used.
+  bool are_private = false;
 };
 // Id i belongs to sample samples[i], and ids are in any order. Those of a
 // sample keep theirs.

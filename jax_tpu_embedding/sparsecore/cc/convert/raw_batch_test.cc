@@ -62,7 +62,7 @@ TEST(PrepareTest, ViewsWhatIsPlain) {
   const std::vector<int64_t> splits = {0, 1, 4};
   const RawBatch raw = {.ids = Flat(ids),
                         .weights = Flat(weights),
-                        .samples = RowSplits{Flat(splits)}};
+                        .samples = RowSplits{Flat(splits), true}};
   EXPECT_EQ(PreparationWork(std::span(&raw, 1)), 0);
   const PreparedBatch prepared = PrepareOne(raw);
   EXPECT_EQ(Ids<int32_t>(prepared).data(), ids.data());
@@ -70,6 +70,18 @@ TEST(PrepareTest, ViewsWhatIsPlain) {
   EXPECT_EQ(prepared.batch.row_splits.data(), splits.data());
   EXPECT_EQ(prepared.batch.num_samples, 2);
   EXPECT_TRUE(prepared.copies.empty());
+}
+
+// They are checked later, when others may have written them again.
+TEST(PrepareTest, CopiesRowSplitsOfOthers) {
+  const std::vector<int32_t> ids = {1, 2, 3, 4};
+  std::vector<int64_t> splits = {0, 1, 4};
+  const RawBatch raw = {.ids = Flat(ids), .samples = RowSplits{Flat(splits)}};
+  EXPECT_EQ(PreparationWork(std::span(&raw, 1)), 3);
+  const PreparedBatch prepared = PrepareOne(raw);
+  splits[1] = 1000;
+  EXPECT_THAT(prepared.batch.row_splits, ElementsAre(0, 1, 4));
+  EXPECT_EQ(Ids<int32_t>(prepared).data(), ids.data());
 }
 
 TEST(PrepareTest, RowsOfAMatrixAreSamples) {
@@ -95,7 +107,7 @@ TEST(PrepareTest, CopiesNumbersInSeveralRuns) {
   };
   const RawBatch raw = {.ids = runs(ids, DType::kInt32, 4),
                         .weights = runs(weights, DType::kFloat64, 8),
-                        .samples = RowSplits{Flat(splits)}};
+                        .samples = RowSplits{Flat(splits), true}};
   EXPECT_EQ(PreparationWork(std::span(&raw, 1)), 2 * (2 + 3));
   const PreparedBatch prepared = PrepareOne(raw);
   EXPECT_THAT(Ids<int32_t>(prepared), ElementsAre(8, 9, 7));

@@ -41,6 +41,11 @@ Result<void> CheckRowSplits(const FeatureInput& feature) {
   }
   const auto& splits = batch.row_splits;
   if (splits.empty()) {
+    if (batch.valency > kMaxInt32) {
+      return FeatureError(feature, "its samples have ", batch.valency,
+                          " ids each, and a sample can have at most ",
+                          kMaxInt32, ". Pass ids of shape [samples, valency].");
+    }
     int64_t num_ids = 0;
     if (batch.valency >= 0 &&
         !__builtin_mul_overflow(batch.num_samples, batch.valency, &num_ids) &&
@@ -210,6 +215,8 @@ Result<int64_t> SampleIdsOfStackedFeatures(
           "of a stack, with batches of the sizes that they declare.");
     }
     samples_per_device += feature.samples_per_device;
+    // More are refused by CheckTotals, and the product above might overflow.
+    if (samples_per_device > kMaxSamplesPerDevice) return samples_per_device;
   }
   if (samples_per_device % topology.num_sc_per_device != 0) {
     return InvalidArgument(

@@ -224,6 +224,14 @@ INSTANTIATE_TEST_SUITE_P(
          "Feature 'late': has 16 ids and 3 weights."},
         {"DenseSizes", [](Request& r) { r.features[0].batch.valency = 3; },
          "Feature 'late': 8 samples of 3 ids cannot have 16 ids."},
+        {"EnormousSamples",
+         [](Request& r) {
+           r.features[0].batch = {.ids = std::span<const int32_t>(),
+                                  .weights = std::span<const float>(),
+                                  .valency = int64_t{1} << 32};
+         },
+         "Feature 'late': its samples have 4294967296 ids each, and a sample "
+         "can have at most 2147483647. Pass ids of shape [samples, valency]."},
         {"TooFewRowSplits",
          [](Request& r) {
            r.features[0].batch.row_splits = std::span(kSplits).first(8);
@@ -290,6 +298,18 @@ INSTANTIATE_TEST_SUITE_P(
          "Stack 'items': feature 'late' is at row_offset=20, and the features "
          "before it have 16 samples on all devices. With STACK_THEN_SPLIT, "
          "pass all features of a stack"},
+        {"EnormousStack",
+         [](Request& r) {
+           r.strategy = FeatureStackingStrategy::kStackThenSplit;
+           r.topology.global_device_count = 1 << 24;
+           for (FeatureInput& feature : r.features) {
+             feature.batch = {.ids = std::span<const int32_t>(),
+                              .num_samples = int64_t{1} << 48};
+           }
+           r.features[0].transform = {.row_offset = 1};
+         },
+         "Stack 'items': 281474976710656 samples per device exceeds the "
+         "maximum"},
         {"TooManySamples",
          [](Request& r) {
            r.features[0].transform.row_offset = int64_t{8} << 26;

@@ -69,10 +69,13 @@ template <typename Id, typename KeyOf>
                                           uint64_t* elements) {
   Id largest = 0;
   for (int64_t i = 0; i < n; ++i) {
+    // Read once: the caller may write it meanwhile, and the key has to be that
+    // of the id that is checked.
+    const Id id = ids[i];
     // A flag instead would keep GCC 12 from vectorizing the loop.
-    largest = std::max(largest, ids[i]);
+    largest = std::max(largest, id);
     elements[i] =
-        SortKey::Element(key_of(static_cast<uint32_t>(ids[i])), payloads[i]);
+        SortKey::Element(key_of(static_cast<uint32_t>(id)), payloads[i]);
   }
   return largest;
 }
