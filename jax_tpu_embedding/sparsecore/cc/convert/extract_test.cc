@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/extract.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -114,6 +115,48 @@ TEST(ExtractIdsTest, DividesWeightsByWhatTheCombinerSays) {
               ElementsAre(Id{1, 0, 0, 0.6f}, Id{0, 1, 0, 0.8f}));
   EXPECT_THAT(Extract(Plan("mean", {feature}), 1),
               ElementsAre(Id{1, 1, 0, 0.25f}, Id{0, 2, 0, 0.75f}));
+}
+
+TEST(ExtractIdsTest, WhereTheDivisorIsZeroGainsAre) {
+  const std::vector<int64_t> ids = {1, 2, 3, 4};
+  const std::vector<float> weights = {0, 0, 1, -1};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {.ids = std::span<const int64_t>(ids),
+                   .weights = std::span<const float>(weights),
+                   .num_samples = 2,
+                   .valency = 2};
+  const auto mean = Plan("mean", {feature});
+  EXPECT_THAT(Extract(mean, 0),
+              ElementsAre(Id{1, 0, 0, 0.0f}, Id{0, 1, 0, 0.0f}));
+  EXPECT_THAT(Extract(mean, 1),
+              ElementsAre(Id{1, 1, 0, 0.0f}, Id{0, 2, 0, 0.0f}));
+  const auto sqrtn = Plan("sqrtn", {feature});
+  EXPECT_THAT(Extract(sqrtn, 0),
+              ElementsAre(Id{1, 0, 0, 0.0f}, Id{0, 1, 0, 0.0f}));
+  EXPECT_THAT(Extract(sqrtn, 1),
+              ElementsAre(Id{1, 1, 0, 1 / std::sqrt(2.0f)},
+                          Id{0, 2, 0, -1 / std::sqrt(2.0f)}));
+}
+
+// Its samples come after all that the SparseCore has, and have no ids.
+TEST(ExtractIdsTest, AFeatureWithoutSamplesMayBeAnywhere) {
+  const std::vector<int32_t> ids = {1, 2};
+  const std::vector<float> weights = {1, 1};
+  FeatureInput feature = {.name = "f", .vocabulary_size = 10};
+  feature.batch = {.ids = std::span<const int32_t>(ids),
+                   .weights = std::span<const float>(weights),
+                   .num_samples = 2,
+                   .valency = 1};
+  FeatureInput empty = {.name = "empty", .vocabulary_size = 10};
+  empty.transform.row_offset = int64_t{1} << 48;
+  // The largest that there can be, and one that can divide nothing.
+  for (const int64_t valency : {int64_t{0x7fffffff}, int64_t{0}}) {
+    empty.batch = {.ids = std::span<const int32_t>(),
+                   .weights = std::span<const float>(),
+                   .valency = valency};
+    EXPECT_THAT(Extract(Plan("mean", {feature, empty}), 1),
+                ElementsAre(Id{0, 1, 0, 1.0f}));
+  }
 }
 
 TEST(ExtractIdsTest, ShiftsTheSamplesAndRowsOfStackedFeatures) {

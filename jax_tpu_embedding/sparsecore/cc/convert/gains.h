@@ -10,8 +10,10 @@
 //   mean       1 / k          w_i / (w_0 + w_1 + ...)
 //   sqrtn      1 / sqrt(k)    w_i / sqrt(w_0^2 + w_1^2 + ...)
 //
-// in float32, every operation rounded, sums from left to right. A divisor that
-// vanishes gives infinite gains or NaN, like NaN or infinite weights.
+// in float32, every operation rounded, sums from left to right. Where the
+// divisor is zero, as it is if all weights are, so is the gain: the sample
+// reads as one without ids. NaN and infinite weights give what IEEE 754 makes
+// of them.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_GAINS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_GAINS_H_
@@ -67,6 +69,13 @@ inline float WeightDivisor(Combiner combiner, std::span<const float> weights) {
       return std::sqrt(sum);
   }
   return 1.0f;
+}
+
+// The gain of an id with a weight, of which WeightDivisor is `divisor`. The
+// division comes first, so that a loop of these needs no branch.
+inline float WeightedGain(float weight, float divisor) {
+  const float gain = weight / divisor;
+  return divisor == 0.0f ? 0.0f : gain;
 }
 
 }  // namespace jte

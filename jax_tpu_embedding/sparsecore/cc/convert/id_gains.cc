@@ -19,10 +19,12 @@ void LookUp(const uint32_t* samples, const float* factors, int64_t n,
   for (int64_t i = 0; i < n; ++i) gains[i] = factors[samples[i]];
 }
 
-// gains[i] = weights[i] / gains[i].
+// Replaces divisors by the gains of ids with these weights.
 JTE_VECTOR_CLONES
 void Divide(const float* weights, int64_t n, float* __restrict gains) {
-  for (int64_t i = 0; i < n; ++i) gains[i] = weights[i] / gains[i];
+  for (int64_t i = 0; i < n; ++i) {
+    gains[i] = WeightedGain(weights[i], gains[i]);
+  }
 }
 
 // Sums of weights from left to right, which WeightDivisor has, for the mean.

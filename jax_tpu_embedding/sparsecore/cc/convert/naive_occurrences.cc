@@ -91,7 +91,8 @@ bool AddSample(const FeatureInput& feature, Combiner combiner, int64_t r,
         {.target = column % num_scs,
          .row = column / num_scs,
          .sample = sample,
-         .gain = batch.weights ? weights[i] / WeightDivisor(combiner, weights)
+         .gain = batch.weights ? WeightedGain(weights[i],
+                                              WeightDivisor(combiner, weights))
                                : UnweightedGain(combiner, std::ssize(ids))});
   }
   return true;

@@ -177,7 +177,7 @@ def _gains(
   )
   if combiner == "sqrtn":
     divisor = float32_arithmetic.sqrt(divisor)
-  return float32_arithmetic.divide(weights, divisor[samples.sample])
+  return float32_arithmetic.divide_or_zero(weights, divisor[samples.sample])
 
 
 def _count_kept(samples: _Samples, is_kept: jax.Array) -> jax.Array:
