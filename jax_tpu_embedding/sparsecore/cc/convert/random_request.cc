@@ -23,15 +23,16 @@
 namespace jte {
 namespace {
 
-Topology RandomTopology(Random& random) {
-  const int64_t num_global = random.Integer(1, 5);
+// Few SparseCores of a large request get many ids each.
+Topology RandomTopology(Random& random, bool is_large) {
+  const int64_t num_global = random.Integer(1, is_large ? 2 : 5);
   return {.local_device_count = random.Integer(1, num_global),
           .global_device_count = num_global,
-          .num_sc_per_device = random.Integer(1, 4)};
+          .num_sc_per_device = random.Integer(1, is_large ? 2 : 4)};
 }
 
-ConvertOptions RandomOptions(Random& random) {
-  ConvertOptions options = {.topology = RandomTopology(random)};
+ConvertOptions RandomOptions(Random& random, bool is_large) {
+  ConvertOptions options = {.topology = RandomTopology(random, is_large)};
   options.allow_id_dropping = random.OneIn(2);
   options.enable_minibatching = random.OneIn(2);
   if (options.enable_minibatching) {  // one host: there is no other to ask
@@ -43,18 +44,29 @@ ConvertOptions RandomOptions(Random& random) {
   return options;
 }
 
-// Small limits and vocabularies, so that they are exceeded and ids repeat.
-StackSpec RandomStack(Random& random, const ConvertOptions& options, int i) {
+// Small limits, so that they are exceeded; half of those of large requests are
+// not.
+int64_t RandomLimit(Random& random, bool is_large) {
+  if (is_large && random.OneIn(2)) return random.Integer(1000, 10'000);
+  return random.Integer(1, random.OneIn(2) ? 5 : 60);
+}
+
+StackSpec RandomStack(Random& random, const ConvertOptions& options,
+                      bool is_large, int i) {
   StackSpec spec = {
       .name = "stack" + std::to_string(i),
       .combiner = random.Choose<const char*>({"sum", "mean", "sqrtn"}),
-      .max_ids_per_partition = random.Integer(1, random.OneIn(2) ? 5 : 60),
-      .max_unique_ids_per_partition =
-          random.Integer(1, random.OneIn(2) ? 5 : 60)};
-  if (random.OneIn(2)) {
-    spec.suggested_coo_buffer_size_per_device = random.Integer(
-        1, MaxCooCellsPerDevice(spec.max_ids_per_partition, options.topology,
-                                options.enable_minibatching));
+      .max_ids_per_partition = RandomLimit(random, is_large),
+      .max_unique_ids_per_partition = RandomLimit(random, is_large)};
+  const int64_t most_cells =
+      MaxCooCellsPerDevice(spec.max_ids_per_partition, options.topology,
+                           options.enable_minibatching);
+  if (is_large) {
+    // The most would be gigabytes at times.
+    spec.suggested_coo_buffer_size_per_device =
+        std::min<int64_t>(most_cells, 1 << 15);
+  } else if (random.OneIn(2)) {
+    spec.suggested_coo_buffer_size_per_device = random.Integer(1, most_cells);
   }
   return spec;
 }
@@ -64,9 +76,11 @@ int64_t RandomId(Random& random, const FeatureInput& feature, bool garbage) {
   if (garbage && random.OneIn(4)) {
     constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    // The low 32 bits of the last are those of an id in range.
     return random.Choose({int64_t{-1}, feature.vocabulary_size,
                           -feature.vocabulary_size, kMin, kMax,
-                          random.Integer(kMin, kMax)});
+                          random.Integer(kMin, kMax),
+                          (int64_t{1} << 32) + random.Integer(0, 1)});
   }
   return random.Integer(0, feature.vocabulary_size - 1);
 }
@@ -78,12 +92,20 @@ float RandomWeight(Random& random, bool garbage) {
                           std::numeric_limits<float>::quiet_NaN(),
                           std::numeric_limits<float>::max(), -0.0f});
   }
+  if (random.OneIn(4)) return 0.0f;
   return static_cast<float>(random.Integer(-30, 100)) / 7.0f;
 }
 
+// How many ids a sample has. That of a large request has now and then more than
+// a block.
+int64_t RandomLength(Random& random, bool is_large) {
+  if (is_large && random.OneIn(100)) return random.Integer(500, 1600);
+  return random.Integer(0, 8);
+}
+
 // Ids, their form and weights for `num_samples` samples.
-void AddBatch(Random& random, int64_t num_samples, FeatureInput& feature,
-              Request& request) {
+void AddBatch(Random& random, int64_t num_samples, bool is_large,
+              FeatureInput& feature, Request& request) {
   InputBatch& batch = feature.batch;
   batch.num_samples = num_samples;
   int64_t num_ids = 0;
@@ -93,7 +115,7 @@ void AddBatch(Random& random, int64_t num_samples, FeatureInput& feature,
   } else {
     std::vector<int64_t>& splits = request.int64s.emplace_back(1, 0);
     for (int64_t r = 0; r < num_samples; ++r) {
-      splits.push_back(splits.back() + random.Integer(0, 8));
+      splits.push_back(splits.back() + RandomLength(random, is_large));
     }
     num_ids = splits.back();
     batch.row_splits = splits;
@@ -136,13 +158,13 @@ void AddBatch(Random& random, int64_t num_samples, FeatureInput& feature,
 }
 
 // The local samples of `n` features of a stack, as the strategy needs them.
-std::vector<int64_t> RandomBatchSizes(Random& random, int64_t n,
+std::vector<int64_t> RandomBatchSizes(Random& random, int64_t n, bool is_large,
                                       const ConvertOptions& options) {
   const auto& [num_local, num_global, num_sc] = options.topology;
   std::vector<int64_t> sizes(n);
   int64_t sum = 0;
   for (int64_t& size : sizes) {
-    size = random.Integer(1, 5);
+    size = random.Integer(1, is_large ? 300 : 5);
     sum += size;
   }
   if (options.feature_stacking_strategy ==
@@ -159,15 +181,16 @@ std::vector<int64_t> RandomBatchSizes(Random& random, int64_t n,
 
 Request RandomRequest(Random& random) {
   Request request;
-  request.options = RandomOptions(random);
+  const bool is_large = random.OneIn(10);
+  request.options = RandomOptions(random, is_large);
   const Topology& topology = request.options.topology;
   const int64_t num_stacks = random.Integer(1, 3);
   for (int64_t i = 0; i < num_stacks; ++i) {
     const StackSpec spec =
-        RandomStack(random, request.options, static_cast<int>(i));
+        RandomStack(random, request.options, is_large, static_cast<int>(i));
     const int64_t num_features = random.Integer(1, 3);
     const std::vector<int64_t> sizes =
-        RandomBatchSizes(random, num_features, request.options);
+        RandomBatchSizes(random, num_features, is_large, request.options);
     int64_t row_offset = 0;
     for (const int64_t size : sizes) {
       FeatureInput feature = {
@@ -179,7 +202,7 @@ Request RandomRequest(Random& random) {
               .row_offset = row_offset,
               .col_offset = random.Integer(0, 9) * topology.num_scs(),
               .col_shift = random.Integer(0, topology.num_scs() - 1)}};
-      AddBatch(random, size, feature, request);
+      AddBatch(random, size, is_large, feature, request);
       request.features.push_back({.feature = feature, .stack = spec});
       row_offset +=
           size / topology.local_device_count * topology.global_device_count;

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Requests to the converter, drawn at random: any topology, form of input, type
-// of id, policy and limit, in numbers small enough that limits are exceeded,
-// ids repeat and a thousand requests take a second.
+// of id, policy and limit. Most are so small that limits are exceeded, ids
+// repeat and a thousand requests take a second; one in ten is large enough that
+// rows, samples and runs of one id go from one block of the converter's 512
+// elements to the next.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RANDOM_REQUEST_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_RANDOM_REQUEST_H_
