@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
@@ -15,7 +16,40 @@ namespace jte {
 
 namespace py = pybind11;
 
+namespace {
+
+bool IsMaskedArray(py::handle object) {
+  if (IsPlainNumpyArray(object) || !IsNumpyArray(object)) return false;
+  return py::isinstance(object,
+                        py::module_::import("numpy.ma").attr("MaskedArray"));
+}
+
+bool IsString(const py::dtype& dtype) {
+  return std::string_view("USaT").contains(dtype.kind());
+}
+
+}  // namespace
+
+py::object FeatureReader::ReadAttribute(py::handle object, const char* name,
+                                        std::string_view kind) const {
+  try {
+    return object.attr(name);
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_AttributeError)) throw;
+    ThrowTypeError("its ", kind, " of type ",
+                   py::type::of(object).attr("__name__").cast<std::string>(),
+                   " has no '", name, "'. Pass a whole ", kind, ".");
+  }
+}
+
 py::array FeatureReader::ReadArray(std::string_view what, py::handle object) {
+  if (IsMaskedArray(object)) {
+    ThrowValueError("its ", what,
+                    " are a masked array, and what is masked has "
+                    "no meaning here. Fill it, for example ids with "
+                    "ids.filled(-1) and out_of_range_ids='drop', or weights "
+                    "with weights.filled(0).");
+  }
   try {
     py::array array(py::reinterpret_borrow<py::object>(object));
     Keep(array);
@@ -32,6 +66,11 @@ py::array FeatureReader::ReadArray(std::string_view what, py::handle object) {
 StridedArray FeatureReader::ReadIntegers(std::string_view what,
                                          const py::array& array) {
   const auto type = ElementTypeOf(array.dtype());
+  if (IsString(array.dtype())) {
+    ThrowTypeError(what, " must be integers, got strings of dtype ",
+                   DtypeOf(array),
+                   ". Look them up in a vocabulary, or hash them.");
+  }
   if (!type || !IsInteger(type->dtype)) {
     ThrowTypeError(what, " must be integers, got dtype ", DtypeOf(array),
                    ". Convert them, for example with ", what,

@@ -65,8 +65,14 @@ class FeatureReader {
     kept_.memory.push_back(std::move(memory));
   }
 
+  // An attribute of what is a `kind` ("sparse tensor"), for messages. Throws a
+  // TypeError if it has no such attribute.
+  pybind11::object ReadAttribute(pybind11::handle object, const char* name,
+                                 std::string_view kind) const;
+
   // What numpy.asarray makes of `object`; `what` it is, for messages. The array
-  // is kept alive.
+  // is kept alive. Throws a ValueError for a masked array, whose mask would be
+  // lost.
   pybind11::array ReadArray(std::string_view what, pybind11::handle object);
 
   // Its elements, if they are integers (ids) or real numbers (weights).
@@ -91,13 +97,19 @@ class FeatureReader {
   KeptAlive& kept_;
 };
 
-// One element of an array of integers.
+// One element of an array of integers. Others may write it: what is read twice
+// may differ.
 int64_t IntegerAt(const StridedArray& array, int64_t i);
 
 // The first row that is not of the same length in both, in arrays of row splits
 // that have one size; -1 if there is none.
 int64_t FirstDifferentRow(const StridedArray& splits,
                           const StridedArray& other_splits);
+
+// Whether an array has the shape [samples] or [samples, 1].
+inline bool IsColumn(const pybind11::array& array) {
+  return array.ndim() == 1 || (array.ndim() == 2 && array.shape(1) == 1);
+}
 
 // One function per form of the ids. Each throws TypeError or ValueError;
 // `weights` may be None.

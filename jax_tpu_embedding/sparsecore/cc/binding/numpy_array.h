@@ -23,6 +23,14 @@ inline bool IsNumpyArray(pybind11::handle object) {
   return pybind11::detail::npy_api::get().PyArray_Check_(object.ptr());
 }
 
+// Whether it is one of np.ndarray itself: those of other classes may mean
+// something else by their elements.
+inline bool IsPlainNumpyArray(pybind11::handle object) {
+  return Py_IS_TYPE(object.ptr(),
+                    reinterpret_cast<PyTypeObject*>(
+                        pybind11::detail::npy_api::get().PyArray_Type_));
+}
+
 // Without a reference of its own.
 inline const pybind11::detail::PyArray_Proxy& Fields(pybind11::handle array) {
   return *pybind11::detail::array_proxy(array.ptr());

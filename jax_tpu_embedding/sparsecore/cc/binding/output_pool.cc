@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -194,6 +195,14 @@ OutputPool::Block OutputPool::Take(int64_t num_bytes) {
 
 py::array OutputPool::Take(const py::dtype& dtype,
                            const std::vector<int64_t>& shape) {
+  // What the last user left in the memory is no reference. Strings without a
+  // length get one from NumPy, which is more than none.
+  if (dtype.attr("hasobject").cast<bool>() || dtype.itemsize() == 0) {
+    throw py::type_error(
+        StrCat("OutputPool: dtype must be of numbers, got ",
+               py::repr(dtype).cast<std::string>(),
+               ". Use np.empty, whose arrays are of memory of their own."));
+  }
   const Block block = Take(NumBytes(dtype.itemsize(), shape));
   return py::array(dtype, shape, block.data, block.owner);
 }

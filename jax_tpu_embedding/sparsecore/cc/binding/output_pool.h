@@ -57,7 +57,8 @@ class OutputPool {
   };
   Block Take(int64_t num_bytes);
 
-  // An array of such memory.
+  // An array of such memory. Throws a TypeError for types whose elements are,
+  // or have, references, and for those that have no size.
   pybind11::array Take(const pybind11::dtype& dtype,
                        const std::vector<int64_t>& shape);
 

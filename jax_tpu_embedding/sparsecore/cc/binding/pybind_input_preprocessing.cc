@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,11 +64,13 @@ struct CallOptions {
 // as the result.
 std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
                                           int max_threads) {
+  // Row splits are always copied. Views and a few numbers, which take less than
+  // a microsecond, are not worth giving up the lock.
+  constexpr int64_t kWorkToUnlock = 1 << 10;
   const int64_t work = PreparationWork(inputs.batches);
   auto prepared = [&inputs, max_threads, work] {
-    // Views alone are not worth giving up the lock.
     std::optional<py::gil_scoped_release> unlocked;
-    if (work > 0) unlocked.emplace();
+    if (work > kWorkToUnlock) unlocked.emplace();
     return OnThreads(max_threads, work, [&inputs](Executor& executor) {
       return Prepare(inputs.batches, executor);
     });
@@ -141,7 +144,6 @@ struct Keywords {
   int64_t local_device_count;
   int64_t global_device_count;
   int64_t num_sc_per_device;
-  ShardingStrategy sharding_strategy;
   bool has_leading_dimension;
   bool allow_id_dropping;
   int32_t batch_number;
@@ -174,21 +176,42 @@ struct Keywords {
   }
 };
 
-py::tuple Preprocess(const Keywords& keywords, const py::list& ids,
-                     const std::optional<py::list>& weights,
-                     const py::list& feature_specs) {
-  const CallOptions options = keywords.Checked();
-  return ConvertFeatures(
-      ReadFeatures(ids, weights, feature_specs, keywords.max_num_samples()),
-      options);
+// An argument as T; `expected` says what it is, for the message.
+template <typename T>
+T Argument(const py::object& value, const char* name, const char* expected) {
+  py::detail::make_caster<T> caster;
+  if (!caster.load(value, /*convert=*/true)) {
+    throw py::type_error(StrCat(name, " must be ", expected, ", got ",
+                                py::repr(value).cast<std::string>(), "."));
+  }
+  return py::detail::cast_op<T>(caster);
 }
 
-py::tuple PreprocessSparse(const Keywords& keywords, const py::list& indices,
-                           const py::list& values, const py::list& dense_shapes,
-                           const py::list& feature_specs) {
+py::list ListOf(const py::object& value, const char* name) {
+  return Argument<py::list>(value, name, "a list with one element per feature");
+}
+
+py::tuple Preprocess(const Keywords& keywords, const py::object& ids,
+                     const py::object& weights,
+                     const py::object& feature_specs) {
+  const CallOptions options = keywords.Checked();
+  std::optional<py::list> weights_list;
+  if (!weights.is_none()) weights_list = ListOf(weights, "feature_weights");
+  return ConvertFeatures(ReadFeatures(ListOf(ids, "features"), weights_list,
+                                      ListOf(feature_specs, "feature_specs"),
+                                      keywords.max_num_samples()),
+                         options);
+}
+
+py::tuple PreprocessSparse(const Keywords& keywords, const py::object& indices,
+                           const py::object& values,
+                           const py::object& dense_shapes,
+                           const py::object& feature_specs) {
   const CallOptions options = keywords.Checked();
   return ConvertFeatures(
-      ReadSparseFeatures(indices, values, dense_shapes, feature_specs,
+      ReadSparseFeatures(ListOf(indices, "indices"), ListOf(values, "values"),
+                         ListOf(dense_shapes, "dense_shapes"),
+                         ListOf(feature_specs, "feature_specs"),
                          keywords.max_num_samples()),
       options);
 }
@@ -202,27 +225,54 @@ int64_t NumPreparedNumbers(const py::list& ids,
                              .batches);
 }
 
-// Adds a function whose arguments are Features and then Keywords.
+// Adds a function whose arguments are Features and then Keywords, all of them
+// objects: pybind11's own error for one of the wrong type is the list of all.
 template <typename... Features, typename... Args>
 void DefinePreprocess(py::module_& m, const char* name, const char* doc,
                       py::tuple (*function)(const Keywords&, Features...),
                       const Args&... feature_args) {
   m.def(
       name,
-      [function](Features... features, int64_t local_device_count,
-                 int64_t global_device_count, int64_t num_sc_per_device,
-                 ShardingStrategy sharding_strategy, bool has_leading_dimension,
-                 bool allow_id_dropping, int32_t batch_number,
-                 bool enable_minibatching,
+      [function](Features... features, const py::object& local_device_count,
+                 const py::object& global_device_count,
+                 const py::object& num_sc_per_device,
+                 const py::object& sharding_strategy,
+                 const py::object& has_leading_dimension,
+                 const py::object& allow_id_dropping,
+                 const py::object& batch_number,
+                 const py::object& enable_minibatching,
                  const py::object& all_reduce_interface,
-                 FeatureStackingStrategy feature_stacking_strategy,
-                 std::optional<int> num_threads, OutputPool* output_pool) {
+                 const py::object& feature_stacking_strategy,
+                 const py::object& num_threads, const py::object& output_pool) {
+        constexpr const char* kInteger = "an integer";
+        constexpr const char* kBool = "a bool";
+        // There is only one.
+        Argument<ShardingStrategy>(sharding_strategy, "sharding_strategy",
+                                   "a ShardingStrategy");
         return function(
-            Keywords{local_device_count, global_device_count, num_sc_per_device,
-                     sharding_strategy, has_leading_dimension,
-                     allow_id_dropping, batch_number, enable_minibatching,
-                     all_reduce_interface, feature_stacking_strategy,
-                     num_threads, output_pool},
+            Keywords{
+                .local_device_count = Argument<int64_t>(
+                    local_device_count, "local_device_count", kInteger),
+                .global_device_count = Argument<int64_t>(
+                    global_device_count, "global_device_count", kInteger),
+                .num_sc_per_device = Argument<int64_t>(
+                    num_sc_per_device, "num_sc_per_device", kInteger),
+                .has_leading_dimension = Argument<bool>(
+                    has_leading_dimension, "has_leading_dimension", kBool),
+                .allow_id_dropping = Argument<bool>(allow_id_dropping,
+                                                    "allow_id_dropping", kBool),
+                .batch_number = Argument<int32_t>(batch_number, "batch_number",
+                                                  "an integer below 2**31"),
+                .enable_minibatching = Argument<bool>(
+                    enable_minibatching, "enable_minibatching", kBool),
+                .all_reduce_interface = all_reduce_interface,
+                .feature_stacking_strategy = Argument<FeatureStackingStrategy>(
+                    feature_stacking_strategy, "feature_stacking_strategy",
+                    "a FeatureStackingStrategy"),
+                .num_threads = Argument<std::optional<int>>(
+                    num_threads, "num_threads", "an integer or None"),
+                .output_pool = Argument<OutputPool*>(output_pool, "output_pool",
+                                                     "an OutputPool or None")},
             features...);
       },
       doc, feature_args..., py::arg("local_device_count"),
@@ -314,8 +364,7 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
 
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_input",
                    "Converts ids in any form; docs/reference has the list.",
-                   &Preprocess, py::arg("features"),
-                   py::arg("feature_weights").none(true),
+                   &Preprocess, py::arg("features"), py::arg("feature_weights"),
                    py::arg("feature_specs"));
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_sparse_coo_input",
                    "Converts the ids of sparse tensors.", &PreprocessSparse,

@@ -40,10 +40,10 @@ RawBatch ReadDense(FeatureReader& reader, const py::array& ids,
 RawBatch ReadArrayOrRows(FeatureReader& reader, const py::array& ids,
                          py::handle weights) {
   const bool ragged = ids.dtype().kind() == 'O';
-  if (ids.ndim() != 1 && (ragged || ids.ndim() != 2)) {
+  if (ragged ? !IsColumn(ids) : ids.ndim() != 1 && ids.ndim() != 2) {
     reader.ThrowValueError(
         "ids must have shape [samples, valency] or [samples], or be an object "
-        "array [samples] of rows, got shape ",
+        "array [samples] or [samples, 1] of rows, got shape ",
         ShapeOf(ids), " of dtype ", DtypeOf(ids), ".");
   }
   return ragged ? ReadRows(reader, ids, weights)
@@ -104,15 +104,18 @@ RawBatch ReadSplits(FeatureReader& reader, py::handle ids_object,
 
 RawBatch ReadPythonBatch(FeatureReader& reader, py::handle ids,
                          py::handle weights) {
-  if (IsNumpyArray(ids)) {
+  if (IsPlainNumpyArray(ids)) {
     const auto array = py::reinterpret_borrow<py::array>(ids);
     reader.Keep(array);
     return ReadArrayOrRows(reader, array, weights);
   }
   // First, because a sparse tensor may be a named tuple.
   if (py::hasattr(ids, "dense_shape")) {
-    return ReadSparseTensor(reader, ids.attr("indices"), ids.attr("values"),
-                            ids.attr("dense_shape"), weights);
+    const auto part = [&reader, ids](const char* name) {
+      return reader.ReadAttribute(ids, name, "sparse tensor");
+    };
+    return ReadSparseTensor(reader, part("indices"), part("values"),
+                            part("dense_shape"), weights);
   }
   if (PyTuple_Check(ids.ptr())) return ReadSplits(reader, ids, weights);
   if (py::hasattr(ids, "tocoo")) return ReadSparseMatrix(reader, ids, weights);

@@ -18,8 +18,8 @@ namespace jte {
 //   dense      an integer array [n, valency] or [n] of any dtype, strides and
 //              byte order, or what numpy.asarray makes such an array of;
 //              weights: of the same shape
-//   rows       an object array [n] of 1-D integer arrays or lists of integers;
-//              weights: the same of numbers
+//   rows       an object array [n] or [n, 1] of 1-D integer arrays or lists of
+//              integers; weights: the same of numbers
 //   splits     a tuple of flat ids and n + 1 row splits; weights: flat, or a
 //              tuple with equal row splits
 //   sparse     an object with indices [entries, 2], values (ids) and
@@ -32,7 +32,7 @@ namespace jte {
 // Weights are of any real dtype.
 //
 // Throws TypeError for a wrong dtype or kind of object, ValueError for a wrong
-// shape. Messages name the feature.
+// shape and for masked arrays. Messages name the feature.
 RawBatch ReadPythonBatch(FeatureReader& reader, pybind11::handle ids,
                          pybind11::handle weights);
 

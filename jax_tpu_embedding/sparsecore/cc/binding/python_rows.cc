@@ -26,7 +26,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The elements of an object array.
+// The elements of an object array that IsColumn.
 class Objects {
  public:
   explicit Objects(const py::array& array)
@@ -51,7 +51,7 @@ class Objects {
     __builtin_prefetch(object);
     __builtin_prefetch(object + 64);
     PyObject* const next = (*this)[i + kAhead];
-    if (next != nullptr && IsNumpyArray(next)) {
+    if (next != nullptr && IsPlainNumpyArray(next)) {
       __builtin_prefetch(Fields(next).dimensions);
     }
   }
@@ -75,7 +75,7 @@ class RowReader {
       rows.PrefetchAfter(r);
       // NumPy's own reading of a null is None.
       PyObject* const row = rows[r] != nullptr ? rows[r] : Py_None;
-      if (IsNumpyArray(row)) {
+      if (IsPlainNumpyArray(row)) {
         reader_.Keep(py::reinterpret_borrow<py::object>(row));
         Add(r, row, row);
       } else {
@@ -168,10 +168,10 @@ RawBatch ReadRows(FeatureReader& reader, py::handle ids_object,
   RawBatch batch = {.feature_name = reader.name(),
                     .ids = ids.TakeNumbers(),
                     .weights = std::nullopt,
-                    .samples = RowSplits{ids.Splits()}};
+                    .samples = RowSplits{ids.Splits(), /*are_private=*/true}};
   if (weights_object.is_none()) return batch;
   const py::array array = reader.ReadArray("weights", weights_object);
-  if (array.dtype().kind() != 'O' || array.ndim() != 1) {
+  if (array.dtype().kind() != 'O' || !IsColumn(array)) {
     reader.ThrowValueError(
         "ids are ragged, so weights must be an object array of rows too, got "
         "shape ",

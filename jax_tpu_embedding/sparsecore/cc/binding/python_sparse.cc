@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
@@ -19,6 +20,8 @@ namespace jte {
 namespace {
 
 namespace py = pybind11;
+
+constexpr std::string_view kMatrix = "sparse matrix";
 
 // The sample of each entry, from an [entries, 2] array.
 StridedArray ReadIndices(FeatureReader& reader, py::handle object,
@@ -58,7 +61,8 @@ StridedArray ReadSparseWeights(FeatureReader& reader, py::handle weights,
   if (!py::hasattr(weights, "dense_shape")) {
     return reader.ReadFlat(NumberKind::kWeights, weights);
   }
-  const py::object weight_indices = weights.attr("indices");
+  const py::object weight_indices =
+      reader.ReadAttribute(weights, "indices", "sparse tensor of weights");
   const auto array_equal = py::module_::import("numpy").attr("array_equal");
   if (!weight_indices.is(indices) &&
       !array_equal(weight_indices, indices).cast<bool>()) {
@@ -66,16 +70,34 @@ StridedArray ReadSparseWeights(FeatureReader& reader, py::handle weights,
         "the indices of its weights are not those of its ids. Pass one weight "
         "per id, in the same order.");
   }
-  return reader.ReadFlat(NumberKind::kWeights, weights.attr("values"));
+  return reader.ReadFlat(
+      NumberKind::kWeights,
+      reader.ReadAttribute(weights, "values", "sparse tensor of weights"));
 }
 
 // Stored values, which may also be booleans: 0 or 1.
 StridedArray ReadMatrixValues(FeatureReader& reader, py::handle object) {
   const py::array values = reader.ReadArray("values", object);
-  if (values.dtype().kind() == 'b') {
+  if (values.dtype().kind() == 'b' && values.ndim() == 1) {
     return Describe(values, {.dtype = DType::kUint8});
   }
   return reader.ReadFlat(NumberKind::kWeights, values);
+}
+
+// The number of samples of a matrix.
+int64_t ReadNumRows(FeatureReader& reader, py::handle matrix) {
+  const py::object shape = reader.ReadAttribute(matrix, "shape", kMatrix);
+  if (!PyTuple_Check(shape.ptr()) || py::len(shape) != 2) {
+    reader.ThrowValueError(
+        "a sparse matrix must have shape [samples, vocabulary_size], got ",
+        py::repr(shape).cast<std::string>(), ".");
+  }
+  py::detail::make_caster<int64_t> num_rows;
+  if (!num_rows.load(py::reinterpret_borrow<py::tuple>(shape)[0], true)) {
+    reader.ThrowTypeError("the shape of its sparse matrix must be integers, ",
+                          "got ", py::repr(shape).cast<std::string>(), ".");
+  }
+  return py::detail::cast_op<int64_t>(num_rows);
 }
 
 // A part of the numbers of a flat array.
@@ -111,18 +133,16 @@ RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
         "it is a sparse matrix, whose values are the weights of its ids, and "
         "has weights too. Pass None as its weights.");
   }
-  const auto shape = object.attr("shape").cast<py::tuple>();
-  if (shape.size() != 2) {
-    reader.ThrowValueError(
-        "a sparse matrix must have shape [samples, vocabulary_size], got ",
-        py::str(shape).cast<std::string>(), ".");
-  }
-  if (object.attr("format").cast<std::string>() == "csr") {
+  const int64_t num_samples = ReadNumRows(reader, object);
+  const auto part = [&reader](py::handle matrix, const char* name) {
+    return reader.ReadAttribute(matrix, name, kMatrix);
+  };
+  if (part(object, "format").equal(py::str("csr"))) {
     const StridedArray ids =
-        reader.ReadFlat(NumberKind::kIds, object.attr("indices"));
-    const StridedArray values = ReadMatrixValues(reader, object.attr("data"));
+        reader.ReadFlat(NumberKind::kIds, part(object, "indices"));
+    const StridedArray values = ReadMatrixValues(reader, part(object, "data"));
     const StridedArray splits =
-        reader.ReadFlatIntegers("indptr", object.attr("indptr"));
+        reader.ReadFlatIntegers("indptr", part(object, "indptr"));
     const int64_t num_ids =
         splits.size() > 0 ? IntegerAt(splits, splits.size() - 1) : -1;
     // Matrices may have more memory than they use.
@@ -137,11 +157,10 @@ RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
             .samples = RowSplits{splits}};
   }
   // Other formats keep what they have of each sample in this one.
-  const py::object coo = object.attr("tocoo")();
-  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, coo.attr("col"));
-  const StridedArray values = ReadMatrixValues(reader, coo.attr("data"));
-  const StridedArray samples = reader.ReadFlatIntegers("row", coo.attr("row"));
-  const auto num_samples = shape[0].cast<int64_t>();
+  const py::object coo = part(object, "tocoo")();
+  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, part(coo, "col"));
+  const StridedArray values = ReadMatrixValues(reader, part(coo, "data"));
+  const StridedArray samples = reader.ReadFlatIntegers("row", part(coo, "row"));
   reader.CheckNumSamples(num_samples);
   if (ids.size() != samples.size()) {
     reader.ThrowValueError("its row and col have ", samples.size(), " and ",
