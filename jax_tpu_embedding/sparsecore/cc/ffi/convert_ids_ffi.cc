@@ -113,7 +113,9 @@ ffi::Error Handler(
                     CsrBuffers{.row_pointers = ToSpan<int32_t>(*row_pointers),
                                .embedding_ids = ToSpan<int32_t>(*embedding_ids),
                                .sample_ids = ToSpan<int32_t>(*sample_ids),
-                               .gains = ToSpan<float>(*gains)},
+                               .gains = ToSpan<float>(*gains),
+                               // No NaN, so that jax_debug_nans finds others.
+                               .padding_gain = 0.0f},
                     combiner, feature_stacking_strategy,
                     FeatureAttributes{.names = feature_names,
                                       .out_of_range_ids = out_of_range_ids,
