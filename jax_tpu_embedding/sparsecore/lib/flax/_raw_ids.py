@@ -195,9 +195,7 @@ def _part_of_device(
   )
   first = jnp.where(device == 0, 0, row_splits[0])
   capacity = feature.ids.shape[0]
-  row_splits = jnp.where(
-      row_splits > capacity, capacity + 1, row_splits - first
-  )
+  row_splits = jnp.where(row_splits > capacity, row_splits, row_splits - first)
   values = jnp.roll(feature.ids, -first)
   weights = feature.weights
   if weights is not None:

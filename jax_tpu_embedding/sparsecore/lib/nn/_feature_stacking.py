@@ -32,10 +32,16 @@ def feature_stacking_strategy_to_enum(
   """The strategy called `name`, in any letter case.
 
   Raises:
+    TypeError: if it is neither a string nor a strategy.
     ValueError: if there is none.
   """
   if isinstance(name, FeatureStackingStrategy):
     return name
+  if not isinstance(name, str):
+    raise TypeError(
+        "feature_stacking_strategy must be one of"
+        f" {', '.join(map(repr, _STRATEGIES))}, got {name!r}."
+    )
   if name.upper() not in _STRATEGIES:
     raise ValueError(
         f"Unsupported feature stacking strategy {name!r}. The choices are:"

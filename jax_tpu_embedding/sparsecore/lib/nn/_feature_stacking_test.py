@@ -50,6 +50,14 @@ class NameTest(parameterized.TestCase):
     ):
       embedding.feature_stacking_strategy_to_enum("STACKED")
 
+  def test_other_types_list_the_choices(self):
+    with self.assertRaisesRegex(
+        TypeError,
+        "feature_stacking_strategy must be one of 'SPLIT_THEN_STACK',"
+        " 'STACK_THEN_SPLIT', got 3",
+    ):
+      embedding.feature_stacking_strategy_to_enum(3)
+
 
 class StackAndUnstackTest(parameterized.TestCase):
 

@@ -270,8 +270,11 @@ def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
   """The strategy called `name`, in any letter case.
 
   Raises:
+    TypeError: if it is no string.
     ValueError: if there is none.
   """
+  if not isinstance(name, str):
+    raise TypeError(f"sharding_strategy must be 'MOD', got {name!r}.")
   if name.upper() != "MOD":
     raise ValueError(
         f"Unsupported sharding strategy {name!r}. The choices are: 'MOD'."

@@ -41,9 +41,10 @@ def one_row_per_sample(
     return ids.reshape(num_samples, 1)
   if shape[:-1] in (lead, (num_samples,)):
     return ids.reshape(num_samples, shape[-1])
+  # The last two are one shape where a sample is an example.
+  shapes = dict.fromkeys((lead, (*lead, "valency"), (num_samples, "valency")))
   raise ValueError(
       f"Feature {feature.name!r}: {name} have shape {shape}. For the"
       f" output_shape {tuple(feature.output_shape)}, of which {batch} examples"
-      f" are here, they must have shape {lead}, {(*lead, 'valency')} or"
-      f" {(num_samples, 'valency')}."
+      f" are here, they must have shape {' or '.join(map(str, shapes))}."
   )

@@ -56,6 +56,18 @@ class OneRowPerSampleTest(parameterized.TestCase):
           np.zeros(shape), feature(*output_shape), 4, "weights"
       )
 
+  @parameterized.parameters(
+      ((4, 8), r"must have shape \(4,\) or \(4, 'valency'\)\.$"),
+      (
+          (4, 5, 8),
+          r"must have shape \(4, 5\) or \(4, 5, 'valency'\) or"
+          r" \(20, 'valency'\)\.$",
+      ),
+  )
+  def test_each_shape_is_named_once(self, output_shape, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _samples.one_row_per_sample(np.zeros(3), feature(*output_shape), 4)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -94,11 +94,30 @@ def _assert_same_paths(
     return
   only_a = list((collections.Counter(a_paths) - collections.Counter(b_paths)))
   only_b = list((collections.Counter(b_paths) - collections.Counter(a_paths)))
-  raise ValueError(
-      f"The structures of {a_name} and {b_name} do not match. Only in {a_name}:"
-      f" {only_a}. Only in {b_name}: {only_b}. {a_name}:"
-      f" {jax.tree.structure(a)}. {b_name}: {jax.tree.structure(b)}."
+  # Such as lists of ids, which are trees of numbers.
+  containers = [
+      f"{a_name}{path}"
+      for path in only_b
+      if any(other.startswith(path + "[") for other in only_a)
+  ]
+  hint = (
+      f" A list, dict or tuple stands where one feature's array belongs:"
+      f" {_shortened(', '.join(containers))}. Pass np.array(...), or ragged ids"
+      " as (values, row_splits)."
   )
+  raise ValueError(
+      f"The structures of {a_name} and {b_name} do not match."
+      f"{hint if containers else ''} Only in {a_name}: {_shortened(only_a)}."
+      f" Only in {b_name}: {_shortened(only_b)}. {a_name}:"
+      f" {_shortened(jax.tree.structure(a))}. {b_name}:"
+      f" {_shortened(jax.tree.structure(b))}."
+  )
+
+
+def _shortened(value: Any) -> str:
+  """`value` as text that can be read: a list of ids has thousands of leaves."""
+  text = str(value)
+  return text if len(text) <= 1000 else f"{text[:1000]}..."
 
 
 def _leaf_paths(tree: Any) -> list[str]:

@@ -82,6 +82,22 @@ class FlattenLikeTest(parameterized.TestCase):
     self.assertIn(f"features: {jax.tree.structure(tree)}", message)
     self.assertIn(f"feature_specs: {jax.tree.structure(like)}", message)
 
+  @parameterized.named_parameters(
+      ("list", {"x": [[1, 2]] * 4096}, {"x": "spec"}, "features['x']"),
+      ("bare_list", [1, 2], "spec", "features"),
+      ("triple", [(_A, _B, _C)], ["spec"], "features[0]"),
+  )
+  def test_ids_in_a_container_say_what_to_pass(self, tree, like, where):
+    with self.assertRaises(ValueError) as raised:
+      _flatten(tree, like)
+    message = str(raised.exception)
+    self.assertIn(
+        "A list, dict or tuple stands where one feature's array belongs:"
+        f" {where}. Pass np.array(...), or ragged ids as (values, row_splits).",
+        message,
+    )
+    self.assertLess(len(message), 5000)
+
   def test_lists_and_tuples_have_the_same_structure(self):
     _structure.assert_same_structure([_A, (_B,)], (_A, [_B]), "a", "b")
     with self.assertRaisesRegex(ValueError, "structures of a and b do not"):

@@ -471,6 +471,10 @@ class PreprocessTest(absltest.TestCase):
           sharding_strategy="DIV",
       )
     self.assertEqual(int(embedding.sharding_strategy_to_enum("mod")), 1)
+    with self.assertRaisesRegex(
+        TypeError, "sharding_strategy must be .* got 3"
+    ):
+      embedding.sharding_strategy_to_enum(3)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ class InputsTest(parameterized.TestCase):
           "beyond_the_values",
           # 24 of 20, though from the last device's first, 12, it is not far.
           lambda s: s + 8 * (s == 16),
-          "must end in",
+          "must end in .*got 24",
       ),
   )
   def test_wrong_row_splits_give_nan_and_can_be_raised(self, change, message):
