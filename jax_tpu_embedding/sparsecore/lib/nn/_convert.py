@@ -205,7 +205,7 @@ def _as_integers(
     x: Any, spec: embedding_spec.FeatureSpec, name: str
 ) -> np.ndarray | jax.Array:
   if not isinstance(x, jax.Array):
-    x = np.asarray(x)
+    x = np.asanyarray(x)  # JAX refuses masked arrays, if they remain such.
   if not jnp.issubdtype(x.dtype, jnp.integer):
     raise TypeError(
         f"Feature {spec.name!r}: {name} must be integers, got {x.dtype}."

@@ -143,6 +143,12 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           "Feature 'a': ids must be integers, got float64",
       ),
       (
+          "masked_ids",
+          {"a": np.ma.masked_less(np.ones((4, 1), int), 2)},
+          ValueError,
+          "masked arrays are not supported.* Use arr.filled",
+      ),
+      (
           "float_splits",
           {"a": (np.ones(4, int), np.arange(5.0))},
           TypeError,

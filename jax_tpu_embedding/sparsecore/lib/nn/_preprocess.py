@@ -263,7 +263,9 @@ def _positions_as_samples(
   """The `values` of a sequence, with a row for each position."""
   if not isinstance(values, (np.ndarray, jax.Array)) or values.ndim < 2:
     return values
-  return _samples.one_row_per_sample(np.asarray(values), feature, batch, name)
+  # Of a masked array too, which the converter refuses.
+  values = np.asanyarray(values)
+  return _samples.one_row_per_sample(values, feature, batch, name)
 
 
 def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:

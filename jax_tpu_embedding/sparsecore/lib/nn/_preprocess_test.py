@@ -8,6 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
 import numpy as np
 import pyarrow as pa
@@ -135,6 +136,21 @@ class InputFormsTest(parameterized.TestCase):
         embedding.preprocess_sparse_dense_matmul_input_from_sparse_tensor(
             *wrong, specs, 1, 1, num_sc_per_device=_NUM_SC
         )
+
+  def test_masked_positions_are_not_taken_for_ids(self):
+    table = two_table_model.table(vocabulary_size=10)
+    feature = embedding_spec.FeatureSpec(
+        name="f",
+        table_spec=table,
+        input_shape=(_BATCH, 2),
+        output_shape=(_BATCH, 2, table.embedding_dim),
+    )
+    specs = {"f": feature}
+    embedding.prepare_feature_specs_for_training(specs, 1, _NUM_SC)
+    ids = np.ones((_BATCH, 2, 1), np.int32)
+    preprocess(ids, specs=specs)
+    with self.assertRaisesRegex(ValueError, "'f': its ids are a masked array"):
+      preprocess(np.ma.masked_less(ids, 2), specs=specs)
 
 
 class PoliciesTest(parameterized.TestCase):
