@@ -27,6 +27,8 @@ inline PyObject* PythonExceptionType(ErrorCode code) {
       return PyExc_KeyError;
     case ErrorCode::kUnimplemented:
       return PyExc_NotImplementedError;
+    case ErrorCode::kResourceExhausted:
+      return PyExc_MemoryError;
   }
   return PyExc_SystemError;
 }

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -34,31 +33,27 @@ struct SparseCoreTask {
 };
 
 // Runs `run` for every SparseCore of every stack; all have one topology.
-// Returns the first error, in the order of `index`. Memory is the one thing
-// that a task can run out of, which becomes an error.
+// Returns the first error, in the order of `index`; running out of memory is
+// one.
 inline Result<void> ForEachSparseCore(
     std::span<const StackPlan> stacks, Executor& executor,
     const std::function<Result<void>(const SparseCoreTask&)>& run) {
   if (stacks.empty()) return {};
-  const int64_t num_local_scs = NumLocalScs(stacks.front().topology);
-  std::vector<std::optional<Error>> errors(stacks.size() * num_local_scs);
-  executor.ParallelFor(std::ssize(errors), [stacks, num_local_scs, &run,
-                                            &errors](int64_t i) {
-    const SparseCoreTask task = {
-        .stack = i / num_local_scs, .local_sc = i % num_local_scs, .index = i};
-    try {
-      if (auto done = run(task); !done) errors[i] = std::move(done).error();
-    } catch (const std::bad_alloc&) {
-      errors[i] = FailedPrecondition("Stack '", stacks[task.stack].spec.name,
-                                     "': out of memory for converting its "
-                                     "ids. Use smaller batches.")
-                      .error();
+  return CatchOutOfMemory([stacks, &executor, &run]() -> Result<void> {
+    const int64_t num_local_scs = NumLocalScs(stacks.front().topology);
+    std::vector<std::optional<Error>> errors(stacks.size() * num_local_scs);
+    executor.ParallelFor(std::ssize(errors),
+                         [num_local_scs, &run, &errors](int64_t i) {
+                           auto done = run({.stack = i / num_local_scs,
+                                            .local_sc = i % num_local_scs,
+                                            .index = i});
+                           if (!done) errors[i] = std::move(done).error();
+                         });
+    for (std::optional<Error>& error : errors) {
+      if (error) return std::unexpected(*std::move(error));
     }
+    return {};
   });
-  for (std::optional<Error>& error : errors) {
-    if (error) return std::unexpected(*std::move(error));
-  }
-  return {};
 }
 
 }  // namespace jte

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -266,6 +268,34 @@ TEST(MinibatchConverterTest, AHostThatFailsDoesNotHoldUpTheOthers) {
     ASSERT_TRUE(results[1]) << results[1].error().message;
     EXPECT_EQ(results[1]->num_minibatches > 1, num_ids == 80);
   }
+}
+
+TEST(MinibatchConverterTest, AHostOutOfMemoryDoesNotHoldUpTheOthers) {
+  class OutOfMemory final : public Executor {
+   public:
+    int num_threads() const override { return 1; }
+    void ParallelFor(int64_t, const std::function<void(int64_t)>&) override {
+      throw std::bad_alloc();
+    }
+  };
+  class Recorder : public AllReduce {
+   public:
+    Result<bool> AnyOf(int32_t, bool value) override {
+      ++num_calls;
+      return value;
+    }
+    Result<uint64_t> BitwiseOr(int32_t, uint64_t value) override {
+      return value;
+    }
+    int num_calls = 0;
+  };
+  Recorder recorder;
+  const auto failed =
+      ConvertRequest({.ids = UpTo(80)}, kTwoScs, OutOfMemory(), &recorder);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(failed.error().message, HasSubstr("Out of memory"));
+  EXPECT_EQ(recorder.num_calls, 1);
 }
 
 TEST(MinibatchConverterTest, AFailedReductionIsAnError) {

@@ -85,9 +85,13 @@ Result<void> ConvertIdsOrKeepError(bool keeps_errors, Executor& executor,
                                    const FeatureAttributes& attributes,
                                    int64_t global_device_count,
                                    int64_t num_sc_per_device) {
-  auto converted = ConvertIds(executor, operands, buffers, combiner,
-                              feature_stacking_strategy, attributes,
-                              global_device_count, num_sc_per_device);
+  auto converted = CatchOutOfMemory([&executor, &operands, &buffers, combiner,
+                                     feature_stacking_strategy, &attributes,
+                                     global_device_count, num_sc_per_device] {
+    return ConvertIds(executor, operands, buffers, combiner,
+                      feature_stacking_strategy, attributes,
+                      global_device_count, num_sc_per_device);
+  });
   if (converted || !keeps_errors || buffers.row_pointers.empty()) {
     return converted;
   }

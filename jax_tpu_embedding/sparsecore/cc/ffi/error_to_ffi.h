@@ -14,7 +14,6 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_ERROR_TO_FFI_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_ERROR_TO_FFI_H_
 
-#include <new>
 #include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -32,6 +31,8 @@ inline xla::ffi::ErrorCode ToFfiErrorCode(ErrorCode code) {
       return xla::ffi::ErrorCode::kNotFound;
     case ErrorCode::kUnimplemented:
       return xla::ffi::ErrorCode::kUnimplemented;
+    case ErrorCode::kResourceExhausted:
+      return xla::ffi::ErrorCode::kResourceExhausted;
   }
   return xla::ffi::ErrorCode::kInternal;
 }
@@ -41,16 +42,12 @@ inline xla::ffi::Error ToFfiError(const Error& error) {
 }
 
 // What a handler returns for body(args...), a Result<void>. Running out of
-// memory is an error too; nothing else throws.
+// memory, in whichever task, is an error too; nothing else throws.
 template <typename Body, typename... Args>
 xla::ffi::Error RunHandler(Body body, Args&&... args) {
-  try {
-    const Result<void> result = body(std::forward<Args>(args)...);
-    return result ? xla::ffi::Error::Success() : ToFfiError(result.error());
-  } catch (const std::bad_alloc&) {
-    return xla::ffi::Error(xla::ffi::ErrorCode::kResourceExhausted,
-                           "Out of memory for scratch space.");
-  }
+  const Result<void> result = CatchOutOfMemory(
+      [&body, &args...] { return body(std::forward<Args>(args)...); });
+  return result ? xla::ffi::Error::Success() : ToFfiError(result.error());
 }
 
 }  // namespace jte
