@@ -26,6 +26,7 @@
 #include <optional>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
@@ -37,9 +38,10 @@ class OutputPool {
   // Throws a ValueError if it is negative.
   explicit OutputPool(std::optional<int64_t> max_bytes);
 
-  // What the pool of the process keeps: two results of the largest batches that
-  // are measured (benchmarks/preprocessing: 3.5 M ids, 50 MB). Without it, new
-  // pages took 1.1 to 1.4 of 8 to 11 ns per id there.
+  // What the pool of the process keeps, if the budget of the process's caches
+  // has room for it (base/cache_budget.h): two results of the largest batches
+  // that are measured (benchmarks/preprocessing: 3.5 M ids, 50 MB). Without it,
+  // new pages took 1.1 to 1.4 of 8 to 11 ns per id there.
   static constexpr int64_t kMaxIdleBytesOfProcess = int64_t{128} << 20;
 
   // The pool of all calls that are not passed one.
@@ -77,6 +79,9 @@ class OutputPool {
 
  private:
   class Blocks;
+
+  OutputPool(std::optional<int64_t> max_bytes, CacheBudget* budget);
+
   // Shared with the arrays that are handed out.
   std::shared_ptr<Blocks> blocks_;
 };

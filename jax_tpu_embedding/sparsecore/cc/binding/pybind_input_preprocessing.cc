@@ -21,6 +21,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_features.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/thread_count.h"
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
@@ -310,6 +311,7 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
       .value("SPLIT_THEN_STACK", FeatureStackingStrategy::kSplitThenStack)
       .value("STACK_THEN_SPLIT", FeatureStackingStrategy::kStackThenSplit);
   RegisterAllReduce(m);
+  ShareCacheBudget();
   RegisterOutputPool(m);
 
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_input",

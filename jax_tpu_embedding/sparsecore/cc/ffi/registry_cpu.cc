@@ -1,12 +1,17 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The Python module lib/core/ffi_cpu: the CPU handlers by target name. A name
-// that was released never changes meaning.
+// The Python module lib/core/ffi_cpu: the CPU handlers by target name, and what
+// lib/core/memory.py calls. A name of a target that was released never changes
+// meaning.
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 
 namespace jte {
@@ -38,8 +43,16 @@ pybind11::dict Registrations() {
 
 PYBIND11_MODULE(ffi_cpu, module) {
   module.doc() = "XLA custom calls for the CPU.";
-  // XLA takes the memory of results from malloc.
-  jte::KeepFreedMemory();
+  jte::ShareCacheBudget();
   module.def("registrations", &jte::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
+  // lib/core/memory.py documents these.
+  module.def("keep_freed_memory", &jte::KeepFreedMemory);
+  module.def("cache_limit",
+             [] { return jte::CacheBudget::OfProcess().limit_bytes(); });
+  module.def("set_cache_limit", [](size_t num_bytes) {
+    jte::CacheBudget::OfProcess().SetLimitBytes(num_bytes);
+  });
+  module.def("cached_bytes",
+             [] { return jte::CacheBudget::OfProcess().used_bytes(); });
 }
