@@ -17,6 +17,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/all_reduce_binding.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/interpreter_lock.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
@@ -67,7 +68,7 @@ std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
   const int64_t work = PreparationWork(inputs.batches);
   auto prepared = [&inputs, max_threads, work] {
     // Views alone are not worth giving up the lock.
-    std::optional<py::gil_scoped_release> unlocked;
+    std::optional<ScopedUnlock> unlocked;
     if (work > 0) unlocked.emplace();
     return OnThreads(max_threads, work, [&inputs](Executor& executor) {
       return Prepare(inputs.batches, executor);
@@ -122,7 +123,7 @@ py::tuple ConvertFeatures(PythonFeatures inputs, const CallOptions& options) {
                        options.has_leading_dimension, options.output_pool);
   auto converted = [&stacks, &options, &outputs, &all_reduce] {
     AllReduce* const reduce = all_reduce.get();
-    const py::gil_scoped_release unlocked;
+    const ScopedUnlock unlocked;
     return OnThreads(options.max_threads, ConversionWork(stacks),
                      [&stacks, &options, &outputs, reduce](Executor& executor) {
                        return Convert(stacks, options.convert, outputs.buffers,

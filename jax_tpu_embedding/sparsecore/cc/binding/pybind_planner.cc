@@ -12,6 +12,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/interpreter_lock.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/pack.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan_proto.h"
@@ -39,7 +40,7 @@ Result<std::string> PlanSerialized(std::string_view serialized_request) {
 py::bytes PlanBytes(const py::bytes& serialized_request) {
   const std::string_view request = serialized_request;
   Result<std::string> plan = [request] {
-    py::gil_scoped_release release;
+    const ScopedUnlock unlocked;
     return PlanSerialized(request);
   }();
   return py::bytes(ValueOrThrow(std::move(plan)));
