@@ -16,8 +16,16 @@
 namespace jte {
 namespace {
 
-Result<void> CheckDivisible(int64_t rows, int64_t num_sc_per_device,
-                            std::string_view name) {
+// Kernels number rows and samples in int32.
+constexpr int64_t kMaxRows = int64_t{1} << 31;
+
+Result<void> CheckRows(int64_t rows, int64_t num_sc_per_device,
+                       std::string_view name) {
+  if (rows < 0 || rows > kMaxRows) {
+    return InvalidArgument(name, " has ", rows,
+                           " rows on the device, expected at most 2^31. Use "
+                           "more devices.");
+  }
   if (rows % num_sc_per_device == 0) return {};
   return InvalidArgument(name, " has ", rows,
                          " rows, expected a multiple of the ",
@@ -113,8 +121,8 @@ Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
                            num_sc_per_device, ".");
   }
   for (auto checked :
-       {CheckDivisible(num_table_rows, num_sc_per_device, "The table"),
-        CheckDivisible(batch_size, num_sc_per_device, "The batch")}) {
+       {CheckRows(num_table_rows, num_sc_per_device, "The table"),
+        CheckRows(batch_size, num_sc_per_device, "The batch")}) {
     if (!checked) return std::unexpected(checked.error());
   }
   return CooGeometry{

@@ -7,6 +7,7 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -25,6 +26,11 @@ using FloatVector = xla::ffi::BufferR1<xla::ffi::F32>;
 template <typename T, xla::ffi::DataType dtype, size_t rank>
 std::span<T> ToSpan(const xla::ffi::Buffer<dtype, rank>& buffer) {
   return {buffer.typed_data(), buffer.element_count()};
+}
+
+inline std::span<const std::byte> BytesOf(const xla::ffi::AnyBuffer& buffer) {
+  return {static_cast<const std::byte*>(buffer.untyped_data()),
+          buffer.size_bytes()};
 }
 
 // Rows of `dim` numbers.
@@ -58,7 +64,8 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                                 const FloatVector& gains);
 
 // `num_table_rows` and `batch_size` of the device, divided among its cores;
-// InvalidArgument unless both can be.
+// InvalidArgument unless both can be, and numbers of rows and samples are
+// int32.
 Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
                                  bool enable_minibatching,
                                  int32_t num_minibatches,

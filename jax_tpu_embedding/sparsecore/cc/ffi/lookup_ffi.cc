@@ -60,23 +60,25 @@ ConstTableValues ReadOnly(const TableValues& values) {
       values);
 }
 
-// The tables of all devices; `own` is one of them.
+// The tables of all devices; `table` is one of them, `own` what this one has
+// published.
 Result<std::vector<ConstTableValues>> ReadTables(ffi::RemainingArgs args,
-                                                 int64_t num_devices,
-                                                 const Table& own) {
+                                                 const Table& table,
+                                                 const Published& own) {
   const auto words = args.get<WordsByDevice>(0);
   if (words.has_error()) {
     return InvalidArgument("Records must be uint32 of rank 2.");
   }
-  const auto records = ReadRecords(*words, num_devices);
-  if (!records) return std::unexpected(records.error());
+  const auto devices = ReadPublished(*words, own);
+  if (!devices) return std::unexpected(devices.error());
   std::vector<ConstTableValues> tables;
-  for (const DeviceRecord& record : *records) {
+  for (const Published& device : *devices) {
     tables.push_back(std::visit(
-        [&record]<typename T>(std::span<T> values) -> ConstTableValues {
-          return std::span(static_cast<const T*>(record.rows), values.size());
+        [&device]<typename T>(std::span<T> values) -> ConstTableValues {
+          return std::span(reinterpret_cast<const T*>(device.rows.data()),
+                           values.size());
         },
-        own.values));
+        table.values));
   }
   return tables;
 }
@@ -127,7 +129,10 @@ Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
   PreparePages(*table, *activations, executor);
   if (num_devices > 1) {
     geometry->num_devices = num_devices;
-    const auto tables = ReadTables(args, num_devices, *table);
+    const auto tables = ReadTables(args, *table,
+                                   {.buffers = *buffers,
+                                    .rows = BytesOf(table_buffer),
+                                    .geometry = *geometry});
     if (!tables) return std::unexpected(tables.error());
     return LookupInTables(*buffers, *geometry, *tables, table->dim,
                           *quantization, activations->values, executor);

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
@@ -59,25 +58,23 @@ Result<void> Publish(Executor& executor, const IntVector& row_pointers,
     return InvalidArgument("A record has ", words.element_count(),
                            " words, expected ", kRecordWords, ".");
   }
-  DeviceRecord record{};
   auto geometry =
       MakeGeometry(num_sc_per_device, enable_minibatching,
                    *num_minibatches.typed_data(), rows_per_device, batch_size);
   if (!geometry) return std::unexpected(geometry.error());
   geometry->num_devices = num_devices;
   // Wrong in the data of this device, perhaps.
-  const auto buffers = ReadBuffers(executor, row_pointers, embedding_ids,
-                                   sample_ids, gains, *geometry);
-  if (buffers) {
-    record.row_pointers = buffers->row_pointers.data();
-    record.embedding_ids = buffers->embedding_ids.data();
-    record.sample_ids = buffers->sample_ids.data();
-    record.gains = buffers->gains.data();
-    record.rows = rows.untyped_data();
-  } else {
-    const std::string& message = buffers.error().message;
-    message.copy(record.error, sizeof(record.error) - 1);
-  }
+  const auto buffers =
+      CatchOutOfMemory([&executor, &row_pointers, &embedding_ids, &sample_ids,
+                        &gains, &geometry] {
+        return ReadBuffers(executor, row_pointers, embedding_ids, sample_ids,
+                           gains, *geometry);
+      });
+  const DeviceRecord record = buffers
+                                  ? MakeRecord({.buffers = *buffers,
+                                                .rows = BytesOf(rows),
+                                                .geometry = *geometry})
+                                  : MakeErrorRecord(buffers.error().message);
   std::memcpy(words.typed_data(), &record, sizeof(record));
   return {};
 }
@@ -117,8 +114,13 @@ Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
   }
   const auto records = ReadRecords(*words, num_devices);
   if (!records) return std::unexpected(records.error());
+  const int32_t number = *device->typed_data();
+  if (number < 0 || number >= num_devices) {
+    return InvalidArgument("The device has number ", number, " of ",
+                           num_devices, " of the axis.");
+  }
   // The others have read from where these were published.
-  const DeviceRecord& own = (*records)[*device->typed_data()];
+  const DeviceRecord& own = (*records)[number];
   const void* const published[] = {
       own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
   const size_t first = rets.size() + 2;

@@ -83,9 +83,9 @@ struct Devices {
   int64_t own;
 };
 
-// From the operands from number `k` on.
+// From the operands from number `k` on; `own` is what this one has published.
 Result<Devices> ReadDevices(ffi::RemainingArgs args, size_t k,
-                            int64_t num_devices, const CooBuffers& buffers) {
+                            const Published& own) {
   const auto words = args.get<WordsByDevice>(k);
   const auto device = args.get<IntScalar>(k + 1);
   if (words.has_error() || device.has_error()) {
@@ -93,13 +93,18 @@ Result<Devices> ReadDevices(ffi::RemainingArgs args, size_t k,
         "After the hyperparameters there must be records, uint32 of rank 2, "
         "and the number of the device, int32.");
   }
-  const auto records = ReadRecords(*words, num_devices);
-  if (!records) return std::unexpected(records.error());
+  const auto published = ReadPublished(*words, own);
+  if (!published) return std::unexpected(published.error());
   Devices devices{.batches = {}, .own = *device->typed_data()};
-  for (const DeviceRecord& record : *records) {
+  if (devices.own < 0 || devices.own >= own.geometry.num_devices) {
+    return InvalidArgument("The device has number ", devices.own, " of ",
+                           own.geometry.num_devices, " of the axis.");
+  }
+  for (const Published& other : *published) {
     devices.batches.push_back(
-        {.buffers = BuffersOf(record, buffers),
-         .activation_gradient = static_cast<const float*>(record.rows)});
+        {.buffers = other.buffers,
+         .activation_gradient =
+             reinterpret_cast<const float*>(other.rows.data())});
   }
   return devices;
 }
@@ -157,7 +162,9 @@ Result<void> CheckedUpdate(Executor& executor, const IntVector& row_pointers,
   }
   geometry->num_devices = attributes.num_devices;
   const auto devices = ReadDevices(args, operands->num_operands,
-                                   attributes.num_devices, *buffers);
+                                   {.buffers = *buffers,
+                                    .rows = BytesOf(gradient_buffer),
+                                    .geometry = *geometry});
   if (!devices) return std::unexpected(devices.error());
   return ApplyBatches(devices->batches, devices->own, *geometry, table.dim,
                       optimizer, tables, executor);

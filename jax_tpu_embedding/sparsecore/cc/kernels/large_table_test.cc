@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Tables of more than 2^31 elements: 32 bits do not count them.
+// Tables of more than 2^31 elements, in fewer rows: 32 bits do not count them.
 //
 // Memory is reserved without being used: only the pages of the rows that a test
 // touches exist.
@@ -89,7 +89,7 @@ std::vector<int64_t> TouchedElements() {
   return elements;
 }
 
-TEST(LargeTableTest, LooksUpRowsBeyondTwoToThe31) {
+TEST(LargeTableTest, LooksUpElementsBeyondTwoToThe31) {
   SparseArray<float> table(kNumRows * kDim);
   ASSERT_TRUE(table.is_there());
   float value = 3.0f;
@@ -131,9 +131,13 @@ void ExpectUpdates() {
   }
 }
 
-TEST(LargeTableTest, UpdatesRowsBeyondTwoToThe31) { ExpectUpdates<float>(); }
+TEST(LargeTableTest, UpdatesElementsBeyondTwoToThe31) {
+  ExpectUpdates<float>();
+}
 
-TEST(LargeTableTest, UpdatesRowsOfLowPrecision) { ExpectUpdates<Bfloat16>(); }
+TEST(LargeTableTest, UpdatesElementsOfLowPrecision) {
+  ExpectUpdates<Bfloat16>();
+}
 
 }  // namespace
 }  // namespace jte

@@ -23,13 +23,16 @@ namespace jte {
 // The bits of a number below those of the device.
 inline int RowBits(int64_t num_devices, int64_t rows_per_device) {
   if (num_devices == 1) return 31;
+  if (rows_per_device == 0) return 0;
   return std::bit_width(static_cast<uint64_t>(rows_per_device) - 1);
 }
 
 // Whether all numbers fit `max_bits`.
 inline bool NumbersFit(int64_t num_devices, int64_t rows_per_device,
                        int max_bits) {
+  if (num_devices == 1) return rows_per_device <= int64_t{1} << max_bits;
   const int bits = RowBits(num_devices, rows_per_device);
+  if (bits > max_bits) return false;
   return ((num_devices - 1) >> (max_bits - bits)) == 0;
 }
 
