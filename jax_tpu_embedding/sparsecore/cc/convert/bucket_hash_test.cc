@@ -63,23 +63,37 @@ TEST(BucketHashTest, ManyColumnsHaveTheBucketsOfEach) {
 #if defined(__x86_64__)
 
 // FindBuckets takes only one of the two on any machine.
-TEST(BucketHashTest, AllInstructionSetsFindTheSameBuckets) {
+struct InstructionSet {
+  const char* name;
+  bool is_supported;
+  void (*find_buckets)(std::span<const uint32_t> columns,
+                       std::span<uint8_t> buckets);
+};
+
+class InstructionSetTest : public testing::TestWithParam<InstructionSet> {};
+
+TEST_P(InstructionSetTest, FindsTheSameBuckets) {
+  if (!GetParam().is_supported) {
+    GTEST_SKIP() << "This processor has no " << GetParam().name << ".";
+  }
   std::mt19937 random(2);
   std::vector<uint32_t> columns(64);
   for (uint32_t& column : columns) column = random();
   std::vector<uint8_t> expected(columns.size());
   std::ranges::transform(columns, expected.begin(), BucketOf);
-  std::vector<uint8_t> buckets(columns.size());
-  if (__builtin_cpu_supports("avx2")) {
-    FindBucketsWithAvx2(columns, buckets);
-    EXPECT_EQ(buckets, expected);
-  }
-  std::ranges::fill(buckets, 255);
-  if (__builtin_cpu_supports("avx512bw")) {
-    FindBucketsWithAvx512(columns, buckets);
-    EXPECT_EQ(buckets, expected);
-  }
+  std::vector<uint8_t> buckets(columns.size(), 255);
+  GetParam().find_buckets(columns, buckets);
+  EXPECT_EQ(buckets, expected);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, InstructionSetTest,
+    testing::Values(InstructionSet{"AVX2", __builtin_cpu_supports("avx2") != 0,
+                                   FindBucketsWithAvx2},
+                    InstructionSet{"AVX512",
+                                   __builtin_cpu_supports("avx512bw") != 0,
+                                   FindBucketsWithAvx512}),
+    [](const auto& info) { return info.param.name; });
 
 #endif  // defined(__x86_64__)
 

@@ -161,6 +161,17 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadBuffersTest,
     testing::ValuesIn(std::vector<BadCase>{
         {"Baseline", [](Example&) {}, ""},
+        // 12 cells per core: the first partition fills those of the first one.
+        {"EndOfARegionOfAnySize",
+         [](Example& e) {
+           for (auto* cells : {&e.embedding_ids, &e.sample_ids}) {
+             cells->assign(24, 0);
+           }
+           e.gains.resize(24);
+           e.row_pointers = {12, 12, 12, 12, 12, 12, 12, 12,
+                             0,  1,  8,  8,  8,  8,  8,  8};
+         },
+         ""},
         {"TooFewRowPointers", [](Example& e) { e.row_pointers.resize(8); },
          "row_pointers has 8 entries, expected 16"},
         {"EndPastRegion", [](Example& e) { e.row_pointers[1] = 17; },
