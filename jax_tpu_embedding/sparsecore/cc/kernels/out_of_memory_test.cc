@@ -5,11 +5,15 @@
 // the process goes on, and so does the next call.
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,16 +37,36 @@
 namespace jte {
 namespace {
 
-// As XLA's: it may start helpers after the call that scheduled them.
+// As XLA's: a helper may start after the call that scheduled it.
 class Pool {
  public:
   int64_t num_threads() const { return 3; }
+
   void Schedule(std::function<void()> work) {
-    threads_.emplace_back(std::move(work));
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_one();
   }
 
  private:
-  std::vector<std::jthread> threads_;
+  void Serve(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+      const auto work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_
+  std::jthread first_{[this](const std::stop_token& stop) { Serve(stop); }};
+  std::jthread second_{[this](const std::stop_token& stop) { Serve(stop); }};
 };
 
 constexpr int64_t kDim = 8;
