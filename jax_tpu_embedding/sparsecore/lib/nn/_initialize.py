@@ -44,6 +44,8 @@ def init_embedding_variables(
     global_sharding: jax.sharding.NamedSharding,
     num_sparsecore_per_device: int | None = None,
     bypass_mesh_check: bool = False,
+    *,
+    commit: bool = True,
 ) -> dict[str, EmbeddingVariables]:
   """Initializes the table and slots of every stack.
 
@@ -72,6 +74,9 @@ def init_embedding_variables(
       P(axis, None, None), the results have a leading dimension of devices.
     num_sparsecore_per_device: default: as JAX's first device.
     bypass_mesh_check: accept a mesh whose devices are not jax.devices().
+    commit: False, which is for a mesh of the default device alone, makes arrays
+      that JAX is free to move, as jnp.zeros does, and without the sharding. On
+      TPU they are committed all the same, for the sake of their layout.
 
   Returns:
     Stack name -> EmbeddingVariables with that sharding: the table, of the type
@@ -100,7 +105,13 @@ def init_embedding_variables(
   with _shardings.auto_mesh(global_sharding):
     num_shards = num_devices * num_sc_per_device
     plans = tuple(
-        _plan_stack(rng, tables, num_shards, _shardings.auto(global_sharding))
+        _plan_stack(
+            rng,
+            tables,
+            num_shards,
+            _shardings.auto(global_sharding),
+            commit,
+        )
         for tables in stacks.values()
     )
     is_fills = lambda node: isinstance(node, list)
@@ -145,6 +156,7 @@ def _plan_stack(
     tables: Sequence[_specs.TableSpec],
     num_shards: int,
     sharding: jax.sharding.NamedSharding,
+    commit: bool,
 ) -> EmbeddingVariables:
   """What makes each variable of a stack: lists of fills.
 
@@ -153,6 +165,7 @@ def _plan_stack(
     tables: the tables of the stack, in any order.
     num_shards: the number of SparseCores.
     sharding: how its variables are laid out, over axes of type Auto.
+    commit: whether they are committed to it.
   """
   tables = sorted(
       tables, key=lambda table: table.setting_in_stack.row_offset_in_shard
@@ -171,6 +184,7 @@ def _plan_stack(
           initializers[i],
           sharding,
           tables[0].dtype if i == 0 else np.dtype(np.float32),
+          commit,
       )
       for i in range(len(initializers))
   )
@@ -193,6 +207,8 @@ def _run(
   stack = None
   for fill in fills:
     stack = fill.run(next(programs), stack)
-  if _shardings.auto(global_sharding) == global_sharding:
+  if not stack.committed or (
+      _shardings.auto(global_sharding) == global_sharding
+  ):
     return stack
   return jax.device_put(stack, _stack_fills.layout_of(global_sharding))
