@@ -21,14 +21,17 @@ ShardingAxis = str | tuple[str, ...]
 
 def resolve(
     mesh: jax.sharding.Mesh | None, sharding_axis: ShardingAxis
-) -> tuple[jax.sharding.Mesh, ShardingAxis]:
+) -> tuple[jax.sharding.Mesh, ShardingAxis, bool]:
   """The mesh and axis to split tables over, where not all was given.
+
+  And whether the caller chose the mesh, here or with jax.set_mesh.
 
   Args:
     mesh: None: that of jax.set_mesh, or else one axis over all devices.
     sharding_axis: DEFAULT_AXIS, if the mesh has no axis of this name, stands
       for all axes of the mesh.
   """
+  is_mesh_chosen = True
   if not mesh:
     # jax.sharding.get_mesh is not for traced code, and the abstract mesh does
     # not know whether all devices are in this process.
@@ -36,10 +39,11 @@ def resolve(
     if mesh is None or mesh.empty:
       name = DEFAULT_AXIS if isinstance(sharding_axis, tuple) else sharding_axis
       mesh = jax.sharding.Mesh(jax.devices(), (name,))
+      is_mesh_chosen = False
   if sharding_axis == DEFAULT_AXIS and DEFAULT_AXIS not in mesh.shape:
     axes = tuple(mesh.axis_names)
     sharding_axis = axes[0] if len(axes) == 1 else axes
-  return mesh, sharding_axis
+  return mesh, sharding_axis, is_mesh_chosen
 
 
 def lookup_config(
@@ -71,7 +75,7 @@ def lookup_config(
       ids.
     NotImplementedError: inside of jax.shard_map, over several devices.
   """
-  mesh, sharding_axis = resolve(mesh, sharding_axis)
+  mesh, sharding_axis, is_mesh_chosen = resolve(mesh, sharding_axis)
   manual_axes = jax.sharding.get_abstract_mesh().manual_axes
   if manual_axes and mesh.size > 1:
     raise NotImplementedError(
@@ -100,6 +104,7 @@ def lookup_config(
       mesh=mesh,
       sharding_axis=sharding_axis,
       num_sc_per_device=num_sc_per_device,
+      commits=is_mesh_chosen or mesh.size > 1,
       enable_minibatching=enable_minibatching and ids is None,
       **options,
   )

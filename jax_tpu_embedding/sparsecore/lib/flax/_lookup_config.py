@@ -61,6 +61,11 @@ class LookupConfig:
   # Whether inputs were preprocessed with it. Raw ids never need it.
   enable_minibatching: bool = False
   feature_stacking_strategy: str = "SPLIT_THEN_STACK"
+  # Whether tables are made on the devices of the mesh, as jax.device_put has it.
+  # On one device that nobody chose they are not: results of a step would then
+  # be on the mesh, dense parameters not yet, and the second step would be
+  # compiled once more.
+  commits: bool = True
 
   def __post_init__(self):
     # Raises if the mesh lacks an axis.

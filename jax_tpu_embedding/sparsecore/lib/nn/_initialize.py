@@ -44,6 +44,8 @@ def init_embedding_variables(
     global_sharding: jax.sharding.NamedSharding,
     num_sparsecore_per_device: int | None = None,
     bypass_mesh_check: bool = False,
+    *,
+    commit: bool = True,
 ) -> dict[str, EmbeddingVariables]:
   """Initializes the table and slots of every stack.
 
@@ -73,6 +75,9 @@ def init_embedding_variables(
     num_sparsecore_per_device: default: as JAX's first device.
     bypass_mesh_check: accept a mesh whose devices are in another order than
       those of jax.devices().
+    commit: False, which is for a mesh of the default device alone, makes arrays
+      that JAX is free to move, as jnp.zeros does, and without the sharding. On
+      TPU they are committed all the same, for the sake of their layout.
 
   Returns:
     Stack name -> EmbeddingVariables with that sharding: the table, of the type
@@ -101,7 +106,13 @@ def init_embedding_variables(
   with _shardings.auto_mesh(global_sharding):
     num_shards = num_devices * num_sc_per_device
     plans = tuple(
-        _plan_stack(rng, tables, num_shards, _shardings.auto(global_sharding))
+        _plan_stack(
+            rng,
+            tables,
+            num_shards,
+            _shardings.auto(global_sharding),
+            commit,
+        )
         for tables in stacks.values()
     )
     is_fills = lambda node: isinstance(node, list)
@@ -113,7 +124,7 @@ def init_embedding_variables(
       programs = _compile_once.compile_all([fill.lower() for fill in fills])
     programs = iter(programs)
     variables = jax.tree.map(
-        lambda fills: _run(fills, programs, global_sharding),
+        lambda fills: _run(fills, programs, global_sharding, commit),
         plans,
         is_leaf=is_fills,
     )
@@ -145,6 +156,7 @@ def _plan_stack(
     tables: Sequence[_specs.TableSpec],
     num_shards: int,
     sharding: jax.sharding.NamedSharding,
+    commit: bool,
 ) -> EmbeddingVariables:
   """What makes each variable of a stack: lists of fills.
 
@@ -153,6 +165,7 @@ def _plan_stack(
     tables: the tables of the stack, in any order.
     num_shards: the number of SparseCores.
     sharding: how its variables are laid out, over axes of type Auto.
+    commit: whether they are committed to it.
   """
   tables = sorted(
       tables, key=lambda table: table.setting_in_stack.row_offset_in_shard
@@ -171,6 +184,7 @@ def _plan_stack(
           initializers[i],
           sharding,
           tables[0].dtype if i == 0 else np.dtype(np.float32),
+          commit,
       )
       for i in range(len(initializers))
   )
@@ -182,6 +196,7 @@ def _run(
     fills: Sequence[_stack_fills.Fill],
     programs: Iterator[Callable[..., jax.Array]],
     global_sharding: jax.sharding.NamedSharding,
+    commit: bool,
 ) -> jax.Array:
   """One variable of a stack.
 
@@ -189,10 +204,11 @@ def _run(
     fills: what makes it.
     programs: theirs, and those of later fills.
     global_sharding: how the variable is laid out.
+    commit: whether it is committed to that.
   """
   stack = None
   for fill in fills:
     stack = fill.run(next(programs), stack)
-  if _shardings.auto(global_sharding) == global_sharding:
+  if not commit or _shardings.auto(global_sharding) == global_sharding:
     return stack
   return jax.device_put(stack, _stack_fills.layout_of(global_sharding))

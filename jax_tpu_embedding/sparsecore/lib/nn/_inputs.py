@@ -466,6 +466,11 @@ def check_stack_names(expected: Mapping, **by_stack: Mapping) -> None:
     ValueError: naming the argument and the missing and unknown stacks.
   """
   for name, mapping in by_stack.items():
+    if not isinstance(mapping, Mapping):
+      raise ValueError(
+          f"{name} must be a mapping from the names of stacks, which are"
+          f" {sorted(expected)}, got {type(mapping).__name__}."
+      )
     if set(mapping) != set(expected):
       raise ValueError(
           f"{name} must have one entry per stack of the feature specs, which"

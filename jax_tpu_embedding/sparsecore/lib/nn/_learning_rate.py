@@ -59,6 +59,11 @@ def resolve(
   return jnp.reshape(jnp.asarray(value, jnp.float32), ())
 
 
+def depends_on_step(rate: LearningRate) -> bool:
+  """Whether the rate is a function of the step."""
+  return callable(rate) and bool(_positional_parameters(rate))
+
+
 def check_scalar(what: str, value: Any) -> None:
   """Checks that a parameter is one number, and not NaN if it is known.
 

@@ -90,6 +90,11 @@ class OptimizerSpec(abc.ABC):
     """For each slot variable, whether a row has one number of it: [rows, 1]."""
     return (False,) * self.slot_variables_count()
 
+  @property
+  def depends_on_step(self) -> bool:
+    """Whether an update is another one at another step."""
+    return _learning_rate.depends_on_step(self.learning_rate)
+
   def get_learning_rate(
       self, step: jax.typing.ArrayLike | None = None
   ) -> jax.Array:

@@ -46,6 +46,8 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
 
   _rule: ClassVar[str]  # its name there
   _ranges: ClassVar[Mapping[str, _Range]] = {}
+  # Whether the rule itself does, whatever the learning rate.
+  _depends_on_step: ClassVar[bool] = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -64,6 +66,10 @@ class _BuiltInSpec(_optimizer_spec.OptimizerSpec):
 
   def short_name(self) -> str:
     return self._rule
+
+  @property
+  def depends_on_step(self) -> bool:
+    return self._depends_on_step or super().depends_on_step
 
   def slot_variables_of_rows(self) -> tuple[bool, ...]:
     row_slots = update_rules.UPDATE_RULES[self._rule].row_slots
@@ -126,6 +132,7 @@ class AdamOptimizerSpec(_BuiltInSpec):
   epsilon: _Number = 1e-8
 
   _rule = "adam"
+  _depends_on_step = True
   _float_params = ("beta_1", "beta_2", "epsilon")
   _ranges = {"beta_1": _BELOW_1, "beta_2": _BELOW_1, "epsilon": _NOT_NEGATIVE}
 
@@ -281,6 +288,7 @@ class LaPropOptimizerSpec(_BuiltInSpec):
   initial_slot_value: _Number = 0.0
 
   _rule = "laprop"
+  _depends_on_step = True
   _float_params = ("b1", "b2", "eps", "initial_slot_value")
   _ranges = {"b1": _UP_TO_1, "b2": _BELOW_1, "eps": _NOT_NEGATIVE}
 
@@ -333,6 +341,7 @@ class F2AOptimizerSpec(_BuiltInSpec):
   max_lr_multiplier: _Number = 1e6
 
   _rule = "f2a"
+  _depends_on_step = True
   _float_params = (
       "rho",
       "initial_accumulator_value",

@@ -68,6 +68,7 @@ def plan_fills(
     initializers: Sequence[Callable[..., Any]],
     global_sharding: jax.sharding.NamedSharding,
     dtype: np.dtype,
+    commit: bool = True,
 ) -> list[Fill]:
   """What makes one variable of a stack, if it is run in order.
 
@@ -79,6 +80,8 @@ def plan_fills(
     global_sharding: how the result is laid out, over axes of type Auto. If it
       has three dimensions, the first is that of devices.
     dtype: of the result.
+    commit: whether the result is committed to the sharding. If not, that has
+      one device, and no layout of SparseCores.
   """
   rows = global_sharding.spec[0]
   by_rows = global_sharding.update(spec=jax.sharding.PartitionSpec(rows, None))
@@ -87,6 +90,8 @@ def plan_fills(
     num_devices = _shardings.num_parts(global_sharding.mesh, rows)
     shape = (num_devices, shape[0] // num_devices, shape[1])
   table_layout = layout_of(global_sharding)
+  if not commit and table_layout == global_sharding:
+    by_rows = table_layout = None
   stack = jax.ShapeDtypeStruct(shape, dtype, sharding=table_layout)
 
   fills = []
@@ -143,7 +148,7 @@ def fill_program(
     placement: StackPlacement,
     table: TablePlacement,
     initializer: Callable[..., Any] | None,
-    by_rows: jax.sharding.NamedSharding,
+    by_rows: jax.sharding.NamedSharding | None,
     result: jax.ShapeDtypeStruct,
     *,
     pads_with_zero: bool,
@@ -157,7 +162,7 @@ def fill_program(
     table: one of its tables.
     initializer: its initializer; None if the function gets the whole table, as
       it is in its shards.
-    by_rows: the sharding of tables.
+    by_rows: the sharding of tables, if they are committed to one.
     result: shape and dtype of the stack.
     pads_with_zero: whether padding is zero, rather than initialized.
   """
@@ -206,8 +211,8 @@ def fill_program(
 def _place(
     placement: StackPlacement,
     initializer: Callable[[], Any],
-    by_rows: jax.sharding.NamedSharding,
-) -> jax.Array:
+    by_rows: jax.sharding.NamedSharding | None,
+) -> jax.typing.ArrayLike:
   """The stack of one table, f32[rows, D], each device's rows made for it."""
   values = _initializers.call_whole(initializer, placement.tables[0])
 
@@ -224,6 +229,8 @@ def _place(
       )
     return out.reshape(-1, placement.embedding_dim)
 
+  if by_rows is None:
+    return rows_on_device((slice(None),))
   return jax.make_array_from_callback(
       (placement.num_rows, placement.embedding_dim), by_rows, rows_on_device
   )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import functools
 from typing import Any
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
@@ -34,7 +35,7 @@ def tpu_sparse_dense_matmul_grad(
     global_device_count: int | None = None,
     sharding_strategy: str = "MOD",
     label: str = "",
-    step: jax.typing.ArrayLike | None = None,
+    step: jax.typing.ArrayLike | Mapping[str, Any] | None = None,
     num_sc_per_device: int | None = None,
     enable_minibatching: bool | None = None,
     perform_stacking: bool = True,
@@ -43,7 +44,7 @@ def tpu_sparse_dense_matmul_grad(
         Mapping[str, tuple[float | None, float | None]] | None
     ) = None,
     feature_stacking_strategy: str | None = None,
-    rounding_seed: jax.typing.ArrayLike | None = None,
+    rounding_seed: jax.typing.ArrayLike | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
   """Updates tables and slots with the gradients of one device's activations.
 
@@ -65,7 +66,9 @@ def tpu_sparse_dense_matmul_grad(
     sharding_strategy: "MOD".
     label: appended to the name of the update in the compiled program.
     step: passed to learning rates that are schedules, and to optimizers whose
-      rule depends on it; counts from 0.
+      rule depends on it; counts from 0. Or stack name -> step. Without it Adam
+      and F2A take every step as step 0, and LaProp a decay of b2, which is
+      logged: there is no count here to go by.
     num_sc_per_device: SparseCores per device; default: that of the inputs.
     enable_minibatching: whether the inputs were preprocessed with it; default:
       what they say.
@@ -78,7 +81,8 @@ def tpu_sparse_dense_matmul_grad(
       inputs say.
     rounding_seed: an integer below 2^32, another one in every step, such as the
       step. Tables of bfloat16 and float16 are then rounded at random, such that
-      small steps are not lost; without it to the nearest value.
+      small steps are not lost; without it to the nearest value. Or stack name
+      -> seed.
 
   Returns:
     Stack name -> updated (table, slots), in the tree of the input variables.
@@ -120,14 +124,19 @@ def tpu_sparse_dense_matmul_grad(
           embedding_variables[name],
           strategy=strategy,
           label=label,
-          step=step,
+          step=_of_stack(step, name),
           partition_limits=settings.limits_of(name),
           enable_minibatching=settings.enable_minibatching,
           value_limits=value_limits(embedding_var_limits, stack),
-          rounding_seed=rounding_seed,
+          rounding_seed=_of_stack(rounding_seed, name),
       )
       for name, stack in stacks.items()
   }
+
+
+def _of_stack(value: Any, name: str) -> Any:
+  """`value`, or if it is a mapping from the names of stacks, its entry."""
+  return value.get(name) if isinstance(value, Mapping) else value
 
 
 def step_stack(
@@ -163,6 +172,16 @@ def step_stack(
     The new (table, slots), in the tree of `variables`.
   """
   minimum, maximum = value_limits
+  if step is None and stack.optimizer.depends_on_step:
+    # Programs that were written for the reference do so, with this result.
+    logging.log_first_n(
+        logging.WARNING,
+        "Stack %r is updated without a step, on which %s depends: each update"
+        " is as at the first step. Pass step=.",
+        1,
+        stack.stack_name,
+        type(stack.optimizer).__name__,
+    )
   table, *slots = jax.tree.leaves(variables)
   options = stack.optimizer.get_row_options(step)
   operands = stack.optimizer.order_operands(

@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.flax import _bridge
 from jax_tpu_embedding.sparsecore.lib.flax import _devices
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax import _table_state
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -158,6 +159,7 @@ class SparseCoreEmbed(nn.Module):
       weights: Nested[Any] | None = None,
       *,
       step: jax.typing.ArrayLike | None = None,
+      gradient_scale: jax.typing.ArrayLike | None = None,
   ) -> Nested[jax.Array]:
     """Looks up a batch.
 
@@ -169,9 +171,11 @@ class SparseCoreEmbed(nn.Module):
         shape `lead`, one per vector, or `(*lead, valency)`, pooled by the
         table's combiner.
       weights: with raw ids, a weight per id, or None for ones.
-      step: the training step, from 0, for learning rates that are schedules
-        and for the bias correction of Adam, which without it stays that of
-        step 0.
+      step: the training step, from 0, for learning rates that are schedules,
+        the bias correction of Adam and the like. Default: the number of updates
+        of the tables so far, which is counted beside them.
+      gradient_scale: what the loss was multiplied by, a number. Gradients are
+        divided by it before the optimizer of the tables sees them.
 
     Returns:
       The tree of `feature_specs` with activations [*output_shape] of
@@ -211,6 +215,8 @@ class SparseCoreEmbed(nn.Module):
       activations = _bridge.lookup_updating_refs(
           config, anchor, inputs, refs, step
       )
+    if gradient_scale is not None:
+      activations = _bridge.scale_gradients(activations, gradient_scale)
     return jax.tree.map(lambda x: x.astype(self.activation_dtype), activations)
 
   def apply_gradient(
@@ -263,7 +269,7 @@ class SparseCoreEmbed(nn.Module):
       sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS,
       mesh: jax.sharding.Mesh | None = None,
       num_sc_per_device: int = -1,
-  ) -> dict[str, embedding.EmbeddingVariables]:
+  ) -> dict[str, _table_state.TableVariables]:
     """Makes the collection "embedding": tables and slots in mutable arrays.
 
     Specs that are not prepared are prepared, in place and without stacking.
@@ -276,8 +282,9 @@ class SparseCoreEmbed(nn.Module):
       num_sc_per_device: default: as the layer's.
 
     Returns:
-      Stack name -> EmbeddingVariables whose leaves are jax.Ref of
-      f32[stack_vocab_size, D].
+      Stack name -> (table, slot, state), whose leaves are jax.Ref: the first
+      two as in EmbeddingVariables, and the state i32[1 + tables], which is the
+      number of updates so far and where each table is. Save all of it.
     """
     config = _devices.lookup_config(
         flax.core.unfreeze(feature_specs),
@@ -285,7 +292,7 @@ class SparseCoreEmbed(nn.Module):
         sharding_axis,
         num_sc_per_device,
     )
-    return jax.tree.map(jax.new_ref, _bridge.init(config, rng))
+    return _bridge.init_refs(config, rng)
 
   @nn.nowrap
   def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
@@ -318,7 +325,7 @@ class SparseCoreEmbed(nn.Module):
 
   def _parameters(
       self, config: _bridge.LookupConfig
-  ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array]:
+  ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
     """The tables and their seal; made if the layer is initialized."""
     if self.is_initializing():
       names = tuple(config.table_partition)
@@ -331,7 +338,7 @@ class SparseCoreEmbed(nn.Module):
       self.param(
           SEAL_PARAM_NAME,
           lambda unused_rng: {
-              EMBEDDING_PARAM_NAME: _seal.initial_seal(config.mesh)
+              EMBEDDING_PARAM_NAME: _bridge.initial_seal(config)
           },
       )
     # Not self.param, which would initialize the tables once more, in the
@@ -345,12 +352,8 @@ class SparseCoreEmbed(nn.Module):
           f" use the collection {EMBEDDING_COLLECTION!r}."
       )
     # Tables that were made elsewhere may come without a seal.
-    seal = self.get_variable(
-        "params",
-        SEAL_PARAM_NAME,
-        {EMBEDDING_PARAM_NAME: _seal.initial_seal()},
-    )
-    return dict(variables), seal[EMBEDDING_PARAM_NAME]
+    seal = self.get_variable("params", SEAL_PARAM_NAME, {})
+    return dict(variables), seal.get(EMBEDDING_PARAM_NAME)
 
 
 def _zero_activations(

@@ -288,8 +288,10 @@ class InputsTest(parameterized.TestCase):
     self.assertBetween((first != 1).sum(), 400, 640)
     gradient(variables, ids, 1)
     second = two_feature_model.values(variables["embedding"])["t"].table
-    moved_again = (second != first).sum()
-    self.assertBetween(moved_again, 400, 640)
+    moved_again = second != first
+    self.assertBetween(moved_again.sum(), 400, 640)
+    # Another step rounds by other numbers: an eighth moves in both steps.
+    self.assertBetween((moved_again & (first != 1)).sum(), 20, 200)
     self.assertEqual(first.dtype, jnp.bfloat16)
 
 

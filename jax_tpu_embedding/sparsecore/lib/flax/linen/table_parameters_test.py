@@ -78,7 +78,7 @@ class TableParametersTest(parameterized.TestCase):
                     (64, 8), embedding_spec.SGDSlotVariables()
                 )
             },
-            "update_seal": {"sc_embedding_variables": (5,)},
+            "update_seal": {"sc_embedding_variables": (8,)},
         },
     )
     self.assertEqual(box.value["t"].table.sharding, box.get_sharding(MESH))
