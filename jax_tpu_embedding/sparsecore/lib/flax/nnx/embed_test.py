@@ -46,15 +46,15 @@ def assert_equal(actual, expected):
 class TrainingTest(parameterized.TestCase):
 
   @parameterized.product(num_devices=DEVICES, tables=FORMS)
-  def test_a_wrong_batch_costs_no_table_that_is_donated(
-      self, num_devices, tables
-  ):
+  def test_a_wrong_batch_costs_no_table(self, num_devices, tables):
     model = make(num_devices, tables)
     # The gradients of dense parameters are NaN.
     optimizer = embed.PartitionedOptimizer(
         model, optax.apply_if_finite(optax.sgd(0.1), 10)
     )
-    step = nnx.jit(click_model.train_step, donate_argnums=(0, 1))
+    # Refs are given to the program in any case.
+    donated = (0, 1) if tables == "param" else ()
+    step = nnx.jit(click_model.train_step, donate_argnums=donated)
     good, wrong = click_model.make_batch(), click_model.make_batch()
     wrong.ids["item"][3, 1] = 1000
     first = step(model, optimizer, good)
