@@ -24,8 +24,11 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 import numpy as np
 
 _SIZES = operation_programs.PLAIN
+# The others are plain JAX on TPU.
 _SPARSECORE_CALLS = [
-    name for name in operation_programs.OF_BUFFERS if name != "row_gradients"
+    name
+    for name in operation_programs.OF_BUFFERS
+    if name not in ("check_batch", "row_gradients")
 ]
 
 
