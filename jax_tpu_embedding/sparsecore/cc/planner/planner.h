@@ -4,8 +4,8 @@
 // Plans which tables share a stack, and where each of them goes in it.
 //
 // Plans depend on their arguments only, so all hosts of a job make the same
-// one. A model is validated first; on an error there is no plan at all. A
-// million tables take seconds.
+// one. A model is validated first; on an error there is no plan at all. Nothing
+// compares all pairs of tables, of which there may be a million.
 //
 //   Model model{.topology = {.global_device_count = 2, .num_sc_per_device = 4},
 //               .tables = {{.name = "a", .vocabulary_size = 33, ...}, ...},
