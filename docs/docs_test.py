@@ -16,6 +16,7 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Made by benchmarks/lookup/install_peers.sh; for the first block also
@@ -120,7 +121,10 @@ class DocumentationTest(parameterized.TestCase):
     (program,) = re.findall(
         "^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
     )
-    printed = io.StringIO()
+    printed, events = io.StringIO(), []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, fun_name="", **__: events.append((event, fun_name))
+    )
     with contextlib.redirect_stdout(printed):
       exec(compile(program, "README.md", "exec"), {})  # pylint: disable=exec-used
     losses = re.findall(r"^step \d+: loss (\S+)$", printed.getvalue(), re.M)
@@ -128,6 +132,11 @@ class DocumentationTest(parameterized.TestCase):
     # At first all of the 1,024 words are about as likely.
     self.assertAlmostEqual(float(losses[0]), math.log(1024), delta=0.1)
     self.assertLess(float(losses[-1]), 0.5)
+    of_step = [event for event, name in events if "train_step" in name]
+    self.assertEqual(of_step.count("/jax/core/compile/jaxpr_trace_duration"), 1)
+    self.assertEqual(
+        of_step.count("/jax/core/compile/backend_compile_duration"), 1
+    )
 
 
 if __name__ == "__main__":

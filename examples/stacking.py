@@ -23,8 +23,6 @@ def table(name, vocabulary_size, dim):
       optimizer=embedding_spec.SGDOptimizerSpec(),
       combiner="sum",
       name=name,
-      max_ids_per_partition=16,
-      max_unique_ids_per_partition=16,
   )
 
 
@@ -46,7 +44,14 @@ specs = [
 
 devices = jax.devices()
 topology = dict(global_device_count=len(devices), num_sc_per_device=4)
-embedding.auto_stack_tables(specs, **topology)
+# What one SparseCore may send to another, for all tables of a stack.
+limit = lambda stack_name, batch_size: 16
+embedding.auto_stack_tables(
+    specs,
+    stack_to_max_ids_per_partition=limit,
+    stack_to_max_unique_ids_per_partition=limit,
+    **topology,
+)
 embedding.prepare_feature_specs_for_training(specs, **topology)
 
 rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ _EXTRAS = {
     "examples": "examples/",
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",
-    "plots": "lib/nn/_stacking_plan",
+    "plots": "lib/nn/plan/_report",
 }
 
 
@@ -91,6 +91,17 @@ class DependenciesTest(absltest.TestCase):
     imported = set().union(*self.imports.values())
     declared = self.base.union(*(self.extras[extra] for extra in _EXTRAS))
     self.assertContainsSubset(declared, imported)
+
+  def test_one_module_imports_private_names_of_jax(self):
+    importing = [
+        str(path.relative_to(_PACKAGE))
+        for path in _PACKAGE.rglob("*.py")
+        if any(
+            f"{name}.".startswith("jax._src.")
+            for name in imported_modules(path.read_text())
+        )
+    ]
+    self.assertEqual(importing, ["lib/core/jax_private.py"])
 
   def test_handlers_are_compiled_for_the_oldest_jax(self):
     (jax,) = (line for line in self.dependencies if line.startswith("jax>"))

@@ -35,7 +35,7 @@ CLONES = {"avx2": "ymm", "avx512f": "zmm"}
 
 _CHOSEN = re.compile(
     rf"\[clone \.({'|'.join(CLONES)})\b"
-    rf"|^jte::(\(anonymous namespace\)::)?({'|'.join(CHOSEN_BY_HAND)})\("
+    rf"|^jte::\w+::(\(anonymous namespace\)::)?({'|'.join(CHOSEN_BY_HAND)})\("
 )
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 # VEX and EVEX, after prefixes; and the two of x86-64-v3 that are coded

@@ -18,12 +18,12 @@ _WORKSPACE = pathlib.Path(__file__).parent.parent
 _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 # The functions in which lookups, updates and conversions spend their time.
 _KERNELS = (
-    "void jte::PoolSamples<float, ",
-    "SumRowsOf<jte::PartitionOrder>",
-    "SumRowsOf<jte::SortedOrder>",
-    "StepBlock<jte::SgdRule>",
-    "StepBlock<jte::AdagradRule",
-    "StepBlock<jte::AdamRule",
+    "void jte::kernels::PoolSamples<float, ",
+    "SumRowsOf<jte::kernels::PartitionOrder>",
+    "SumRowsOf<jte::kernels::SortedOrder>",
+    "StepBlock<jte::kernels::SgdRule>",
+    "StepBlock<jte::kernels::AdagradRule",
+    "StepBlock<jte::kernels::AdamRule",
     "UnpackSamples(",
 )
 _CLONES_OF_A_LOOP = """

@@ -28,6 +28,7 @@ from absl import app
 from absl import flags
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
@@ -241,6 +242,7 @@ Written by `bazel run //benchmarks/convert_in_jit -- --output=<this file>`.
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  memory.keep_freed_memory()
   report = _header()
   print(report, end="")
   for case in _CASES:

@@ -13,6 +13,7 @@ from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
+from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.flax import embed
 import optax
 
@@ -130,6 +131,7 @@ class Worker(model_worker.ModelWorker):
   """The commands."""
 
   def __init__(self):
+    memory.keep_freed_memory()
     jax.set_mesh(jax.sharding.Mesh(jax.devices()[:1], ("data",)))
 
   def make(self, case: cases.Case) -> model_worker.Model:

@@ -14,6 +14,7 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
 
@@ -29,6 +30,9 @@ _TARGET_RATIO = 1.5
 
 class Worker:
   """The commands."""
+
+  def __init__(self):
+    memory.keep_freed_memory()
 
   def load(self, case: dict[str, Any], step: str) -> dict[str, Any]:
     """Makes the step over all devices of the process, and does it once.

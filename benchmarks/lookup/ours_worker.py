@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
@@ -226,6 +227,9 @@ def _train_refs(train, refs, inputs, gradients) -> jax.Array:
 
 class Worker(case_worker.CaseWorker):
   """The commands."""
+
+  def __init__(self):
+    memory.keep_freed_memory()
 
   def contenders(
       self, case: cases.Case, step: str

@@ -15,6 +15,8 @@ import dataclasses
 import itertools
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.core import memory
+
 from benchmarks import machine
 from benchmarks import turns
 from benchmarks import worker_process
@@ -41,6 +43,9 @@ _FAR = "far"
 
 class Worker:
   """The commands."""
+
+  def __init__(self):
+    memory.keep_freed_memory()
 
   def load(self, case: dict[str, Any], num_rows: list[int]) -> dict[str, Any]:
     """Makes all tables, so that they can take turns."""

@@ -27,6 +27,7 @@ from absl import app
 from absl import flags
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 import numpy as np
@@ -226,6 +227,7 @@ Written by `bazel run //benchmarks/update_scaling -- --output=<this file>`.
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  memory.keep_freed_memory()
   report = _header()
   print(report, end="")
   sizes = sorted(map(int, _ROWS.value))

@@ -3,10 +3,11 @@
 
 // Errors that input can cause, as values.
 //
-// Functions return Result<T>; nothing here throws or aborts. A message says
+// Functions return Result<T>; nothing aborts, and nothing throws but
+// std::bad_alloc. A message says
 // what was wrong, with which object, the value found, the value expected and
 // what to do. Two places turn an Error into something else: binding/
-// error_to_python.h (a Python exception) and ffi/error_to_ffi.h (ffi::Error).
+// error_to_python.h (a Python exception) and ffi/run_handler.h (ffi::Error).
 //
 //   Result<int> Half(int n) {
 //     if (n % 2 != 0) return InvalidArgument("n must be even, got ", n, ".");
@@ -17,6 +18,7 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
 
 #include <expected>
+#include <new>
 #include <sstream>
 #include <string>
 
@@ -27,6 +29,7 @@ enum class ErrorCode {
   kFailedPrecondition,  // Python: RuntimeError (called at the wrong time)
   kNotFound,            // Python: KeyError
   kUnimplemented,       // Python: NotImplementedError
+  kResourceExhausted,   // Python: MemoryError
 };
 
 struct Error {
@@ -65,6 +68,19 @@ std::unexpected<Error> NotFound(const Parts&... parts) {
 template <typename... Parts>
 std::unexpected<Error> Unimplemented(const Parts&... parts) {
   return std::unexpected(Error{ErrorCode::kUnimplemented, StrCat(parts...)});
+}
+
+// body(), a Result; or an error if it runs out of memory. For those who must go
+// on: others wait for a device or a host that stops in the middle of a step.
+template <typename Body>
+auto CatchOutOfMemory(Body body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return std::unexpected(
+        Error{ErrorCode::kResourceExhausted,
+              "Out of memory for scratch space. Use smaller batches."});
+  }
 }
 
 }  // namespace jte

@@ -9,10 +9,12 @@
 // Guarantees of every Executor:
 //  - ParallelFor runs task(i) exactly once for each i in [0, n) and returns
 //    when all are done, so tasks may refer to the caller's locals.
+//  - Tasks may throw, std::bad_alloc for one. Then no further task begins, and
+//    ParallelFor throws the first exception once those that run are done.
 //  - The calling thread takes part: a pool without a free thread only makes the
 //    call slower, it never blocks it.
-//  - Tasks must not throw. Which thread runs which task is unspecified, so
-//    results must not depend on it.
+//  - Which thread runs which task is unspecified, so results must not depend on
+//    it.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_EXECUTOR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_EXECUTOR_H_

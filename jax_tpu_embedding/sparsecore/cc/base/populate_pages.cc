@@ -13,13 +13,11 @@
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 
 namespace jte {
 namespace {
-
-// A huge page is populated by one task.
-constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
 
 struct Range {
   uintptr_t begin;
@@ -38,7 +36,8 @@ Range PagesOf(std::span<const std::byte> bytes) {
           RoundUp(begin + bytes.size(), PageBytes())};
 }
 
-// The pages of `memory`, each once, cut at huge pages.
+// The pages of `memory`, each once, cut at huge pages: one of these is
+// populated by one task.
 std::vector<Range> Pages(std::span<const std::span<std::byte>> memory) {
   std::vector<Range> ranges;
   for (const std::span<std::byte> bytes : memory) {
@@ -51,9 +50,9 @@ std::vector<Range> Pages(std::span<const std::span<std::byte>> memory) {
     uintptr_t begin = std::max(range.begin, done);
     while (begin < range.end) {
       const uintptr_t end =
-          std::min(range.end, (begin / kHugePage + 1) * kHugePage);
-      const bool continues =
-          !pages.empty() && pages.back().end == begin && begin % kHugePage != 0;
+          std::min(range.end, (begin / kHugePageBytes + 1) * kHugePageBytes);
+      const bool continues = !pages.empty() && pages.back().end == begin &&
+                             begin % kHugePageBytes != 0;
       if (continues) {
         pages.back().end = end;
       } else {

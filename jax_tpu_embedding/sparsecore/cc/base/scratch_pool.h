@@ -5,7 +5,8 @@
 //
 // Tasks of a call pass it on to each other, and calls to later calls: the
 // system takes longer to provide new pages than most passes need to fill them.
-// Between calls, the process keeps at most kMaxCachedBytes of each kind.
+// Between calls, the process keeps what the budget of its caches has room for
+// (cache_budget.h).
 //
 //   struct Scratch {
 //     ScratchArray<int32_t> numbers;
@@ -23,9 +24,12 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 
 namespace jte {
 
@@ -52,6 +56,19 @@ class ScratchArray {
   size_t capacity_ = 0;
 };
 
+// Appends `scratch`, or frees it if there is no memory for that: destructors
+// return scratch, and must not throw. Returns whether it was appended.
+template <typename Scratch>
+bool Append(std::unique_ptr<Scratch> scratch,
+            std::vector<std::unique_ptr<Scratch>>& list) noexcept {
+  try {
+    list.push_back(std::move(scratch));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 // What the process keeps between calls. Thread-safe.
 //
 // It never waits for its mutex: a process that was forked while another thread
@@ -59,8 +76,6 @@ class ScratchArray {
 template <typename Scratch>
 class ScratchCache {
  public:
-  static constexpr size_t kMaxCachedBytes = size_t{64} << 20;
-
   static ScratchCache& OfProcess() {
     // Never destroyed: a thread may convert while the process exits.
     static ScratchCache& cache = *new ScratchCache();
@@ -72,27 +87,21 @@ class ScratchCache {
     if (!lock || free_.empty()) return std::make_unique<Scratch>();
     std::unique_ptr<Scratch> scratch = std::move(free_.back());
     free_.pop_back();
-    cached_bytes_ -= scratch->capacity_bytes();
+    CacheBudget::OfProcess().Return(scratch->capacity_bytes());
     return scratch;
   }
 
-  void Return(std::unique_ptr<Scratch> scratch) {
+  void Return(std::unique_ptr<Scratch> scratch) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     const size_t bytes = scratch->capacity_bytes();
-    if (!lock || cached_bytes_ + bytes > kMaxCachedBytes) return;
-    cached_bytes_ += bytes;
-    free_.push_back(std::move(scratch));
-  }
-
-  size_t cached_bytes() {
-    const std::lock_guard lock(mutex_);
-    return cached_bytes_;
+    CacheBudget& budget = CacheBudget::OfProcess();
+    if (!lock || !budget.Take(bytes)) return;
+    if (!Append(std::move(scratch), free_)) budget.Return(bytes);
   }
 
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> free_;  // guarded by mutex_
-  size_t cached_bytes_ = 0;                     // guarded by mutex_
 };
 
 // Hands each task of a call a scratch of its own. Thread-safe.
@@ -117,9 +126,9 @@ class ScratchPool {
     return scratch;
   }
 
-  void Return(std::unique_ptr<Scratch> scratch) {
+  void Return(std::unique_ptr<Scratch> scratch) noexcept {
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(scratch));
+    Append(std::move(scratch), free_);
   }
 
  private:

@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/failing_allocation.h"
 
 namespace jte {
 namespace {
@@ -42,22 +45,54 @@ TEST(ScratchPoolTest, PassesScratchOnToLaterCalls) {
     EXPECT_NE(pool.Take().get(), first) << "not to two tasks";
     pool.Return(std::move(scratch));
   }
-  EXPECT_EQ(ScratchCache<Scratch>::OfProcess().cached_bytes(), 90);
+  EXPECT_EQ(CacheBudget::OfProcess().used_bytes(), 90);
   ScratchPool<Scratch> later;
   EXPECT_EQ(later.Take().get(), first);
-  EXPECT_EQ(ScratchCache<Scratch>::OfProcess().cached_bytes(), 0);
+  EXPECT_EQ(CacheBudget::OfProcess().used_bytes(), 0);
 }
 
-TEST(ScratchCacheTest, KeepsNoMoreThanItsBound) {
-  using Scratch = TestScratch<1>;
-  auto& cache = ScratchCache<Scratch>::OfProcess();
-  for (int i = 0; i < 3; ++i) {
-    auto scratch = std::make_unique<Scratch>();
-    scratch->array.Take(ScratchCache<Scratch>::kMaxCachedBytes / 2);
-    cache.Return(std::move(scratch));
+template <typename Scratch>
+void ReturnToCache(size_t size) {
+  auto scratch = std::make_unique<Scratch>();
+  scratch->array.Take(size);
+  ScratchCache<Scratch>::OfProcess().Return(std::move(scratch));
+}
+
+TEST(ScratchCacheTest, KindsHaveOneBudget) {
+  CacheBudget& budget = CacheBudget::OfProcess();
+  budget.SetLimitBytes(200);
+  ReturnToCache<TestScratch<1>>(80);
+  ReturnToCache<TestScratch<2>>(80);
+  EXPECT_EQ(budget.used_bytes(), 180);
+  ReturnToCache<TestScratch<1>>(80);
+  ReturnToCache<TestScratch<3>>(80);
+  EXPECT_EQ(budget.used_bytes(), 180);
+  EXPECT_EQ(
+      ScratchCache<TestScratch<1>>::OfProcess().Take()->array.Take(90).size(),
+      90);
+  EXPECT_EQ(ScratchCache<TestScratch<2>>::OfProcess().Take()->capacity_bytes(),
+            90);
+  EXPECT_EQ(budget.used_bytes(), 0);
+  budget.SetLimitBytes(CacheBudget::kDefaultLimitBytes);
+}
+
+// Destructors return scratch.
+TEST(ScratchPoolTest, FreesWhatItHasNoMemoryToRemember) {
+  using Scratch = TestScratch<4>;
+  for (const bool is_in_destructor : {false, true}) {
+    std::optional<ScratchPool<Scratch>> pool(std::in_place);
+    auto scratch = pool->Take();
+    scratch->array.Take(80);
+    if (is_in_destructor) pool->Return(std::move(scratch));
+    const ScopedFailingAllocation allocation(0);
+    if (is_in_destructor) {
+      pool.reset();
+    } else {
+      pool->Return(std::move(scratch));
+    }
+    EXPECT_TRUE(allocation.has_failed());
   }
-  EXPECT_GT(cache.cached_bytes(), 0);
-  EXPECT_LE(cache.cached_bytes(), ScratchCache<Scratch>::kMaxCachedBytes);
+  EXPECT_EQ(CacheBudget::OfProcess().used_bytes(), 0);
 }
 
 }  // namespace

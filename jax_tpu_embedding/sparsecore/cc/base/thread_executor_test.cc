@@ -3,29 +3,88 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 
-#include <atomic>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <barrier>
 #include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor_contract.h"
 
 namespace jte {
 namespace {
 
-TEST(ThreadExecutorTest, RunsEveryTaskOnce) {
+TEST(InlineExecutorTest, KeepsTheContract) {
+  InlineExecutor executor;
+  ExpectKeepsExecutorContract(executor);
+}
+
+TEST(ThreadExecutorTest, KeepsTheContract) {
   for (int num_threads : {1, 2, 7}) {
-    for (int64_t n : {0, 1, 3, 1000}) {
-      std::vector<std::atomic<int>> runs(n);
-      ThreadExecutor(num_threads).ParallelFor(n, [&runs](int64_t i) {
-        ++runs[i];
-      });
-      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(runs[i], 1) << i;
-    }
+    ThreadExecutor executor(num_threads);
+    ExpectKeepsExecutorContract(executor);
   }
 }
 
-TEST(ThreadExecutorTest, HasAtLeastOneCpu) {
-  EXPECT_GE(NumSchedulableCpus(), 1);
+// The threads that `n` tasks run on, each of which waits for all others.
+std::set<std::thread::id> ThreadsOf(int64_t n, Executor& executor) {
+  std::vector<std::thread::id> threads(n);
+  std::barrier<> all(n);
+  executor.ParallelFor(n, [&threads, &all](int64_t i) {
+    threads[i] = std::this_thread::get_id();
+    all.arrive_and_wait();
+  });
+  return {threads.begin(), threads.end()};
+}
+
+TEST(ThreadExecutorTest, KeepsItsThreads) {
+  ThreadExecutor executor(4);
+  EXPECT_EQ(executor.num_helpers(), 0);
+  // No more than there is work for.
+  ThreadsOf(2, executor);
+  EXPECT_EQ(executor.num_helpers(), 1);
+  const auto threads = ThreadsOf(4, executor);
+  EXPECT_EQ(threads.size(), 4);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(ThreadsOf(4, executor), threads);
+  EXPECT_EQ(executor.num_helpers(), 3);
+}
+
+// Ends the process: 0 if tasks run although no thread can be started.
+[[noreturn]] void RunWithoutMemoryForStacks() {
+  const rlimit limit = {.rlim_cur = 1, .rlim_max = 1};
+  setrlimit(RLIMIT_AS, &limit);
+  ThreadExecutor executor(4);
+  int64_t sum = 0;
+  executor.ParallelFor(10, [&sum](int64_t i) { sum += i; });
+  std::_Exit(sum == 45 && executor.num_helpers() == 0 ? 0 : 1);
+}
+
+TEST(ThreadExecutorDeathTest, DoesWithoutThreadsThatCannotBeStarted) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "Sanitizers need address space.";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(RunWithoutMemoryForStacks(), testing::ExitedWithCode(0), "");
+}
+
+TEST(NumSchedulableCpusTest, IsThatOfTheProcess) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  EXPECT_EQ(NumSchedulableCpus(), CPU_COUNT(&all));
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &all)) ++cpu;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(NumSchedulableCpus(), 1);
+  EXPECT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
 }  // namespace

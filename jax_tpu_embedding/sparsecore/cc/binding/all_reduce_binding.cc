@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/interpreter_lock.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -88,7 +89,7 @@ PythonAllReduce::PythonAllReduce(py::handle object) : object_(object) {
 template <typename T>
 Result<T> PythonAllReduce::Reduce(const char* method, int32_t sync_key,
                                   T value) {
-  const py::gil_scoped_acquire locked;
+  const ScopedLock locked;
   try {
     const py::object result = object_.attr(method)(sync_key, value);
     // None would be a false bool: the method that forgot to return.
@@ -132,4 +133,4 @@ void PythonAllReduce::RethrowPythonError() {
   throw error;
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -26,21 +26,21 @@
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 // Also gives the module the attribute MinibatchingNode, the reduction over gRPC
 // (lib/core/all_reduce), which is imported when it is first asked for.
 void RegisterAllReduce(pybind11::module_& module);
 
 // Needs the interpreter lock, except where a function says otherwise.
-class PythonAllReduce final : public AllReduce {
+class PythonAllReduce final : public collective::AllReduce {
  public:
   // Throws a TypeError if `object` is neither None nor an AllReduceInterface.
   // Refers to it: the caller keeps it alive.
   explicit PythonAllReduce(pybind11::handle object);
 
   // What the converter takes: null if the object is None.
-  AllReduce* get() { return object_.is_none() ? nullptr : this; }
+  collective::AllReduce* get() { return object_.is_none() ? nullptr : this; }
 
   // Both run on any thread, with or without the lock, one call at a time.
   Result<bool> AnyOf(int32_t sync_key, bool value) override;
@@ -59,6 +59,6 @@ class PythonAllReduce final : public AllReduce {
   std::optional<pybind11::error_already_set> raised_;
 };
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_ALL_REDUCE_BINDING_H_

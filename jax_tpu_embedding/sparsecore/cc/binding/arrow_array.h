@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace jte {
+namespace jte::binding {
 
 // A type. Formats: "i" int32, "+l" list, "+w:3" list of 3 elements, ...
 struct ArrowSchema {
@@ -53,6 +53,6 @@ struct ArrowArrayStream {
   void* private_data;
 };
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_ARROW_ARRAY_H_

@@ -15,7 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 inline PyObject* PythonExceptionType(ErrorCode code) {
   switch (code) {
@@ -27,6 +27,8 @@ inline PyObject* PythonExceptionType(ErrorCode code) {
       return PyExc_KeyError;
     case ErrorCode::kUnimplemented:
       return PyExc_NotImplementedError;
+    case ErrorCode::kResourceExhausted:
+      return PyExc_MemoryError;
   }
   return PyExc_SystemError;
 }
@@ -45,6 +47,6 @@ T ValueOrThrow(Result<T>&& result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_ERROR_TO_PYTHON_H_

@@ -5,17 +5,51 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 namespace py = pybind11;
 
+namespace {
+
+bool IsMaskedArray(py::handle object) {
+  if (IsPlainNumpyArray(object) || !IsNumpyArray(object)) return false;
+  return py::isinstance(object,
+                        py::module_::import("numpy.ma").attr("MaskedArray"));
+}
+
+bool IsString(const py::dtype& dtype) {
+  return std::string_view("USaT").contains(dtype.kind());
+}
+
+}  // namespace
+
+py::object FeatureReader::ReadAttribute(py::handle object, const char* name,
+                                        std::string_view kind) const {
+  try {
+    return object.attr(name);
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_AttributeError)) throw;
+    ThrowTypeError("its ", kind, " of type ",
+                   py::type::of(object).attr("__name__").cast<std::string>(),
+                   " has no '", name, "'. Pass a whole ", kind, ".");
+  }
+}
+
 py::array FeatureReader::ReadArray(std::string_view what, py::handle object) {
+  if (IsMaskedArray(object)) {
+    ThrowValueError("its ", what,
+                    " are a masked array, and what is masked has "
+                    "no meaning here. Fill it, for example ids with "
+                    "ids.filled(-1) and out_of_range_ids='drop', or weights "
+                    "with weights.filled(0).");
+  }
   try {
     py::array array(py::reinterpret_borrow<py::object>(object));
     Keep(array);
@@ -29,10 +63,15 @@ py::array FeatureReader::ReadArray(std::string_view what, py::handle object) {
   }
 }
 
-StridedArray FeatureReader::ReadIntegers(std::string_view what,
-                                         const py::array& array) {
+convert::StridedArray FeatureReader::ReadIntegers(std::string_view what,
+                                                  const py::array& array) {
   const auto type = ElementTypeOf(array.dtype());
-  if (!type || !IsInteger(type->dtype)) {
+  if (IsString(array.dtype())) {
+    ThrowTypeError(what, " must be integers, got strings of dtype ",
+                   DtypeOf(array),
+                   ". Look them up in a vocabulary, or hash them.");
+  }
+  if (!type || !convert::IsInteger(type->dtype)) {
     ThrowTypeError(what, " must be integers, got dtype ", DtypeOf(array),
                    ". Convert them, for example with ", what,
                    ".astype(np.int32).");
@@ -40,8 +79,8 @@ StridedArray FeatureReader::ReadIntegers(std::string_view what,
   return Describe(array, *type);
 }
 
-StridedArray FeatureReader::ReadNumbers(NumberKind kind,
-                                        const py::array& array) {
+convert::StridedArray FeatureReader::ReadNumbers(NumberKind kind,
+                                                 const py::array& array) {
   if (kind == NumberKind::kIds) return ReadIntegers("ids", array);
   if (const auto type = ElementTypeOf(array.dtype())) {
     return Describe(array, *type);
@@ -51,7 +90,7 @@ StridedArray FeatureReader::ReadNumbers(NumberKind kind,
     // NumPy knows how to convert types that are rare, but not all of them.
     if (auto converted = py::array_t<float>::ensure(array)) {
       Keep(converted);
-      return Describe(converted, {.dtype = DType::kFloat32});
+      return Describe(converted, {.dtype = convert::DType::kFloat32});
     }
     PyErr_Clear();
   }
@@ -60,7 +99,8 @@ StridedArray FeatureReader::ReadNumbers(NumberKind kind,
                  "weights.astype(np.float32).");
 }
 
-StridedArray FeatureReader::ReadFlat(NumberKind kind, py::handle object) {
+convert::StridedArray FeatureReader::ReadFlat(NumberKind kind,
+                                              py::handle object) {
   const std::string_view what = kind == NumberKind::kIds ? "ids" : "weights";
   const py::array array = ReadArray(what, object);
   if (array.ndim() != 1) {
@@ -70,8 +110,8 @@ StridedArray FeatureReader::ReadFlat(NumberKind kind, py::handle object) {
   return ReadNumbers(kind, array);
 }
 
-StridedArray FeatureReader::ReadFlatIntegers(std::string_view what,
-                                             py::handle object) {
+convert::StridedArray FeatureReader::ReadFlatIntegers(std::string_view what,
+                                                      py::handle object) {
   const py::array array = ReadArray(what, object);
   if (array.ndim() != 1) {
     ThrowValueError("its ", what, " must have one dimension, got shape ",
@@ -95,22 +135,22 @@ void FeatureReader::CheckNumSamples(int64_t num_samples) const {
                   "smaller batches or more devices.");
 }
 
-int64_t IntegerAt(const StridedArray& array, int64_t i) {
+int64_t IntegerAt(const convert::StridedArray& array, int64_t i) {
   int64_t number = 0;
-  Convert(array, i, i + 1, &number);
+  convert::Convert(array, i, i + 1, &number);
   return number;
 }
 
-int64_t FirstDifferentRow(const StridedArray& splits,
-                          const StridedArray& other_splits) {
+int64_t FirstDifferentRow(const convert::StridedArray& splits,
+                          const convert::StridedArray& other_splits) {
   constexpr int64_t kBlock = 512;
   int64_t block[kBlock + 1];
   int64_t other_block[kBlock + 1];
   const int64_t num_rows = splits.size() - 1;
   for (int64_t begin = 0; begin < num_rows; begin += kBlock) {
     const int64_t size = std::min(kBlock, num_rows - begin);
-    Convert(splits, begin, begin + size + 1, block);
-    Convert(other_splits, begin, begin + size + 1, other_block);
+    convert::Convert(splits, begin, begin + size + 1, block);
+    convert::Convert(other_splits, begin, begin + size + 1, other_block);
     for (int64_t i = 0; i < size; ++i) {
       if (block[i + 1] - block[i] != other_block[i + 1] - other_block[i]) {
         return begin + i;
@@ -120,4 +160,4 @@ int64_t FirstDifferentRow(const StridedArray& splits,
   return -1;
 }
 
-}  // namespace jte
+}  // namespace jte::binding

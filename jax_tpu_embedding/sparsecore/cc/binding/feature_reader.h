@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 // What the views of a call refer to. Destroy it with the interpreter lock held.
 struct KeptAlive {
@@ -65,19 +65,27 @@ class FeatureReader {
     kept_.memory.push_back(std::move(memory));
   }
 
+  // An attribute of what is a `kind` ("sparse tensor"), for messages. Throws a
+  // TypeError if it has no such attribute.
+  pybind11::object ReadAttribute(pybind11::handle object, const char* name,
+                                 std::string_view kind) const;
+
   // What numpy.asarray makes of `object`; `what` it is, for messages. The array
-  // is kept alive.
+  // is kept alive. Throws a ValueError for a masked array, whose mask would be
+  // lost.
   pybind11::array ReadArray(std::string_view what, pybind11::handle object);
 
   // Its elements, if they are integers (ids) or real numbers (weights).
-  StridedArray ReadNumbers(NumberKind kind, const pybind11::array& array);
-  StridedArray ReadIntegers(std::string_view what,
-                            const pybind11::array& array);
+  convert::StridedArray ReadNumbers(NumberKind kind,
+                                    const pybind11::array& array);
+  convert::StridedArray ReadIntegers(std::string_view what,
+                                     const pybind11::array& array);
   // As ReadNumbers, for an array that has to be a flat one.
-  StridedArray ReadFlat(NumberKind kind, pybind11::handle object);
+  convert::StridedArray ReadFlat(NumberKind kind, pybind11::handle object);
 
   // A flat array of integers, such as row splits.
-  StridedArray ReadFlatIntegers(std::string_view what, pybind11::handle object);
+  convert::StridedArray ReadFlatIntegers(std::string_view what,
+                                         pybind11::handle object);
 
   // Weights for ids that lie in one flat array.
   void CheckNumWeights(int64_t num_ids, int64_t num_weights) const;
@@ -91,29 +99,37 @@ class FeatureReader {
   KeptAlive& kept_;
 };
 
-// One element of an array of integers.
-int64_t IntegerAt(const StridedArray& array, int64_t i);
+// One element of an array of integers. Others may write it: what is read twice
+// may differ.
+int64_t IntegerAt(const convert::StridedArray& array, int64_t i);
 
 // The first row that is not of the same length in both, in arrays of row splits
 // that have one size; -1 if there is none.
-int64_t FirstDifferentRow(const StridedArray& splits,
-                          const StridedArray& other_splits);
+int64_t FirstDifferentRow(const convert::StridedArray& splits,
+                          const convert::StridedArray& other_splits);
+
+// Whether an array has the shape [samples] or [samples, 1].
+inline bool IsColumn(const pybind11::array& array) {
+  return array.ndim() == 1 || (array.ndim() == 2 && array.shape(1) == 1);
+}
 
 // One function per form of the ids. Each throws TypeError or ValueError;
 // `weights` may be None.
-RawBatch ReadRows(FeatureReader& reader, pybind11::handle ids,
-                  pybind11::handle weights);
-RawBatch ReadSparseMatrix(FeatureReader& reader, pybind11::handle ids,
-                          pybind11::handle weights);
-RawBatch ReadArrow(FeatureReader& reader, pybind11::handle ids,
-                   pybind11::handle weights);
-RawBatch ReadSparseTensor(FeatureReader& reader, pybind11::handle indices,
-                          pybind11::handle values, pybind11::handle dense_shape,
-                          pybind11::handle weights);
+convert::RawBatch ReadRows(FeatureReader& reader, pybind11::handle ids,
+                           pybind11::handle weights);
+convert::RawBatch ReadSparseMatrix(FeatureReader& reader, pybind11::handle ids,
+                                   pybind11::handle weights);
+convert::RawBatch ReadArrow(FeatureReader& reader, pybind11::handle ids,
+                            pybind11::handle weights);
+convert::RawBatch ReadSparseTensor(FeatureReader& reader,
+                                   pybind11::handle indices,
+                                   pybind11::handle values,
+                                   pybind11::handle dense_shape,
+                                   pybind11::handle weights);
 
 // Whether ReadArrow can read the object.
 bool IsArrow(pybind11::handle object);
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_FEATURE_READER_H_

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
 
-namespace jte {
+namespace jte::binding {
 
 class ListedNumbers {
  public:
@@ -32,9 +32,9 @@ class ListedNumbers {
   // The next numbers. A run that continues the one before becomes part of it,
   // so lists cut from one array, which is how many come about, are viewed where
   // they are instead of being copied.
-  void AddRun(const StridedRun& run) {
+  void AddRun(const convert::StridedRun& run) {
     if (!runs_.empty()) {
-      StridedRun& last = runs_.back();
+      convert::StridedRun& last = runs_.back();
       if (last.data + last.size * last.stride == run.data &&
           last.stride == run.stride && last.type == run.type) {
         last.size += run.size;
@@ -47,30 +47,30 @@ class ListedNumbers {
   int64_t num_lists() const { return std::ssize(*splits_) - 1; }
 
   // A view of memory().
-  StridedArray Splits() const {
+  convert::StridedArray Splits() const {
     return {.data = reinterpret_cast<const std::byte*>(splits_->data()),
-            .type = {.dtype = DType::kInt64},
+            .type = {.dtype = convert::DType::kInt64},
             .shape = {std::ssize(*splits_), 1},
             .strides = {sizeof(int64_t), 0}};
   }
   std::shared_ptr<const void> memory() const { return splits_; }
 
   // Ends the use of this, but for the view.
-  RawNumbers TakeNumbers() {
+  convert::RawNumbers TakeNumbers() {
     if (runs_.size() != 1) return std::move(runs_);
-    const StridedRun& run = runs_[0];
-    return StridedArray{.data = run.data,
-                        .type = run.type,
-                        .shape = {run.size, 1},
-                        .strides = {run.stride, 0}};
+    const convert::StridedRun& run = runs_[0];
+    return convert::StridedArray{.data = run.data,
+                                 .type = run.type,
+                                 .shape = {run.size, 1},
+                                 .strides = {run.stride, 0}};
   }
 
  private:
-  std::vector<StridedRun> runs_;
+  std::vector<convert::StridedRun> runs_;
   std::shared_ptr<std::vector<int64_t>> splits_ =
       std::make_shared<std::vector<int64_t>>(1, 0);
 };
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_LISTED_NUMBERS_H_

@@ -13,35 +13,35 @@
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
 
 static_assert(std::endian::native == std::endian::little);
 
-std::optional<DType> DTypeOf(const py::dtype& dtype) {
+std::optional<convert::DType> DTypeOf(const py::dtype& dtype) {
   const auto size = dtype.itemsize();
   switch (dtype.kind()) {
     case 'i':
-      return size == 1   ? DType::kInt8
-             : size == 2 ? DType::kInt16
-             : size == 4 ? DType::kInt32
-                         : DType::kInt64;
+      return size == 1   ? convert::DType::kInt8
+             : size == 2 ? convert::DType::kInt16
+             : size == 4 ? convert::DType::kInt32
+                         : convert::DType::kInt64;
     case 'u':
-      return size == 1   ? DType::kUint8
-             : size == 2 ? DType::kUint16
-             : size == 4 ? DType::kUint32
-                         : DType::kUint64;
+      return size == 1   ? convert::DType::kUint8
+             : size == 2 ? convert::DType::kUint16
+             : size == 4 ? convert::DType::kUint32
+                         : convert::DType::kUint64;
     case 'f':
-      if (size == 2) return DType::kFloat16;
-      if (size == 4) return DType::kFloat32;
-      if (size == 8) return DType::kFloat64;
+      if (size == 2) return convert::DType::kFloat16;
+      if (size == 4) return convert::DType::kFloat32;
+      if (size == 8) return convert::DType::kFloat64;
       return std::nullopt;
     default:
       // How types that other packages add call themselves.
       if (size == 2 && std::string(py::str(dtype)) == "bfloat16") {
-        return DType::kBfloat16;
+        return convert::DType::kBfloat16;
       }
       return std::nullopt;
   }
@@ -49,19 +49,20 @@ std::optional<DType> DTypeOf(const py::dtype& dtype) {
 
 }  // namespace
 
-std::optional<ElementType> ElementTypeOf(const py::dtype& dtype) {
+std::optional<convert::ElementType> ElementTypeOf(const py::dtype& dtype) {
   const auto known = DTypeOf(dtype);
   if (!known) return std::nullopt;
-  return ElementType{.dtype = *known, .byte_swapped = dtype.byteorder() == '>'};
+  return convert::ElementType{.dtype = *known,
+                              .byte_swapped = dtype.byteorder() == '>'};
 }
 
-StridedArray Describe(py::handle array, ElementType type) {
+convert::StridedArray Describe(py::handle array, convert::ElementType type) {
   const auto& fields = Fields(array);
-  StridedArray result = {
+  convert::StridedArray result = {
       .data = reinterpret_cast<const std::byte*>(fields.data),
       .type = type,
       .shape = {fields.dimensions[0], 1},
-      .strides = {fields.strides[0], SizeOf(type.dtype)}};
+      .strides = {fields.strides[0], convert::SizeOf(type.dtype)}};
   if (fields.nd == 2) {
     result.shape[1] = fields.dimensions[1];
     result.strides[1] = fields.strides[1];
@@ -100,4 +101,4 @@ std::string DtypeOf(const py::array& array) {
   return py::str(array.dtype()).cast<std::string>();
 }
 
-}  // namespace jte
+}  // namespace jte::binding

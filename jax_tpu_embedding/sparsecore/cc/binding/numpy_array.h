@@ -13,14 +13,22 @@
 #include <span>
 #include <string>
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 inline bool IsNumpyArray(pybind11::handle object) {
   return pybind11::detail::npy_api::get().PyArray_Check_(object.ptr());
+}
+
+// Whether it is one of np.ndarray itself: those of other classes may mean
+// something else by their elements.
+inline bool IsPlainNumpyArray(pybind11::handle object) {
+  return Py_IS_TYPE(object.ptr(),
+                    reinterpret_cast<PyTypeObject*>(
+                        pybind11::detail::npy_api::get().PyArray_Type_));
 }
 
 // Without a reference of its own.
@@ -29,11 +37,12 @@ inline const pybind11::detail::PyArray_Proxy& Fields(pybind11::handle array) {
 }
 
 // None for types that are not in DType: bool, complex, object, long double...
-std::optional<ElementType> ElementTypeOf(const pybind11::dtype& dtype);
+std::optional<convert::ElementType> ElementTypeOf(const pybind11::dtype& dtype);
 
 // The array's elements, of type `type`, which may be another reading of their
 // bytes. The array has one or two dimensions.
-StridedArray Describe(pybind11::handle array, ElementType type);
+convert::StridedArray Describe(pybind11::handle array,
+                               convert::ElementType type);
 
 // As below, with the number of a dtype.
 pybind11::object NewArray(int dtype, std::span<const int64_t> shape, void* data,
@@ -62,6 +71,6 @@ pybind11::array_t<T> CopyOf(std::span<const T> numbers) {
 std::string ShapeOf(const pybind11::array& array);
 std::string DtypeOf(const pybind11::array& array);
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_NUMPY_ARRAY_H_

@@ -16,7 +16,7 @@
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -56,12 +56,12 @@ class BlockCutter {
 
 }  // namespace
 
-OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
+OutputArrays MakeOutputArrays(std::span<const convert::StackPlan> stacks,
                               std::span<const py::str> names,
                               bool enable_minibatching,
                               bool has_leading_dimension, OutputPool& pool) {
   int64_t num_bytes = 0;
-  for (const StackPlan& plan : stacks) {
+  for (const convert::StackPlan& plan : stacks) {
     const int64_t num_devices = plan.topology.local_device_count;
     num_bytes +=
         BlockCutter::SizeInBlock(
@@ -74,7 +74,7 @@ OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
   OutputArrays result;
   result.buffers.reserve(stacks.size());
   for (size_t i = 0; i < stacks.size(); ++i) {
-    const StackPlan& plan = stacks[i];
+    const convert::StackPlan& plan = stacks[i];
     const py::str& name = names[i];
     const auto add = [&plan, &block, &name, has_leading_dimension]<typename T>(
                          py::dict& arrays, int64_t size, T) {
@@ -96,4 +96,4 @@ OutputArrays MakeOutputArrays(std::span<const StackPlan> stacks,
   return result;
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -3,9 +3,8 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -13,17 +12,20 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 #include "pybind11/stl.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -33,12 +35,14 @@ constexpr int64_t kAlignment = OutputPool::kAlignment;
 // Blocks of at least two huge pages are made of them. Measured on 64 MiB: 4.7
 // ms to touch every new page instead of 19, and scattered writes, which are
 // what the converter does, in two thirds of the time.
-constexpr int64_t kHugePage = 1 << 21;
+int64_t AlignmentOf(int64_t num_bytes) {
+  constexpr auto kHugePage = static_cast<int64_t>(kHugePageBytes);
+  return num_bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+}
 
 // Sizes of blocks are multiples of this; the size of a block is its class.
 int64_t BlockSize(int64_t num_bytes) {
-  const int64_t alignment = num_bytes >= 2 * kHugePage ? kHugePage : kAlignment;
-  return RoundUp(num_bytes, alignment);
+  return RoundUp(num_bytes, AlignmentOf(num_bytes));
 }
 
 struct Free {
@@ -47,11 +51,13 @@ struct Free {
 using Memory = std::unique_ptr<void, Free>;
 
 Memory Allocate(int64_t size) {
-  const bool is_huge = size >= 2 * kHugePage;
-  Memory memory(std::aligned_alloc(is_huge ? kHugePage : kAlignment, size));
+  const int64_t alignment = AlignmentOf(size);
+  Memory memory(std::aligned_alloc(alignment, size));
   if (memory == nullptr) throw std::bad_alloc();
-  // Advice: a kernel without huge pages may refuse it.
-  if (is_huge) madvise(memory.get(), size, MADV_HUGEPAGE);
+  if (alignment > kAlignment) {
+    AllowHugePages(
+        {static_cast<std::byte*>(memory.get()), static_cast<size_t>(size)});
+  }
   return memory;
 }
 
@@ -87,7 +93,9 @@ int64_t MaxIdleBytes(std::optional<int64_t> max_bytes) {
 
 class OutputPool::Blocks {
  public:
-  explicit Blocks(int64_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  // budget: of what is idle, besides max_idle_bytes; none: nullptr.
+  Blocks(int64_t max_idle_bytes, CacheBudget* budget)
+      : max_idle_bytes_(max_idle_bytes), budget_(budget) {}
 
   Memory Take(int64_t size) {
     const auto found = idle_.find(size);
@@ -99,20 +107,20 @@ class OutputPool::Blocks {
     }
     Memory memory = std::move(found->second.back().memory);
     found->second.pop_back();
-    idle_bytes -= size;
+    RemoveIdle(size);
     ++num_reused;
     return memory;
   }
 
   // Runs in destructors: memory that cannot be kept is freed.
   void Return(Memory memory, int64_t size) noexcept {
-    if (size <= max_idle_bytes_) {
+    if (size <= max_idle_bytes_ && AddIdle(size)) {
       try {
         idle_[size].push_back({std::move(memory), ++num_returned_});
-        idle_bytes += size;
         FreeExcess();
         return;
       } catch (const std::bad_alloc&) {
+        RemoveIdle(size);
       }
     }
     allocated_bytes -= size;
@@ -120,7 +128,8 @@ class OutputPool::Blocks {
 
   void Clear() {
     idle_.clear();
-    allocated_bytes -= std::exchange(idle_bytes, 0);
+    allocated_bytes -= idle_bytes;
+    RemoveIdle(idle_bytes);
   }
 
   int64_t max_idle_bytes() const { return max_idle_bytes_; }
@@ -140,26 +149,44 @@ class OutputPool::Blocks {
     int64_t returned;  // the how manieth to return
   };
 
-  // What returned first goes first: its size may be that of batches that come
-  // no more, and would keep those of today out.
-  void FreeExcess() noexcept {
-    while (idle_bytes > max_idle_bytes_) {
-      auto oldest = idle_.end();
-      for (auto blocks = idle_.begin(); blocks != idle_.end(); ++blocks) {
-        if (blocks->second.empty()) continue;
-        if (oldest == idle_.end() ||
-            blocks->second.front().returned < oldest->second.front().returned) {
-          oldest = blocks;
-        }
-      }
-      oldest->second.pop_front();
-      idle_bytes -= oldest->first;
-      allocated_bytes -= oldest->first;
+  // Whether there may be so much more idle memory; older one makes room.
+  bool AddIdle(int64_t size) noexcept {
+    while (budget_ != nullptr && !budget_->Take(size)) {
+      if (idle_bytes == 0) return false;
+      FreeOldest();
     }
+    idle_bytes += size;
+    return true;
+  }
+
+  void RemoveIdle(int64_t size) noexcept {
+    idle_bytes -= size;
+    if (budget_ != nullptr) budget_->Return(size);
+  }
+
+  void FreeExcess() noexcept {
+    while (idle_bytes > max_idle_bytes_) FreeOldest();
     if (idle_bytes == 0) idle_.clear();
   }
 
+  // What returned first goes first: its size may be that of batches that come
+  // no more, and would keep those of today out. Requires: there is some.
+  void FreeOldest() noexcept {
+    auto oldest = idle_.end();
+    for (auto blocks = idle_.begin(); blocks != idle_.end(); ++blocks) {
+      if (blocks->second.empty()) continue;
+      if (oldest == idle_.end() ||
+          blocks->second.front().returned < oldest->second.front().returned) {
+        oldest = blocks;
+      }
+    }
+    oldest->second.pop_front();
+    RemoveIdle(oldest->first);
+    allocated_bytes -= oldest->first;
+  }
+
   int64_t max_idle_bytes_;
+  CacheBudget* const budget_;
   int64_t num_returned_ = 0;
   // By size, and in the order in which they returned. The last one goes out
   // first: it may still be in a cache.
@@ -167,11 +194,15 @@ class OutputPool::Blocks {
 };
 
 OutputPool::OutputPool(std::optional<int64_t> max_bytes)
-    : blocks_(std::make_shared<Blocks>(MaxIdleBytes(max_bytes))) {}
+    : OutputPool(max_bytes, /*budget=*/nullptr) {}
+
+OutputPool::OutputPool(std::optional<int64_t> max_bytes, CacheBudget* budget)
+    : blocks_(std::make_shared<Blocks>(MaxIdleBytes(max_bytes), budget)) {}
 
 OutputPool& OutputPool::OfProcess() {
   // Never destroyed: arrays may go while the process exits.
-  static OutputPool& pool = *new OutputPool(kMaxIdleBytesOfProcess);
+  static OutputPool& pool =
+      *new OutputPool(kMaxIdleBytesOfProcess, &CacheBudget::OfProcess());
   return pool;
 }
 
@@ -194,6 +225,14 @@ OutputPool::Block OutputPool::Take(int64_t num_bytes) {
 
 py::array OutputPool::Take(const py::dtype& dtype,
                            const std::vector<int64_t>& shape) {
+  // What the last user left in the memory is no reference. Strings without a
+  // length get one from NumPy, which is more than none.
+  if (dtype.attr("hasobject").cast<bool>() || dtype.itemsize() == 0) {
+    throw py::type_error(
+        StrCat("OutputPool: dtype must be of numbers, got ",
+               py::repr(dtype).cast<std::string>(),
+               ". Use np.empty, whose arrays are of memory of their own."));
+  }
   const Block block = Take(NumBytes(dtype.itemsize(), shape));
   return py::array(dtype, shape, block.data, block.owner);
 }
@@ -220,7 +259,8 @@ void RegisterOutputPool(py::module_& module) {
       "overwritten. Threads may share a pool; arrays may outlive it; a forked "
       "process has its own copy.\n\n"
       "Preprocessing calls that are not passed a pool share of_process(), "
-      "which keeps at most 128 MiB.\n\n"
+      "which keeps at most 128 MiB, and no more than lib.core.memory's cache "
+      "limit has room for.\n\n"
       "Args:\n"
       "  max_bytes: idle memory beyond this is freed, the oldest first; "
       "default: all is kept until clear().")
@@ -259,4 +299,4 @@ void RegisterOutputPool(py::module_& module) {
       });
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -26,10 +26,11 @@
 #include <optional>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 class OutputPool {
  public:
@@ -37,9 +38,10 @@ class OutputPool {
   // Throws a ValueError if it is negative.
   explicit OutputPool(std::optional<int64_t> max_bytes);
 
-  // What the pool of the process keeps: two results of the largest batches that
-  // are measured (benchmarks/preprocessing: 3.5 M ids, 50 MB). Without it, new
-  // pages took 1.1 to 1.4 of 8 to 11 ns per id there.
+  // What the pool of the process keeps, if the budget of the process's caches
+  // has room for it (base/cache_budget.h): two results of the largest batches
+  // that are measured (benchmarks/preprocessing: 3.5 M ids, 50 MB). Without it,
+  // new pages took 1.1 to 1.4 of 8 to 11 ns per id there.
   static constexpr int64_t kMaxIdleBytesOfProcess = int64_t{128} << 20;
 
   // The pool of all calls that are not passed one.
@@ -57,7 +59,8 @@ class OutputPool {
   };
   Block Take(int64_t num_bytes);
 
-  // An array of such memory.
+  // An array of such memory. Throws a TypeError for types whose elements are,
+  // or have, references, and for those that have no size.
   pybind11::array Take(const pybind11::dtype& dtype,
                        const std::vector<int64_t>& shape);
 
@@ -77,6 +80,9 @@ class OutputPool {
 
  private:
   class Blocks;
+
+  OutputPool(std::optional<int64_t> max_bytes, CacheBudget* budget);
+
   // Shared with the arrays that are handed out.
   std::shared_ptr<Blocks> blocks_;
 };
@@ -84,6 +90,6 @@ class OutputPool {
 // Adds the class OutputPool.
 void RegisterOutputPool(pybind11::module_& module);
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_OUTPUT_POOL_H_

@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,17 +18,19 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/all_reduce_binding.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/interpreter_lock.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_arrays.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/output_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_features.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/thread_count.h"
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/conversion.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
@@ -35,7 +38,7 @@
 #include "pybind11/pybind11.h"
 #include "pybind11/stl.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -52,7 +55,7 @@ struct PythonStats {
 };
 
 struct CallOptions {
-  ConvertOptions convert;
+  convert::ConvertOptions convert;
   py::object all_reduce_interface;  // or None
   bool has_leading_dimension;
   int max_threads;
@@ -61,15 +64,17 @@ struct CallOptions {
 
 // Makes the batches that were only described. What they refer to lives as long
 // as the result.
-std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
-                                          int max_threads) {
-  const int64_t work = PreparationWork(inputs.batches);
+std::vector<convert::PreparedBatch> PrepareBatches(PythonFeatures& inputs,
+                                                   int max_threads) {
+  // Row splits are always copied. Views and a few numbers, which take less than
+  // a microsecond, are not worth giving up the lock.
+  constexpr int64_t kWorkToUnlock = 1 << 10;
+  const int64_t work = convert::PreparationWork(inputs.batches);
   auto prepared = [&inputs, max_threads, work] {
-    // Views alone are not worth giving up the lock.
-    std::optional<py::gil_scoped_release> unlocked;
-    if (work > 0) unlocked.emplace();
+    std::optional<ScopedUnlock> unlocked;
+    if (work > kWorkToUnlock) unlocked.emplace();
     return OnThreads(max_threads, work, [&inputs](Executor& executor) {
-      return Prepare(inputs.batches, executor);
+      return convert::Prepare(inputs.batches, executor);
     });
   }();
   auto batches = ValueOrThrow(std::move(prepared));
@@ -80,14 +85,15 @@ std::vector<PreparedBatch> PrepareBatches(PythonFeatures& inputs,
 }
 
 // Python's keys for what belongs to a stack.
-std::vector<py::str> NamesOf(const std::vector<StackPlan>& stacks) {
+std::vector<py::str> NamesOf(const std::vector<convert::StackPlan>& stacks) {
   std::vector<py::str> names;
   names.reserve(stacks.size());
-  for (const StackPlan& plan : stacks) names.emplace_back(plan.spec.name);
+  for (const convert::StackPlan& plan : stacks)
+    names.emplace_back(plan.spec.name);
   return names;
 }
 
-PythonStats ToPython(const std::vector<StackStats>& stats,
+PythonStats ToPython(const std::vector<convert::StackStats>& stats,
                      const std::vector<py::str>& names,
                      bool enable_minibatching) {
   PythonStats result;
@@ -95,7 +101,7 @@ PythonStats ToPython(const std::vector<StackStats>& stats,
     return CopyOf(std::span(numbers));
   };
   for (size_t i = 0; i < stats.size(); ++i) {
-    const StackStats& from = stats[i];
+    const convert::StackStats& from = stats[i];
     const py::str& name = names[i];
     result.max_ids_per_partition[name] = copy(from.max_ids_per_partition);
     result.max_unique_ids_per_partition[name] =
@@ -111,25 +117,26 @@ PythonStats ToPython(const std::vector<StackStats>& stats,
 
 py::tuple ConvertFeatures(PythonFeatures inputs, const CallOptions& options) {
   PythonAllReduce all_reduce(options.all_reduce_interface);
-  const std::vector<PreparedBatch> batches =
+  const std::vector<convert::PreparedBatch> batches =
       PrepareBatches(inputs, options.max_threads);
-  const std::vector<StackPlan> stacks =
-      ValueOrThrow(PlanConversion(std::move(inputs.features), options.convert));
+  const std::vector<convert::StackPlan> stacks = ValueOrThrow(
+      convert::PlanConversion(std::move(inputs.features), options.convert));
   const std::vector<py::str> names = NamesOf(stacks);
   const OutputArrays outputs =
       MakeOutputArrays(stacks, names, options.convert.enable_minibatching,
                        options.has_leading_dimension, options.output_pool);
   auto converted = [&stacks, &options, &outputs, &all_reduce] {
-    AllReduce* const reduce = all_reduce.get();
-    const py::gil_scoped_release unlocked;
-    return OnThreads(options.max_threads, ConversionWork(stacks),
+    collective::AllReduce* const reduce = all_reduce.get();
+    const ScopedUnlock unlocked;
+    return OnThreads(options.max_threads, convert::ConversionWork(stacks),
                      [&stacks, &options, &outputs, reduce](Executor& executor) {
-                       return Convert(stacks, options.convert, outputs.buffers,
-                                      executor, reduce);
+                       return convert::Convert(stacks, options.convert,
+                                               outputs.buffers, executor,
+                                               reduce);
                      });
   }();
   all_reduce.RethrowPythonError();
-  const Conversion conversion = ValueOrThrow(std::move(converted));
+  const convert::Conversion conversion = ValueOrThrow(std::move(converted));
   return py::make_tuple(
       outputs.row_pointers, outputs.embedding_ids, outputs.sample_ids,
       outputs.gains, conversion.num_minibatches,
@@ -141,7 +148,6 @@ struct Keywords {
   int64_t local_device_count;
   int64_t global_device_count;
   int64_t num_sc_per_device;
-  ShardingStrategy sharding_strategy;
   bool has_leading_dimension;
   bool allow_id_dropping;
   int32_t batch_number;
@@ -152,7 +158,7 @@ struct Keywords {
   OutputPool* output_pool;  // null: that of the process
 
   CallOptions Checked() const {
-    const ConvertOptions convert = {
+    const convert::ConvertOptions convert = {
         .topology = {.local_device_count = local_device_count,
                      .global_device_count = global_device_count,
                      .num_sc_per_device = num_sc_per_device},
@@ -160,7 +166,7 @@ struct Keywords {
         .allow_id_dropping = allow_id_dropping,
         .enable_minibatching = enable_minibatching,
         .batch_number = batch_number};
-    ValueOrThrow(CheckTopology(convert.topology));
+    ValueOrThrow(convert::CheckTopology(convert.topology));
     return {.convert = convert,
             .all_reduce_interface = all_reduce_interface,
             .has_leading_dimension = has_leading_dimension,
@@ -174,21 +180,42 @@ struct Keywords {
   }
 };
 
-py::tuple Preprocess(const Keywords& keywords, const py::list& ids,
-                     const std::optional<py::list>& weights,
-                     const py::list& feature_specs) {
-  const CallOptions options = keywords.Checked();
-  return ConvertFeatures(
-      ReadFeatures(ids, weights, feature_specs, keywords.max_num_samples()),
-      options);
+// An argument as T; `expected` says what it is, for the message.
+template <typename T>
+T Argument(const py::object& value, const char* name, const char* expected) {
+  py::detail::make_caster<T> caster;
+  if (!caster.load(value, /*convert=*/true)) {
+    throw py::type_error(StrCat(name, " must be ", expected, ", got ",
+                                py::repr(value).cast<std::string>(), "."));
+  }
+  return py::detail::cast_op<T>(caster);
 }
 
-py::tuple PreprocessSparse(const Keywords& keywords, const py::list& indices,
-                           const py::list& values, const py::list& dense_shapes,
-                           const py::list& feature_specs) {
+py::list ListOf(const py::object& value, const char* name) {
+  return Argument<py::list>(value, name, "a list with one element per feature");
+}
+
+py::tuple Preprocess(const Keywords& keywords, const py::object& ids,
+                     const py::object& weights,
+                     const py::object& feature_specs) {
+  const CallOptions options = keywords.Checked();
+  std::optional<py::list> weights_list;
+  if (!weights.is_none()) weights_list = ListOf(weights, "feature_weights");
+  return ConvertFeatures(ReadFeatures(ListOf(ids, "features"), weights_list,
+                                      ListOf(feature_specs, "feature_specs"),
+                                      keywords.max_num_samples()),
+                         options);
+}
+
+py::tuple PreprocessSparse(const Keywords& keywords, const py::object& indices,
+                           const py::object& values,
+                           const py::object& dense_shapes,
+                           const py::object& feature_specs) {
   const CallOptions options = keywords.Checked();
   return ConvertFeatures(
-      ReadSparseFeatures(indices, values, dense_shapes, feature_specs,
+      ReadSparseFeatures(ListOf(indices, "indices"), ListOf(values, "values"),
+                         ListOf(dense_shapes, "dense_shapes"),
+                         ListOf(feature_specs, "feature_specs"),
                          keywords.max_num_samples()),
       options);
 }
@@ -197,32 +224,60 @@ py::tuple PreprocessSparse(const Keywords& keywords, const py::list& indices,
 int64_t NumPreparedNumbers(const py::list& ids,
                            const std::optional<py::list>& weights,
                            const py::list& feature_specs) {
-  return PreparationWork(ReadFeatures(ids, weights, feature_specs,
-                                      std::numeric_limits<int64_t>::max())
-                             .batches);
+  return convert::PreparationWork(
+      ReadFeatures(ids, weights, feature_specs,
+                   std::numeric_limits<int64_t>::max())
+          .batches);
 }
 
-// Adds a function whose arguments are Features and then Keywords.
+// Adds a function whose arguments are Features and then Keywords, all of them
+// objects: pybind11's own error for one of the wrong type is the list of all.
 template <typename... Features, typename... Args>
 void DefinePreprocess(py::module_& m, const char* name, const char* doc,
                       py::tuple (*function)(const Keywords&, Features...),
                       const Args&... feature_args) {
   m.def(
       name,
-      [function](Features... features, int64_t local_device_count,
-                 int64_t global_device_count, int64_t num_sc_per_device,
-                 ShardingStrategy sharding_strategy, bool has_leading_dimension,
-                 bool allow_id_dropping, int32_t batch_number,
-                 bool enable_minibatching,
+      [function](Features... features, const py::object& local_device_count,
+                 const py::object& global_device_count,
+                 const py::object& num_sc_per_device,
+                 const py::object& sharding_strategy,
+                 const py::object& has_leading_dimension,
+                 const py::object& allow_id_dropping,
+                 const py::object& batch_number,
+                 const py::object& enable_minibatching,
                  const py::object& all_reduce_interface,
-                 FeatureStackingStrategy feature_stacking_strategy,
-                 std::optional<int> num_threads, OutputPool* output_pool) {
+                 const py::object& feature_stacking_strategy,
+                 const py::object& num_threads, const py::object& output_pool) {
+        constexpr const char* kInteger = "an integer";
+        constexpr const char* kBool = "a bool";
+        // There is only one.
+        Argument<ShardingStrategy>(sharding_strategy, "sharding_strategy",
+                                   "a ShardingStrategy");
         return function(
-            Keywords{local_device_count, global_device_count, num_sc_per_device,
-                     sharding_strategy, has_leading_dimension,
-                     allow_id_dropping, batch_number, enable_minibatching,
-                     all_reduce_interface, feature_stacking_strategy,
-                     num_threads, output_pool},
+            Keywords{
+                .local_device_count = Argument<int64_t>(
+                    local_device_count, "local_device_count", kInteger),
+                .global_device_count = Argument<int64_t>(
+                    global_device_count, "global_device_count", kInteger),
+                .num_sc_per_device = Argument<int64_t>(
+                    num_sc_per_device, "num_sc_per_device", kInteger),
+                .has_leading_dimension = Argument<bool>(
+                    has_leading_dimension, "has_leading_dimension", kBool),
+                .allow_id_dropping = Argument<bool>(allow_id_dropping,
+                                                    "allow_id_dropping", kBool),
+                .batch_number = Argument<int32_t>(batch_number, "batch_number",
+                                                  "an integer below 2**31"),
+                .enable_minibatching = Argument<bool>(
+                    enable_minibatching, "enable_minibatching", kBool),
+                .all_reduce_interface = all_reduce_interface,
+                .feature_stacking_strategy = Argument<FeatureStackingStrategy>(
+                    feature_stacking_strategy, "feature_stacking_strategy",
+                    "a FeatureStackingStrategy"),
+                .num_threads = Argument<std::optional<int>>(
+                    num_threads, "num_threads", "an integer or None"),
+                .output_pool = Argument<OutputPool*>(output_pool, "output_pool",
+                                                     "an OutputPool or None")},
             features...);
       },
       doc, feature_args..., py::arg("local_device_count"),
@@ -244,7 +299,7 @@ Topology CheckedTopology(int64_t global_device_count,
   const Topology topology = {.local_device_count = 1,
                              .global_device_count = global_device_count,
                              .num_sc_per_device = num_sc_per_device};
-  ValueOrThrow(CheckTopology(topology));
+  ValueOrThrow(convert::CheckTopology(topology));
   return topology;
 }
 
@@ -277,11 +332,11 @@ py::dict BufferSizes(const py::list& feature_specs, int64_t global_device_count,
       CheckedTopology(global_device_count, num_sc_per_device);
   py::dict sizes;
   for (const py::handle spec : feature_specs) {
-    const StackSpec stack = ReadFeatureSpec(spec).stack;
+    const convert::StackSpec stack = ReadFeatureSpec(spec).stack;
     const py::str name(stack.name);
     if (sizes.contains(name)) continue;
-    sizes[name] =
-        ValueOrThrow(CooCellsPerDevice(stack, topology, enable_minibatching));
+    sizes[name] = ValueOrThrow(
+        convert::CooCellsPerDevice(stack, topology, enable_minibatching));
   }
   return sizes;
 }
@@ -310,12 +365,12 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
       .value("SPLIT_THEN_STACK", FeatureStackingStrategy::kSplitThenStack)
       .value("STACK_THEN_SPLIT", FeatureStackingStrategy::kStackThenSplit);
   RegisterAllReduce(m);
+  ShareCacheBudget();
   RegisterOutputPool(m);
 
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_input",
                    "Converts ids in any form; docs/reference has the list.",
-                   &Preprocess, py::arg("features"),
-                   py::arg("feature_weights").none(true),
+                   &Preprocess, py::arg("features"), py::arg("feature_weights"),
                    py::arg("feature_specs"));
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_sparse_coo_input",
                    "Converts the ids of sparse tensors.", &PreprocessSparse,
@@ -337,4 +392,4 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
         py::arg("num_sc_per_device"), py::arg("enable_minibatching") = false);
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -12,6 +12,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/interpreter_lock.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/pack.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/place.h"
 #include "jax_tpu_embedding/sparsecore/cc/planner/plan_proto.h"
@@ -19,7 +20,7 @@
 #include "pybind11/pybind11.h"
 #include "pybind11/stl.h"
 
-namespace jte::planner {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -31,7 +32,7 @@ Result<std::string> PlanSerialized(std::string_view serialized_request) {
     return InvalidArgument(serialized_request.size(),
                            " bytes that are not a serialized PlanRequest.");
   }
-  Result<proto::Plan> plan = MakePlan(request);
+  Result<proto::Plan> plan = planner::MakePlan(request);
   if (!plan) return std::unexpected(std::move(plan).error());
   return plan->SerializeAsString();
 }
@@ -39,7 +40,7 @@ Result<std::string> PlanSerialized(std::string_view serialized_request) {
 py::bytes PlanBytes(const py::bytes& serialized_request) {
   const std::string_view request = serialized_request;
   Result<std::string> plan = [request] {
-    py::gil_scoped_release release;
+    const ScopedUnlock unlocked;
     return PlanSerialized(request);
   }();
   return py::bytes(ValueOrThrow(std::move(plan)));
@@ -53,8 +54,8 @@ std::vector<std::pair<int64_t, int64_t>> PlacePairs(
         InvalidArgument("num_shards must be positive, got ", num_shards, "."));
   }
   std::vector<std::pair<int64_t, int64_t>> pairs;
-  for (const ShardPosition& position :
-       PlaceTables(padded_vocabulary_sizes, num_shards, rotation)) {
+  for (const planner::ShardPosition& position :
+       planner::PlaceTables(padded_vocabulary_sizes, num_shards, rotation)) {
     pairs.emplace_back(position.row_offset_in_shard, position.shard_rotation);
   }
   return pairs;
@@ -62,25 +63,25 @@ std::vector<std::pair<int64_t, int64_t>> PlacePairs(
 
 std::vector<std::vector<size_t>> FirstFitBytes(
     const std::vector<int64_t>& activation_bytes, int64_t limit) {
-  std::vector<Load> loads;
+  std::vector<planner::Load> loads;
   for (const int64_t bytes : activation_bytes) {
     loads.push_back({.activation_bytes = bytes});
   }
-  return FirstFit(loads, {.activation_bytes = limit});
+  return planner::FirstFit(loads, {.activation_bytes = limit});
 }
 
 }  // namespace
-}  // namespace jte::planner
+}  // namespace jte::binding
 
 PYBIND11_MODULE(pybind_planner, m) {
   m.doc() = "The C++ planner (cc/planner).";
-  m.def("plan", &jte::planner::PlanBytes, pybind11::arg("request"),
+  m.def("plan", &jte::binding::PlanBytes, pybind11::arg("request"),
         "The Plan message that answers a PlanRequest message, both as bytes.");
-  m.def("place_tables", &jte::planner::PlacePairs,
+  m.def("place_tables", &jte::binding::PlacePairs,
         pybind11::arg("padded_vocabulary_sizes"), pybind11::arg("num_shards"),
         pybind11::arg("rotation"),
         "(row_offset_in_shard, shard_rotation) of each table of a stack.");
-  m.def("first_fit", &jte::planner::FirstFitBytes, pybind11::arg("activation_bytes"),
-        pybind11::arg("limit"),
+  m.def("first_fit", &jte::binding::FirstFitBytes,
+        pybind11::arg("activation_bytes"), pybind11::arg("limit"),
         "The tables of each stack, by index, packed first fit.");
 }

@@ -11,14 +11,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/arrow_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/listed_numbers.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -34,22 +35,24 @@ std::shared_ptr<ArrowStruct> NewArrowStruct() {
                                       });
 }
 
-std::optional<DType> DTypeOf(std::string_view format) {
+std::optional<convert::DType> DTypeOf(std::string_view format) {
   constexpr std::string_view kFormats = "csilCSILefg";
-  constexpr DType kTypes[] = {
-      DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
-      DType::kUint8,   DType::kUint16,  DType::kUint32,  DType::kUint64,
-      DType::kFloat16, DType::kFloat32, DType::kFloat64,
+  constexpr convert::DType kTypes[] = {
+      convert::DType::kInt8,    convert::DType::kInt16,
+      convert::DType::kInt32,   convert::DType::kInt64,
+      convert::DType::kUint8,   convert::DType::kUint16,
+      convert::DType::kUint32,  convert::DType::kUint64,
+      convert::DType::kFloat16, convert::DType::kFloat32,
+      convert::DType::kFloat64,
   };
   const size_t i = kFormats.find(format);
   if (format.size() != 1 || i == std::string_view::npos) return std::nullopt;
   return kTypes[i];
 }
 
+// Of an array that was checked.
 bool HasNulls(const ArrowArray& array, int64_t begin, int64_t end) {
-  const auto* bitmap = array.n_buffers > 0
-                           ? static_cast<const uint8_t*>(array.buffers[0])
-                           : nullptr;
+  const auto* bitmap = static_cast<const uint8_t*>(array.buffers[0]);
   if (array.null_count == 0 || bitmap == nullptr) return false;
   for (int64_t i = array.offset + begin; i < array.offset + end; ++i) {
     if ((bitmap[i / 8] >> (i % 8) & 1) == 0) return true;
@@ -58,6 +61,9 @@ bool HasNulls(const ArrowArray& array, int64_t begin, int64_t end) {
 }
 
 // The lists of a column, and their numbers in one run per chunk.
+//
+// The structs come from any library, so all that they say is checked before it
+// is used. Only the sizes of buffers have to be believed: they are nowhere.
 class ListColumn {
  public:
   ListColumn(FeatureReader& reader, NumberKind kind)
@@ -68,14 +74,16 @@ class ListColumn {
       ReadStream(object);
       return;
     }
-    const py::tuple capsules = object.attr("__arrow_c_array__")();
-    const auto* schema =
-        capsules[0].cast<py::capsule>().get_pointer<ArrowSchema>();
-    const auto* array =
-        capsules[1].cast<py::capsule>().get_pointer<ArrowArray>();
-    reader_.Keep(capsules);  // They own what they point to.
-    ReadType(*schema);
-    ReadChunk(*array);
+    const py::object pair = object.attr("__arrow_c_array__")();
+    if (!PyTuple_Check(pair.ptr()) || py::len(pair) != 2) {
+      reader_.ThrowTypeError(
+          "its __arrow_c_array__ must return two capsules, got ",
+          py::repr(pair).cast<std::string>(), ".");
+    }
+    reader_.Keep(pair);  // The capsules own what they point to.
+    const auto capsules = py::reinterpret_borrow<py::tuple>(pair);
+    ReadType(*FromCapsule<ArrowSchema>(capsules[0], "arrow_schema"));
+    ReadChunk(*FromCapsule<ArrowArray>(capsules[1], "arrow_array"));
   }
 
   // What was read; the memory of its splits is kept alive.
@@ -87,8 +95,11 @@ class ListColumn {
  private:
   void ReadStream(py::handle object) {
     const py::object capsule = object.attr("__arrow_c_stream__")();
-    auto* stream = py::reinterpret_borrow<py::capsule>(capsule)
-                       .get_pointer<ArrowArrayStream>();
+    auto* const stream =
+        FromCapsule<ArrowArrayStream>(capsule, "arrow_array_stream");
+    Check(stream->get_schema != nullptr && stream->get_next != nullptr &&
+              stream->get_last_error != nullptr,
+          "a stream without its functions");
     const auto check = [this, stream](int error) {
       if (error == 0) return;
       const char* message = stream->get_last_error(stream);
@@ -107,27 +118,80 @@ class ListColumn {
     }
   }
 
+  // What a capsule of that name points to.
+  template <typename ArrowStruct>
+  ArrowStruct* FromCapsule(py::handle object, const char* name) const {
+    if (!PyCapsule_IsValid(object.ptr(), name)) {
+      reader_.ThrowTypeError("its Arrow data must come in a capsule named '",
+                             name, "', got ",
+                             py::repr(object).cast<std::string>(), ".");
+    }
+    auto* const arrow =
+        static_cast<ArrowStruct*>(PyCapsule_GetPointer(object.ptr(), name));
+    if (arrow->release == nullptr) {
+      reader_.ThrowValueError("its ", name,
+                              " was released, or used before. Pass a new one.");
+    }
+    return arrow;
+  }
+
+  // The only child of a list's schema or array.
+  template <typename ArrowStruct>
+  const ArrowStruct& NumbersOf(const ArrowStruct& list) const {
+    Check(list.n_children == 1 && list.children != nullptr &&
+              list.children[0] != nullptr &&
+              list.children[0]->release != nullptr,
+          "a list without its numbers");
+    return *list.children[0];
+  }
+
+  void Check(bool holds, std::string_view what) const {
+    if (holds) return;
+    reader_.ThrowValueError("its Arrow array is malformed: it has ", what,
+                            ". Check it with validate(full=True).");
+  }
+
+  // One array: `num_buffers` of the lengths that the type demands, of which the
+  // first may be missing.
+  void CheckArray(const ArrowArray& array, int64_t num_buffers) const {
+    // More than any memory has, and few enough that sums of them fit int64.
+    constexpr int64_t kMaxCount = int64_t{1} << 48;
+    for (const int64_t count : {array.length, array.offset}) {
+      Check(count >= 0 && count <= kMaxCount,
+            "a length or an offset that cannot be");
+    }
+    Check(array.n_buffers == num_buffers && array.buffers != nullptr,
+          "another number of buffers than its type");
+    for (int64_t i = 1; i < num_buffers; ++i) {
+      Check(array.length == 0 || array.buffers[i] != nullptr,
+            "no memory for its elements");
+    }
+    Check(array.null_count <= 0 || array.buffers[0] != nullptr,
+          "nulls, and no bitmap that says where");
+  }
+
   void ReadType(const ArrowSchema& schema) {
+    Check(schema.format != nullptr, "a type without a format");
     const std::string_view format = schema.format;
-    const auto list_size = [format] {
-      int64_t size = -1;
-      std::from_chars(format.data() + 3, format.data() + format.size(), size);
-      return size;
-    };
     const ArrowSchema* numbers = &schema;
     if (format == "+l" || format == "+L") {
       offset_size_ = format == "+l" ? 4 : 8;
-      numbers = schema.children[0];
+      numbers = &NumbersOf(schema);
     } else if (format.starts_with("+w:")) {
-      list_size_ = list_size();
-      numbers = schema.children[0];
+      const char* const end = format.data() + format.size();
+      const auto [rest, error] =
+          std::from_chars(format.data() + 3, end, list_size_);
+      Check(error == std::errc() && rest == end && list_size_ >= 0,
+            "lists of a size that cannot be");
+      numbers = &NumbersOf(schema);
     } else {
       list_size_ = 1;  // A flat column: lists of one number.
       is_flat_ = true;
     }
+    Check(numbers->format != nullptr, "a type without a format");
     const auto type = DTypeOf(numbers->format);
     if (!type || numbers->dictionary != nullptr ||
-        (kind_ == NumberKind::kIds && !IsInteger(*type))) {
+        (kind_ == NumberKind::kIds && !convert::IsInteger(*type))) {
       reader_.ThrowTypeError(
           kind_ == NumberKind::kIds ? "ids must be integers"
                                     : "weights must be real numbers",
@@ -140,43 +204,53 @@ class ListColumn {
   }
 
   void ReadChunk(const ArrowArray& array) {
+    // Of numbers and lists: the bitmap of nulls, and numbers or offsets.
+    const bool is_fixed_list = offset_size_ == 0 && !is_flat_;
+    CheckArray(array, is_fixed_list ? 1 : 2);
+    reader_.CheckNumSamples(lists_.num_lists() + array.length);
     CheckNoNulls(array, 0, array.length);
     lists_.Expect(array.length, 1);
-    if (offset_size_ == 4) return ReadLists<int32_t>(array);
-    if (offset_size_ == 8) return ReadLists<int64_t>(array);
-    for (int64_t i = 0; i < array.length; ++i) {
-      lists_.AddList(list_size_);
-    }
-    const int64_t size = array.length * list_size_;
+    if (array.length == 0) return;
     if (is_flat_) {
-      AddNumbers(array, 0, size);
-    } else {
-      AddNumbers(*array.children[0], array.offset * list_size_, size);
+      for (int64_t i = 0; i < array.length; ++i) lists_.AddList(1);
+      return AddNumbers(array, 0, array.length);
     }
+    const ArrowArray& numbers = NumbersOf(array);
+    CheckArray(numbers, 2);
+    if (offset_size_ == 4) return ReadLists<int32_t>(array, numbers);
+    if (offset_size_ == 8) return ReadLists<int64_t>(array, numbers);
+    int64_t end = 0;
+    Check(!__builtin_mul_overflow(array.offset + array.length, list_size_,
+                                  &end) &&
+              end <= numbers.length,
+          "fewer numbers than its lists of one size need");
+    for (int64_t i = 0; i < array.length; ++i) lists_.AddList(list_size_);
+    AddNumbers(numbers, array.offset * list_size_, array.length * list_size_);
   }
 
+  // Reads each offset once: others may write it.
   template <typename Offset>
-  void ReadLists(const ArrowArray& array) {
+  void ReadLists(const ArrowArray& array, const ArrowArray& numbers) {
     const auto* offsets =
         static_cast<const Offset*>(array.buffers[1]) + array.offset;
-    if (array.length == 0) return;
-    const ArrowArray& numbers = *array.children[0];
-    for (int64_t i = 0; i < array.length; ++i) {
-      lists_.AddList(int64_t{offsets[i + 1]} - offsets[i]);
-    }
     const int64_t first = offsets[0];
-    const int64_t last = offsets[array.length];
-    if (first < 0 || last < first || last > numbers.length) {
-      reader_.ThrowValueError("the offsets of its Arrow array go from ", first,
-                              " to ", last, ", and it has ", numbers.length,
-                              " numbers. Check it with validate(full=True).");
+    int64_t last = first;
+    Check(first >= 0, "offsets that are negative");
+    for (int64_t i = 1; i <= array.length; ++i) {
+      const int64_t end = offsets[i];
+      Check(last <= end && end <= numbers.length,
+            "offsets that descend, or lead beyond its numbers");
+      lists_.AddList(end - last);
+      last = end;
     }
     AddNumbers(numbers, first, last - first);
   }
 
+  // Of numbers that have as many from `first` on.
   void AddNumbers(const ArrowArray& numbers, int64_t first, int64_t size) {
+    if (size == 0) return;
     CheckNoNulls(numbers, first, first + size);
-    const int64_t stride = SizeOf(type_);
+    const int64_t stride = convert::SizeOf(type_);
     lists_.AddRun({.data = static_cast<const std::byte*>(numbers.buffers[1]) +
                            (numbers.offset + first) * stride,
                    .size = size,
@@ -196,7 +270,7 @@ class ListColumn {
   int64_t offset_size_ = 0;  // 0: lists of list_size_ numbers
   int64_t list_size_ = 0;
   bool is_flat_ = false;
-  DType type_ = DType::kInt32;
+  convert::DType type_ = convert::DType::kInt32;
   ListedNumbers lists_;
 };
 
@@ -210,15 +284,16 @@ bool IsArrow(py::handle object) {
           py::hasattr(object, "chunks"));
 }
 
-RawBatch ReadArrow(FeatureReader& reader, py::handle object,
-                   py::handle weights_object) {
+convert::RawBatch ReadArrow(FeatureReader& reader, py::handle object,
+                            py::handle weights_object) {
   ListColumn id_column(reader, NumberKind::kIds);
   id_column.Read(object);
   ListedNumbers& ids = id_column.Lists();
-  RawBatch batch = {.feature_name = reader.name(),
-                    .ids = ids.TakeNumbers(),
-                    .weights = std::nullopt,
-                    .samples = RowSplits{ids.Splits()}};
+  convert::RawBatch batch = {
+      .feature_name = reader.name(),
+      .ids = ids.TakeNumbers(),
+      .weights = std::nullopt,
+      .samples = convert::RowSplits{ids.Splits(), /*are_private=*/true}};
   if (weights_object.is_none()) return batch;
   if (!IsArrow(weights_object)) {
     reader.ThrowTypeError(
@@ -243,4 +318,4 @@ RawBatch ReadArrow(FeatureReader& reader, py::handle object,
   return batch;
 }
 
-}  // namespace jte
+}  // namespace jte::binding

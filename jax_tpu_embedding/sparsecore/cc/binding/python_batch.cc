@@ -10,22 +10,23 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
 
-RawBatch ReadDense(FeatureReader& reader, const py::array& ids,
-                   py::handle weights_object) {
-  const StridedArray numbers = reader.ReadNumbers(NumberKind::kIds, ids);
-  RawBatch batch = {.feature_name = reader.name(),
-                    .ids = numbers,
-                    .weights = std::nullopt,
-                    .samples = RowsOfArray{}};
+convert::RawBatch ReadDense(FeatureReader& reader, const py::array& ids,
+                            py::handle weights_object) {
+  const convert::StridedArray numbers =
+      reader.ReadNumbers(NumberKind::kIds, ids);
+  convert::RawBatch batch = {.feature_name = reader.name(),
+                             .ids = numbers,
+                             .weights = std::nullopt,
+                             .samples = convert::RowsOfArray{}};
   if (weights_object.is_none()) return batch;
   const py::array weights = reader.ReadArray("weights", weights_object);
   if (!std::ranges::equal(std::span(weights.shape(), weights.ndim()),
@@ -37,22 +38,23 @@ RawBatch ReadDense(FeatureReader& reader, const py::array& ids,
   return batch;
 }
 
-RawBatch ReadArrayOrRows(FeatureReader& reader, const py::array& ids,
-                         py::handle weights) {
+convert::RawBatch ReadArrayOrRows(FeatureReader& reader, const py::array& ids,
+                                  py::handle weights) {
   const bool ragged = ids.dtype().kind() == 'O';
-  if (ids.ndim() != 1 && (ragged || ids.ndim() != 2)) {
+  if (ragged ? !IsColumn(ids) : ids.ndim() != 1 && ids.ndim() != 2) {
     reader.ThrowValueError(
         "ids must have shape [samples, valency] or [samples], or be an object "
-        "array [samples] of rows, got shape ",
+        "array [samples] or [samples, 1] of rows, got shape ",
         ShapeOf(ids), " of dtype ", DtypeOf(ids), ".");
   }
   return ragged ? ReadRows(reader, ids, weights)
                 : ReadDense(reader, ids, weights);
 }
 
-StridedArray ReadRowSplits(FeatureReader& reader, py::handle object,
-                           int64_t num_ids) {
-  const StridedArray splits = reader.ReadFlatIntegers("row_splits", object);
+convert::StridedArray ReadRowSplits(FeatureReader& reader, py::handle object,
+                                    int64_t num_ids) {
+  const convert::StridedArray splits =
+      reader.ReadFlatIntegers("row_splits", object);
   // Whether they ascend is checked with those of all forms, in PlanStack.
   if (splits.size() == 0 || IntegerAt(splits, 0) != 0 ||
       IntegerAt(splits, splits.size() - 1) != num_ids) {
@@ -70,24 +72,25 @@ py::tuple PairOf(FeatureReader& reader, py::handle object) {
                         pair.size(), " elements.");
 }
 
-RawBatch ReadSplits(FeatureReader& reader, py::handle ids_object,
-                    py::handle weights_object) {
+convert::RawBatch ReadSplits(FeatureReader& reader, py::handle ids_object,
+                             py::handle weights_object) {
   const py::tuple pair = PairOf(reader, ids_object);
-  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, pair[0]);
-  const StridedArray splits = ReadRowSplits(reader, pair[1], ids.size());
-  RawBatch batch = {.feature_name = reader.name(),
-                    .ids = ids,
-                    .weights = std::nullopt,
-                    .samples = RowSplits{splits}};
+  const convert::StridedArray ids = reader.ReadFlat(NumberKind::kIds, pair[0]);
+  const convert::StridedArray splits =
+      ReadRowSplits(reader, pair[1], ids.size());
+  convert::RawBatch batch = {.feature_name = reader.name(),
+                             .ids = ids,
+                             .weights = std::nullopt,
+                             .samples = convert::RowSplits{splits}};
   if (weights_object.is_none()) return batch;
   const bool has_splits = PyTuple_Check(weights_object.ptr());
-  const StridedArray weights = reader.ReadFlat(
+  const convert::StridedArray weights = reader.ReadFlat(
       NumberKind::kWeights,
       has_splits ? py::object(PairOf(reader, weights_object)[0])
                  : py::reinterpret_borrow<py::object>(weights_object));
   reader.CheckNumWeights(ids.size(), weights.size());
   if (has_splits) {
-    const StridedArray weight_splits = ReadRowSplits(
+    const convert::StridedArray weight_splits = ReadRowSplits(
         reader, PairOf(reader, weights_object)[1], weights.size());
     if (weight_splits.size() != splits.size() ||
         FirstDifferentRow(splits, weight_splits) >= 0) {
@@ -102,17 +105,20 @@ RawBatch ReadSplits(FeatureReader& reader, py::handle ids_object,
 
 }  // namespace
 
-RawBatch ReadPythonBatch(FeatureReader& reader, py::handle ids,
-                         py::handle weights) {
-  if (IsNumpyArray(ids)) {
+convert::RawBatch ReadPythonBatch(FeatureReader& reader, py::handle ids,
+                                  py::handle weights) {
+  if (IsPlainNumpyArray(ids)) {
     const auto array = py::reinterpret_borrow<py::array>(ids);
     reader.Keep(array);
     return ReadArrayOrRows(reader, array, weights);
   }
   // First, because a sparse tensor may be a named tuple.
   if (py::hasattr(ids, "dense_shape")) {
-    return ReadSparseTensor(reader, ids.attr("indices"), ids.attr("values"),
-                            ids.attr("dense_shape"), weights);
+    const auto part = [&reader, ids](const char* name) {
+      return reader.ReadAttribute(ids, name, "sparse tensor");
+    };
+    return ReadSparseTensor(reader, part("indices"), part("values"),
+                            part("dense_shape"), weights);
   }
   if (PyTuple_Check(ids.ptr())) return ReadSplits(reader, ids, weights);
   if (py::hasattr(ids, "tocoo")) return ReadSparseMatrix(reader, ids, weights);
@@ -120,4 +126,4 @@ RawBatch ReadPythonBatch(FeatureReader& reader, py::handle ids,
   return ReadArrayOrRows(reader, reader.ReadArray("ids", ids), weights);
 }
 
-}  // namespace jte
+}  // namespace jte::binding

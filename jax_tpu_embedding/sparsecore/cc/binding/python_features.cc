@@ -13,10 +13,10 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_batch.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
@@ -69,11 +69,11 @@ py::object Attribute(py::handle object, PyObject* name) {
 // Reads feature specs, one after the other.
 class SpecReader {
  public:
-  StackedFeature Read(py::handle spec) {
-    StackedFeature result;
+  convert::StackedFeature Read(py::handle spec) {
+    convert::StackedFeature result;
     feature_name_ = "?";
     feature_name_ = Text(spec, names_.name);
-    FeatureInput& feature = result.feature;
+    convert::FeatureInput& feature = result.feature;
     feature.name = feature_name_;
     if (const py::object transform = Attribute(spec, names_.transform);
         !transform.is_none()) {
@@ -81,10 +81,10 @@ class SpecReader {
                            .col_offset = Integer(transform, names_.col_offset),
                            .col_shift = Integer(transform, names_.col_shift)};
     }
-    feature.out_of_range_ids =
-        Policy<IdPolicy>(spec, names_.out_of_range_ids, ParseIdPolicy);
-    feature.non_finite_weights = Policy<WeightPolicy>(
-        spec, names_.non_finite_weights, ParseWeightPolicy);
+    feature.out_of_range_ids = Policy<convert::IdPolicy>(
+        spec, names_.out_of_range_ids, convert::ParseIdPolicy);
+    feature.non_finite_weights = Policy<convert::WeightPolicy>(
+        spec, names_.non_finite_weights, convert::ParseWeightPolicy);
     const py::object table = Attribute(spec, names_.table_spec);
     feature.vocabulary_size = Integer(table, names_.vocabulary_size);
     const py::object placement = Attribute(table, names_.setting_in_stack);
@@ -182,7 +182,7 @@ class SpecReader {
   const Names& names_ = AttributeNames();
   std::string feature_name_;
   py::object stack_object_;
-  StackSpec stack_;
+  convert::StackSpec stack_;
 };
 
 // Reads the specs, and with read(reader, i) the batch of each.
@@ -205,7 +205,7 @@ PythonFeatures ReadAll(const py::list& feature_specs, int64_t max_num_samples,
 
 }  // namespace
 
-StackedFeature ReadFeatureSpec(py::handle spec) {
+convert::StackedFeature ReadFeatureSpec(py::handle spec) {
   return SpecReader().Read(spec);
 }
 
@@ -239,4 +239,4 @@ PythonFeatures ReadSparseFeatures(const py::list& indices,
       });
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -12,22 +12,22 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 
 // The features of a call, without batches, and their batches as they came.
 struct PythonFeatures {
-  std::vector<StackedFeature> features;
-  std::vector<RawBatch> batches;  // refer to the names of the features
+  std::vector<convert::StackedFeature> features;
+  std::vector<convert::RawBatch> batches;  // refer to the names of the features
   KeptAlive kept;
 };
 
 // Everything that is read from a FeatureSpec; no batch yet.
 //
 // Throws RuntimeError if its table has not been stacked.
-StackedFeature ReadFeatureSpec(pybind11::handle spec);
+convert::StackedFeature ReadFeatureSpec(pybind11::handle spec);
 
 // One element of each list per feature; weights that are None are ones. A batch
 // has at most max_num_samples.
@@ -46,6 +46,6 @@ PythonFeatures ReadSparseFeatures(const pybind11::list& indices,
                                   const pybind11::list& feature_specs,
                                   int64_t max_num_samples);
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_PYTHON_FEATURES_H_

@@ -17,16 +17,16 @@
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/listed_numbers.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
 
-// The elements of an object array.
+// The elements of an object array that IsColumn.
 class Objects {
  public:
   explicit Objects(const py::array& array)
@@ -51,7 +51,7 @@ class Objects {
     __builtin_prefetch(object);
     __builtin_prefetch(object + 64);
     PyObject* const next = (*this)[i + kAhead];
-    if (next != nullptr && IsNumpyArray(next)) {
+    if (next != nullptr && IsPlainNumpyArray(next)) {
       __builtin_prefetch(Fields(next).dimensions);
     }
   }
@@ -75,7 +75,7 @@ class RowReader {
       rows.PrefetchAfter(r);
       // NumPy's own reading of a null is None.
       PyObject* const row = rows[r] != nullptr ? rows[r] : Py_None;
-      if (IsNumpyArray(row)) {
+      if (IsPlainNumpyArray(row)) {
         reader_.Keep(py::reinterpret_borrow<py::object>(row));
         Add(r, row, row);
       } else {
@@ -108,7 +108,7 @@ class RowReader {
 
   // Checks the array's type, and remembers it unless NumPy has to convert it.
   [[gnu::noinline]] void AddOfOtherType(const py::array& array) {
-    const StridedArray numbers = reader_.ReadNumbers(kind_, array);
+    const convert::StridedArray numbers = reader_.ReadNumbers(kind_, array);
     if (kind_ == NumberKind::kIds) {
       common_type_.Add(numbers.type.dtype);
       if (!common_type_.Get()) {
@@ -144,15 +144,16 @@ class RowReader {
   ListedNumbers numbers_;
   // Of a row, which stays alive.
   PyObject* descr_ = nullptr;
-  ElementType type_;
-  CommonIdType common_type_;
+  convert::ElementType type_;
+  convert::CommonIdType common_type_;
 };
 
-void CheckSameLengths(const FeatureReader& reader, const StridedArray& ids,
-                      const StridedArray& weights) {
+void CheckSameLengths(const FeatureReader& reader,
+                      const convert::StridedArray& ids,
+                      const convert::StridedArray& weights) {
   const int64_t r = FirstDifferentRow(ids, weights);
   if (r < 0) return;
-  const auto size = [r](const StridedArray& splits) {
+  const auto size = [r](const convert::StridedArray& splits) {
     return IntegerAt(splits, r + 1) - IntegerAt(splits, r);
   };
   reader.ThrowValueError("row ", r, " has ", size(ids), " ids and ",
@@ -161,17 +162,18 @@ void CheckSameLengths(const FeatureReader& reader, const StridedArray& ids,
 
 }  // namespace
 
-RawBatch ReadRows(FeatureReader& reader, py::handle ids_object,
-                  py::handle weights_object) {
+convert::RawBatch ReadRows(FeatureReader& reader, py::handle ids_object,
+                           py::handle weights_object) {
   ListedNumbers ids = RowReader(reader, NumberKind::kIds)
                           .Read(py::reinterpret_borrow<py::array>(ids_object));
-  RawBatch batch = {.feature_name = reader.name(),
-                    .ids = ids.TakeNumbers(),
-                    .weights = std::nullopt,
-                    .samples = RowSplits{ids.Splits()}};
+  convert::RawBatch batch = {
+      .feature_name = reader.name(),
+      .ids = ids.TakeNumbers(),
+      .weights = std::nullopt,
+      .samples = convert::RowSplits{ids.Splits(), /*are_private=*/true}};
   if (weights_object.is_none()) return batch;
   const py::array array = reader.ReadArray("weights", weights_object);
-  if (array.dtype().kind() != 'O' || array.ndim() != 1) {
+  if (array.dtype().kind() != 'O' || !IsColumn(array)) {
     reader.ThrowValueError(
         "ids are ragged, so weights must be an object array of rows too, got "
         "shape ",
@@ -187,4 +189,4 @@ RawBatch ReadRows(FeatureReader& reader, py::handle ids_object,
   return batch;
 }
 
-}  // namespace jte
+}  // namespace jte::binding

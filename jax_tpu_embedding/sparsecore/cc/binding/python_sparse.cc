@@ -8,21 +8,24 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/binding/feature_reader.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
-namespace jte {
+namespace jte::binding {
 namespace {
 
 namespace py = pybind11;
 
+constexpr std::string_view kMatrix = "sparse matrix";
+
 // The sample of each entry, from an [entries, 2] array.
-StridedArray ReadIndices(FeatureReader& reader, py::handle object,
-                         int64_t num_entries) {
+convert::StridedArray ReadIndices(FeatureReader& reader, py::handle object,
+                                  int64_t num_entries) {
   const py::array indices = reader.ReadArray("indices", object);
   // TensorFlow and NumPy give nothing the shape (0,) at times.
   const bool is_empty = indices.size() == 0 && num_entries == 0;
@@ -33,8 +36,8 @@ StridedArray ReadIndices(FeatureReader& reader, py::handle object,
         ", 2), sample and position of each value, got shape ", ShapeOf(indices),
         ".");
   }
-  if (is_empty) return {.type = {.dtype = DType::kInt64}};
-  StridedArray samples = reader.ReadIntegers("indices", indices);
+  if (is_empty) return {.type = {.dtype = convert::DType::kInt64}};
+  convert::StridedArray samples = reader.ReadIntegers("indices", indices);
   samples.shape[1] = 1;
   return samples;
 }
@@ -53,12 +56,14 @@ int64_t ReadNumSamples(FeatureReader& reader, py::handle shape_object) {
 }
 
 // One number per entry: a flat array, or a sparse tensor of the same indices.
-StridedArray ReadSparseWeights(FeatureReader& reader, py::handle weights,
-                               py::handle indices) {
+convert::StridedArray ReadSparseWeights(FeatureReader& reader,
+                                        py::handle weights,
+                                        py::handle indices) {
   if (!py::hasattr(weights, "dense_shape")) {
     return reader.ReadFlat(NumberKind::kWeights, weights);
   }
-  const py::object weight_indices = weights.attr("indices");
+  const py::object weight_indices =
+      reader.ReadAttribute(weights, "indices", "sparse tensor of weights");
   const auto array_equal = py::module_::import("numpy").attr("array_equal");
   if (!weight_indices.is(indices) &&
       !array_equal(weight_indices, indices).cast<bool>()) {
@@ -66,63 +71,83 @@ StridedArray ReadSparseWeights(FeatureReader& reader, py::handle weights,
         "the indices of its weights are not those of its ids. Pass one weight "
         "per id, in the same order.");
   }
-  return reader.ReadFlat(NumberKind::kWeights, weights.attr("values"));
+  return reader.ReadFlat(
+      NumberKind::kWeights,
+      reader.ReadAttribute(weights, "values", "sparse tensor of weights"));
 }
 
 // Stored values, which may also be booleans: 0 or 1.
-StridedArray ReadMatrixValues(FeatureReader& reader, py::handle object) {
+convert::StridedArray ReadMatrixValues(FeatureReader& reader,
+                                       py::handle object) {
   const py::array values = reader.ReadArray("values", object);
-  if (values.dtype().kind() == 'b') {
-    return Describe(values, {.dtype = DType::kUint8});
+  if (values.dtype().kind() == 'b' && values.ndim() == 1) {
+    return Describe(values, {.dtype = convert::DType::kUint8});
   }
   return reader.ReadFlat(NumberKind::kWeights, values);
 }
 
+// The number of samples of a matrix.
+int64_t ReadNumRows(FeatureReader& reader, py::handle matrix) {
+  const py::object shape = reader.ReadAttribute(matrix, "shape", kMatrix);
+  if (!PyTuple_Check(shape.ptr()) || py::len(shape) != 2) {
+    reader.ThrowValueError(
+        "a sparse matrix must have shape [samples, vocabulary_size], got ",
+        py::repr(shape).cast<std::string>(), ".");
+  }
+  py::detail::make_caster<int64_t> num_rows;
+  if (!num_rows.load(py::reinterpret_borrow<py::tuple>(shape)[0], true)) {
+    reader.ThrowTypeError("the shape of its sparse matrix must be integers, ",
+                          "got ", py::repr(shape).cast<std::string>(), ".");
+  }
+  return py::detail::cast_op<int64_t>(num_rows);
+}
+
 // A part of the numbers of a flat array.
-StridedArray First(StridedArray array, int64_t size) {
+convert::StridedArray First(convert::StridedArray array, int64_t size) {
   array.shape[0] = size;
   return array;
 }
 
 }  // namespace
 
-RawBatch ReadSparseTensor(FeatureReader& reader, py::handle indices,
-                          py::handle values, py::handle dense_shape,
-                          py::handle weights) {
-  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, values);
-  RawBatch batch = {.feature_name = reader.name(),
-                    .ids = ids,
-                    .weights = std::nullopt,
-                    .samples = SampleIndices{
-                        .samples = ReadIndices(reader, indices, ids.size()),
-                        .num_samples = ReadNumSamples(reader, dense_shape)}};
+convert::RawBatch ReadSparseTensor(FeatureReader& reader, py::handle indices,
+                                   py::handle values, py::handle dense_shape,
+                                   py::handle weights) {
+  const convert::StridedArray ids = reader.ReadFlat(NumberKind::kIds, values);
+  convert::RawBatch batch = {
+      .feature_name = reader.name(),
+      .ids = ids,
+      .weights = std::nullopt,
+      .samples = convert::SampleIndices{
+          .samples = ReadIndices(reader, indices, ids.size()),
+          .num_samples = ReadNumSamples(reader, dense_shape)}};
   if (!weights.is_none()) {
-    const StridedArray numbers = ReadSparseWeights(reader, weights, indices);
+    const convert::StridedArray numbers =
+        ReadSparseWeights(reader, weights, indices);
     reader.CheckNumWeights(ids.size(), numbers.size());
     batch.weights = numbers;
   }
   return batch;
 }
 
-RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
-                          py::handle weights) {
+convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
+                                   py::handle weights) {
   if (!weights.is_none()) {
     reader.ThrowValueError(
         "it is a sparse matrix, whose values are the weights of its ids, and "
         "has weights too. Pass None as its weights.");
   }
-  const auto shape = object.attr("shape").cast<py::tuple>();
-  if (shape.size() != 2) {
-    reader.ThrowValueError(
-        "a sparse matrix must have shape [samples, vocabulary_size], got ",
-        py::str(shape).cast<std::string>(), ".");
-  }
-  if (object.attr("format").cast<std::string>() == "csr") {
-    const StridedArray ids =
-        reader.ReadFlat(NumberKind::kIds, object.attr("indices"));
-    const StridedArray values = ReadMatrixValues(reader, object.attr("data"));
-    const StridedArray splits =
-        reader.ReadFlatIntegers("indptr", object.attr("indptr"));
+  const int64_t num_samples = ReadNumRows(reader, object);
+  const auto part = [&reader](py::handle matrix, const char* name) {
+    return reader.ReadAttribute(matrix, name, kMatrix);
+  };
+  if (part(object, "format").equal(py::str("csr"))) {
+    const convert::StridedArray ids =
+        reader.ReadFlat(NumberKind::kIds, part(object, "indices"));
+    const convert::StridedArray values =
+        ReadMatrixValues(reader, part(object, "data"));
+    const convert::StridedArray splits =
+        reader.ReadFlatIntegers("indptr", part(object, "indptr"));
     const int64_t num_ids =
         splits.size() > 0 ? IntegerAt(splits, splits.size() - 1) : -1;
     // Matrices may have more memory than they use.
@@ -134,25 +159,27 @@ RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
     return {.feature_name = reader.name(),
             .ids = First(ids, num_ids),
             .weights = First(values, num_ids),
-            .samples = RowSplits{splits}};
+            .samples = convert::RowSplits{splits}};
   }
   // Other formats keep what they have of each sample in this one.
-  const py::object coo = object.attr("tocoo")();
-  const StridedArray ids = reader.ReadFlat(NumberKind::kIds, coo.attr("col"));
-  const StridedArray values = ReadMatrixValues(reader, coo.attr("data"));
-  const StridedArray samples = reader.ReadFlatIntegers("row", coo.attr("row"));
-  const auto num_samples = shape[0].cast<int64_t>();
+  const py::object coo = part(object, "tocoo")();
+  const convert::StridedArray ids =
+      reader.ReadFlat(NumberKind::kIds, part(coo, "col"));
+  const convert::StridedArray values =
+      ReadMatrixValues(reader, part(coo, "data"));
+  const convert::StridedArray samples =
+      reader.ReadFlatIntegers("row", part(coo, "row"));
   reader.CheckNumSamples(num_samples);
   if (ids.size() != samples.size()) {
     reader.ThrowValueError("its row and col have ", samples.size(), " and ",
                            ids.size(), " elements.");
   }
   reader.CheckNumWeights(ids.size(), values.size());
-  return {
-      .feature_name = reader.name(),
-      .ids = ids,
-      .weights = values,
-      .samples = SampleIndices{.samples = samples, .num_samples = num_samples}};
+  return {.feature_name = reader.name(),
+          .ids = ids,
+          .weights = values,
+          .samples = convert::SampleIndices{.samples = samples,
+                                            .num_samples = num_samples}};
 }
 
-}  // namespace jte
+}  // namespace jte::binding

@@ -17,7 +17,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 
-namespace jte {
+namespace jte::binding {
 
 // `requested`, or without it the number of CPUs that the process may use, or
 // SPARSECORE_INPUT_PREPROCESSING_THREADS if that is less. Needs the interpreter
@@ -61,6 +61,6 @@ auto OnThreads(int max_threads, int64_t work, Function function) {
   return function(executor);
 }
 
-}  // namespace jte
+}  // namespace jte::binding
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_THREAD_COUNT_H_

@@ -30,7 +30,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 
-namespace jte {
+namespace jte::collective {
 
 class AllReduce {
  public:
@@ -41,6 +41,6 @@ class AllReduce {
   virtual Result<uint64_t> BitwiseOr(int32_t sync_key, uint64_t value) = 0;
 };
 
-}  // namespace jte
+}  // namespace jte::collective
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_COLLECTIVE_ALL_REDUCE_H_

@@ -16,7 +16,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 
-namespace jte {
+namespace jte::collective {
 namespace {
 
 struct Reduction {
@@ -147,4 +147,4 @@ std::vector<std::unique_ptr<AllReduce>> MakeLocalAllReduce(int n) {
   return participants;
 }
 
-}  // namespace jte
+}  // namespace jte::collective

@@ -20,7 +20,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
 
-namespace jte {
+namespace jte::collective {
 
 // How many finished keys are remembered, to tell a key that is used twice from
 // a new one. Older keys look new again: memory stays bounded in a long job.
@@ -29,6 +29,6 @@ inline constexpr int kNumRememberedKeys = 1024;
 // The participants of a group of n >= 1. Each may be used from any thread.
 std::vector<std::unique_ptr<AllReduce>> MakeLocalAllReduce(int n);
 
-}  // namespace jte
+}  // namespace jte::collective
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_COLLECTIVE_LOCAL_ALL_REDUCE_H_

@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::collective {
 namespace {
 
 using Hosts = std::vector<std::unique_ptr<AllReduce>>;
@@ -136,4 +136,4 @@ TEST(LocalAllReduceTest, AHostThatContributedMayLeave) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::collective

@@ -16,16 +16,15 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/fill_csr.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/for_each_sparse_core.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/conversion.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/limit_errors.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/minibatch_converter.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/partition_limits.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/scratch.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/sorted_ids.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/minibatch/minibatch_converter.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/extract.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/fill_csr.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stats.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
 // Converts what one SparseCore gets of one stack.
@@ -149,7 +148,8 @@ Result<std::vector<StackPlan>> PlanConversion(
 Result<Conversion> Convert(std::span<const StackPlan> stacks,
                            const ConvertOptions& options,
                            std::span<const CsrBuffers> buffers,
-                           Executor& executor, AllReduce* all_reduce) {
+                           Executor& executor,
+                           collective::AllReduce* all_reduce) {
   if (stacks.empty()) return Conversion();
   PopulatePages(MemoryOf(buffers), executor);
   if (!options.enable_minibatching) {
@@ -169,4 +169,4 @@ int64_t ConversionWork(std::span<const StackPlan> stacks) {
   return work;
 }
 
-}  // namespace jte
+}  // namespace jte::convert

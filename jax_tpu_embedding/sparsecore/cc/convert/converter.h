@@ -25,12 +25,11 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/conversion.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 
-namespace jte {
+namespace jte::convert {
 
 struct StackedFeature {
   FeatureInput feature;
@@ -61,12 +60,13 @@ Result<std::vector<StackPlan>> PlanConversion(
 Result<Conversion> Convert(std::span<const StackPlan> stacks,
                            const ConvertOptions& options,
                            std::span<const CsrBuffers> buffers,
-                           Executor& executor, AllReduce* all_reduce);
+                           Executor& executor,
+                           collective::AllReduce* all_reduce);
 
 // What Convert has to do, in units of about a nanosecond, for callers that
 // choose an executor.
 int64_t ConversionWork(std::span<const StackPlan> stacks);
 
-}  // namespace jte
+}  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CONVERTER_H_

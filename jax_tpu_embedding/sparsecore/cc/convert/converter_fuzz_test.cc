@@ -22,14 +22,14 @@
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/bucket_hash.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/naive_converter.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/random_request.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/minibatch/bucket_hash.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/testing/naive_converter.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/testing/random_request.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
@@ -268,4 +268,4 @@ TEST(ConverterFuzzTest, SpoiledRequestsAreRefusedOrWhollyWritten) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::convert

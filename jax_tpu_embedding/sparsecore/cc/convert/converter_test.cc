@@ -18,7 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
 using ::testing::ElementsAre;
@@ -300,4 +300,4 @@ TEST(ConverterTest, BytesDoNotDependOnThreadsOrOnTheOrderOfFeatures) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::convert

@@ -12,7 +12,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
-namespace jte {
+namespace jte::convert {
 
 // COO cells and row pointers: of all local devices, or a part of them.
 struct CsrBuffers {
@@ -20,6 +20,8 @@ struct CsrBuffers {
   std::span<int32_t> embedding_ids;  // these three have one size
   std::span<int32_t> sample_ids;
   std::span<float> gains;
+  // Of cells that hold no entry.
+  float padding_gain = kPaddingGain;
 
   // The i-th of n equal parts.
   CsrBuffers Part(int64_t i, int64_t n) const {
@@ -30,14 +32,16 @@ struct CsrBuffers {
     return {.row_pointers = part(row_pointers),
             .embedding_ids = part(embedding_ids),
             .sample_ids = part(sample_ids),
-            .gains = part(gains)};
+            .gains = part(gains),
+            .padding_gain = padding_gain};
   }
 
   CsrBuffers FirstCells(int64_t n) const {
     return {.row_pointers = row_pointers,
             .embedding_ids = embedding_ids.first(n),
             .sample_ids = sample_ids.first(n),
-            .gains = gains.first(n)};
+            .gains = gains.first(n),
+            .padding_gain = padding_gain};
   }
 };
 
@@ -47,9 +51,9 @@ struct CsrBuffers {
                                        int64_t count) {
   std::fill_n(cells.embedding_ids.data() + begin, count, kPaddingId);
   std::fill_n(cells.sample_ids.data() + begin, count, kPaddingId);
-  std::fill_n(cells.gains.data() + begin, count, kPaddingGain);
+  std::fill_n(cells.gains.data() + begin, count, cells.padding_gain);
 }
 
-}  // namespace jte
+}  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CSR_BUFFERS_H_

@@ -10,10 +10,10 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/fill_report.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/fill_csr.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
 constexpr std::string_view kOrDrop =
@@ -126,4 +126,4 @@ Result<void> LimitErrors::Check() const {
   return InvalidArgument(lines_.substr(0, lines_.size() - 1));
 }
 
-}  // namespace jte
+}  // namespace jte::convert

@@ -11,10 +11,10 @@
 #include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/fill_report.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/fill_csr.h"
 
-namespace jte {
+namespace jte::convert {
 
 // Collects a line for each limit of each stack that is exceeded: the worst
 // case, and with it the number that would have sufficed for this batch.
@@ -35,6 +35,6 @@ class LimitErrors {
   std::string lines_;
 };
 
-}  // namespace jte
+}  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_LIMIT_ERRORS_H_

@@ -10,21 +10,91 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STACK_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/enum_names.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/buffer_size.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/divisor.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/gains.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/input_batch.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
 
-namespace jte {
+namespace jte::convert {
+
+// ---- What happens to ids and weights that no table row, and no gain, can come
+// from. Python: FeatureSpec.out_of_range_ids and .non_finite_weights.
+
+// For an id outside [0, vocabulary_size).
+enum class IdPolicy {
+  kError,
+  kDrop,    // as if the sample did not have it: combiners do not count it
+  kClamp,   // the nearest row: 0 or vocabulary_size - 1
+  kModulo,  // the remainder in [0, vocabulary_size): -1 is the last row
+};
+
+// For a weight that is NaN or infinite.
+enum class WeightPolicy {
+  kError,
+  kDrop,   // as if the sample did not have its id
+  kClamp,  // NaN becomes 0, an infinity the largest float of its sign
+  kKeep,
+};
+
+// Errors: any other name; the message lists the choices.
+inline Result<IdPolicy> ParseIdPolicy(std::string_view name) {
+  constexpr EnumNames<IdPolicy, 4> kNames = {{
+      {"error", IdPolicy::kError},
+      {"drop", IdPolicy::kDrop},
+      {"clamp", IdPolicy::kClamp},
+      {"modulo", IdPolicy::kModulo},
+  }};
+  return ParseEnum("out_of_range_ids", kNames, name);
+}
+
+inline Result<WeightPolicy> ParseWeightPolicy(std::string_view name) {
+  constexpr EnumNames<WeightPolicy, 4> kNames = {{
+      {"error", WeightPolicy::kError},
+      {"drop", WeightPolicy::kDrop},
+      {"clamp", WeightPolicy::kClamp},
+      {"keep", WeightPolicy::kKeep},
+  }};
+  return ParseEnum("non_finite_weights", kNames, name);
+}
+
+// ---- How many cells the buffers of a stack have, and whether they can have
+// them. cc/layout/csr_layout.h has the formulas; here is checked what users
+// pass into them.
+
+// What a user says about a stack. Python: StackedTableSpec.
+struct StackSpec {
+  std::string name = {};
+  std::string combiner;
+  int64_t max_ids_per_partition = 0;
+  int64_t max_unique_ids_per_partition = 0;
+  std::optional<int64_t> suggested_coo_buffer_size_per_device = std::nullopt;
+};
+
+// Errors: a count that is not positive, more local than global devices, or
+// more SparseCores than the sizes of the buffers can be computed for.
+Result<void> CheckTopology(const Topology& topology);
+
+// COO cells of one device: the suggestion rounded up to a whole number of
+// aligned cells per SparseCore, or without one the most that batches within
+// max_ids_per_partition can fill. `topology` is checked.
+//
+// Errors: limits that are not positive, a suggestion above that most, or a
+// number of cells that does not fit int32.
+Result<int64_t> CooCellsPerDevice(const StackSpec& spec,
+                                  const Topology& topology,
+                                  bool enable_minibatching);
+
+// ---- The plan.
 
 // One feature of a stack.
 struct FeatureInput {
@@ -99,6 +169,20 @@ Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
                             FeatureStackingStrategy strategy =
                                 FeatureStackingStrategy::kSplitThenStack);
 
-}  // namespace jte
+// How much the partitions of a SparseCore may hold. With minibatches, that
+// holds for each bucket of a partition.
+struct PartitionLimits {
+  uint32_t num_scs;  // partitions
+  int64_t max_ids;
+  int64_t max_unique_ids;
+};
+
+inline PartitionLimits LimitsOf(const StackPlan& plan) {
+  return {.num_scs = static_cast<uint32_t>(plan.topology.num_scs()),
+          .max_ids = plan.spec.max_ids_per_partition,
+          .max_unique_ids = plan.spec.max_unique_ids_per_partition};
+}
+
+}  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STACK_PLAN_H_

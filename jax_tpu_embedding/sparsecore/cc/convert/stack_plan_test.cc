@@ -17,11 +17,89 @@
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr Topology kTwoDevices = {
+    .local_device_count = 2, .global_device_count = 2, .num_sc_per_device = 4};
+
+StackSpec Spec(int64_t max_ids, std::optional<int64_t> suggestion) {
+  return {.name = "items",
+          .combiner = "sum",
+          .max_ids_per_partition = max_ids,
+          .max_unique_ids_per_partition = 8,
+          .suggested_coo_buffer_size_per_device = suggestion};
+}
+
+TEST(CheckTopologyTest, AcceptsAnyPositiveCounts) {
+  EXPECT_TRUE(CheckTopology(kTwoDevices));
+  EXPECT_TRUE(CheckTopology({.local_device_count = 1,
+                             .global_device_count = 7,
+                             .num_sc_per_device = 3}));
+}
+
+TEST(CheckTopologyTest, NamesTheCountThatIsWrong) {
+  struct Case {
+    Topology topology;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{0, 1, 1}, "local_device_count must be greater than 0"},
+      {{1, 0, 1}, "global_device_count must be greater than 0"},
+      {{1, 1, -1}, "num_sc_per_device must be greater than 0"},
+      {{2, 1, 1}, "global_device_count must be greater than or equal to"},
+      {{1, 1 << 20, 8}, "more than 16777216 partitions"},
+  };
+  for (const Case& c : cases) {
+    const auto checked = CheckTopology(c.topology);
+    ASSERT_FALSE(checked) << c.message;
+    EXPECT_THAT(checked.error().message, HasSubstr(c.message));
+  }
+}
+
+TEST(CooCellsPerDeviceTest, TakesTheRoundedSuggestionOrTheTheoreticalMost) {
+  // up8(10) * 4 SparseCores * 8 partitions.
+  EXPECT_EQ(*CooCellsPerDevice(Spec(10, std::nullopt), kTwoDevices, false),
+            512);
+  EXPECT_EQ(*CooCellsPerDevice(Spec(8, 1), kTwoDevices, false), 32);
+  EXPECT_EQ(*CooCellsPerDevice(Spec(8, 33), kTwoDevices, false), 64);
+  EXPECT_EQ(*CooCellsPerDevice(Spec(8, 256), kTwoDevices, false), 256);
+  EXPECT_EQ(*CooCellsPerDevice(Spec(10, std::nullopt), kTwoDevices, true),
+            512 * 64);
+  EXPECT_EQ(*CooCellsPerDevice(Spec(10, 100), kTwoDevices, true), 128);
+}
+
+TEST(CooCellsPerDeviceTest, RefusesWhatCannotBe) {
+  StackSpec no_unique_ids = Spec(8, std::nullopt);
+  no_unique_ids.max_unique_ids_per_partition = 0;
+  struct Case {
+    StackSpec spec;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {Spec(8, 257),
+       "Stack 'items': suggested_coo_buffer_size_per_device=257, "
+       "rounded up to 288 (a multiple of 8 * num_sc_per_device), "
+       "is above 256"},
+      {Spec(8, 0),
+       "suggested_coo_buffer_size_per_device must be in [1, "
+       "2147483647], got 0."},
+      {Spec(0, std::nullopt), "max_ids_per_partition must be in [1, "},
+      {no_unique_ids, "max_unique_ids_per_partition must be in [1, "},
+      {Spec(int64_t{1} << 31, std::nullopt), "got 2147483648."},
+      {Spec((1 << 27) - 1, std::nullopt),
+       "would have 4294967296 cells, and must have fewer than 2147483647"},
+  };
+  for (const Case& c : cases) {
+    const auto cells = CooCellsPerDevice(c.spec, kTwoDevices, false);
+    ASSERT_FALSE(cells) << c.message;
+    EXPECT_THAT(cells.error().message, HasSubstr(c.message));
+  }
+}
+
+using ::testing::ElementsAre;
 
 constexpr Topology kTopology = {
     .local_device_count = 2, .global_device_count = 4, .num_sc_per_device = 2};
@@ -224,6 +302,14 @@ INSTANTIATE_TEST_SUITE_P(
          "Feature 'late': has 16 ids and 3 weights."},
         {"DenseSizes", [](Request& r) { r.features[0].batch.valency = 3; },
          "Feature 'late': 8 samples of 3 ids cannot have 16 ids."},
+        {"EnormousSamples",
+         [](Request& r) {
+           r.features[0].batch = {.ids = std::span<const int32_t>(),
+                                  .weights = std::span<const float>(),
+                                  .valency = int64_t{1} << 32};
+         },
+         "Feature 'late': its samples have 4294967296 ids each, and a sample "
+         "can have at most 2147483647. Pass ids of shape [samples, valency]."},
         {"TooFewRowSplits",
          [](Request& r) {
            r.features[0].batch.row_splits = std::span(kSplits).first(8);
@@ -290,6 +376,18 @@ INSTANTIATE_TEST_SUITE_P(
          "Stack 'items': feature 'late' is at row_offset=20, and the features "
          "before it have 16 samples on all devices. With STACK_THEN_SPLIT, "
          "pass all features of a stack"},
+        {"EnormousStack",
+         [](Request& r) {
+           r.strategy = FeatureStackingStrategy::kStackThenSplit;
+           r.topology.global_device_count = 1 << 24;
+           for (FeatureInput& feature : r.features) {
+             feature.batch = {.ids = std::span<const int32_t>(),
+                              .num_samples = int64_t{1} << 48};
+           }
+           r.features[0].transform = {.row_offset = 1};
+         },
+         "Stack 'items': 281474976710656 samples per device exceeds the "
+         "maximum"},
         {"TooManySamples",
          [](Request& r) {
            r.features[0].transform.row_offset = int64_t{8} << 26;
@@ -302,4 +400,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::convert

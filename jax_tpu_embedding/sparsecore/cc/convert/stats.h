@@ -16,7 +16,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
-namespace jte {
+namespace jte::convert {
 
 // What the N partitions of one SparseCore hold.
 struct PartitionCounts {
@@ -99,6 +99,6 @@ class SharedStats {
   StackStats stats_;  // guarded by mutex_
 };
 
-}  // namespace jte
+}  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STATS_H_

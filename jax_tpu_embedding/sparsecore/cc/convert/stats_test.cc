@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 
-namespace jte {
+namespace jte::convert {
 namespace {
 
 using ::testing::Each;
@@ -66,4 +66,4 @@ TEST(SharedStatsTest, LosesNothingWhenThreadsRecordAtOnce) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::convert

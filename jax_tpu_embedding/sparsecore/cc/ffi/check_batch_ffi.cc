@@ -14,19 +14,18 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
-using BoolVector = ffi::BufferR1<ffi::PRED>;
+using BoolVector = xffi::BufferR1<xffi::PRED>;
 
 void Record(const std::string& message, int64_t num_devices, int32_t device) {
   std::string prefix;
@@ -36,7 +35,7 @@ void Record(const std::string& message, int64_t num_devices, int32_t device) {
   RecordedFailures::OfProcess().Add(prefix + message);
 }
 
-Result<void> CheckBatch(Executor& executor, const IntVector& row_pointers,
+Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
                         const IntVector& embedding_ids,
                         const IntVector& sample_ids, const FloatVector& gains,
                         const IntScalar& num_minibatches,
@@ -44,6 +43,7 @@ Result<void> CheckBatch(Executor& executor, const IntVector& row_pointers,
                         const BoolVector& has_failed, int64_t num_devices,
                         int64_t num_sc_per_device, bool enable_minibatching,
                         int64_t rows_per_device, int64_t batch_size) {
+  DeviceExecutor executor(all_threads, num_devices);
   // Wrong in the program.
   const auto checked_pointers = ToSpan<int32_t>(result);
   if (checked_pointers.empty() || has_failed.element_count() != 1 ||
@@ -72,26 +72,11 @@ Result<void> CheckBatch(Executor& executor, const IntVector& row_pointers,
   return {};
 }
 
-ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
-                   IntVector embedding_ids, IntVector sample_ids,
-                   FloatVector gains, IntScalar num_minibatches,
-                   IntScalar device, ffi::Result<IntVector> result,
-                   ffi::Result<BoolVector> has_failed, int64_t num_devices,
-                   int64_t num_sc_per_device, bool enable_minibatching,
-                   int64_t rows_per_device, int64_t batch_size) {
-  ThreadPoolExecutor all_threads(pool);
-  DeviceExecutor executor(all_threads, num_devices);
-  return RunHandler(CheckBatch, executor, row_pointers, embedding_ids,
-                    sample_ids, gains, num_minibatches, device, *result,
-                    *has_failed, num_devices, num_sc_per_device,
-                    enable_minibatching, rows_per_device, batch_size);
-}
-
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, Handler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, kOnPool<CheckBatch>,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::ThreadPool>()
                                   .Arg<IntVector>()    // row_pointers
                                   .Arg<IntVector>()    // embedding_ids
                                   .Arg<IntVector>()    // sample_ids
@@ -106,4 +91,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, Handler,
                                   .Attr<int64_t>("rows_per_device")
                                   .Attr<int64_t>("batch_size"));
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -10,17 +10,18 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
-Result<void> CheckSeal(const FloatVector& seal, const ffi::AnyBuffer& value,
-                       const ffi::AnyBuffer& result, std::string_view message) {
+Result<void> CheckSeal(const FloatVector& seal, const xffi::AnyBuffer& value,
+                       const xffi::AnyBuffer& result,
+                       std::string_view message) {
   if (seal.element_count() != 5) {
     return InvalidArgument("The seal has ", seal.element_count(),
                            " numbers, expected 5.");
@@ -41,19 +42,13 @@ Result<void> CheckSeal(const FloatVector& seal, const ffi::AnyBuffer& value,
                          numbers[2], ", ", g, ", ", numbers[4], ".)");
 }
 
-ffi::Error Handler(FloatVector seal, ffi::AnyBuffer value,
-                   ffi::Result<ffi::AnyBuffer> result,
-                   std::string_view message) {
-  return RunHandler(CheckSeal, seal, value, *result, message);
-}
-
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckSealCpu, Handler,
-                              ffi::Ffi::Bind()
-                                  .Arg<FloatVector>()     // seal
-                                  .Arg<ffi::AnyBuffer>()  // value
-                                  .Ret<ffi::AnyBuffer>()  // value
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckSealCpu, kHandler<CheckSeal>,
+                              xffi::Ffi::Bind()
+                                  .Arg<FloatVector>()      // seal
+                                  .Arg<xffi::AnyBuffer>()  // value
+                                  .Ret<xffi::AnyBuffer>()  // value
                                   .Attr<std::string_view>("message"));
 
-}  // namespace jte
+}  // namespace jte::ffi

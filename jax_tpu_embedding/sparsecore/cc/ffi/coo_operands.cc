@@ -10,15 +10,23 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-Result<void> CheckDivisible(int64_t rows, int64_t num_sc_per_device,
-                            std::string_view name) {
+// Kernels number rows and samples in int32.
+constexpr int64_t kMaxRows = int64_t{1} << 31;
+
+Result<void> CheckRows(int64_t rows, int64_t num_sc_per_device,
+                       std::string_view name) {
+  if (rows < 0 || rows > kMaxRows) {
+    return InvalidArgument(name, " has ", rows,
+                           " rows on the device, expected at most 2^31. Use "
+                           "more devices.");
+  }
   if (rows % num_sc_per_device == 0) return {};
   return InvalidArgument(name, " has ", rows,
                          " rows, expected a multiple of the ",
@@ -69,10 +77,10 @@ Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
       table.values = ValuesOf<float>(buffer);
       return table;
     case xla::ffi::BF16:
-      table.values = ValuesOf<Bfloat16>(buffer);
+      table.values = ValuesOf<kernels::Bfloat16>(buffer);
       return table;
     case xla::ffi::F16:
-      table.values = ValuesOf<Float16>(buffer);
+      table.values = ValuesOf<kernels::Float16>(buffer);
       return table;
     default:
       return InvalidArgument("The table has element type ",
@@ -81,10 +89,10 @@ Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
   }
 }
 
-Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
-                                const IntVector& embedding_ids,
-                                const IntVector& sample_ids,
-                                const FloatVector& gains) {
+Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
+                                         const IntVector& embedding_ids,
+                                         const IntVector& sample_ids,
+                                         const FloatVector& gains) {
   const auto num_cells = embedding_ids.element_count();
   if (sample_ids.element_count() != num_cells ||
       gains.element_count() != num_cells) {
@@ -93,7 +101,7 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                            gains.element_count(),
                            " cells, expected equal numbers.");
   }
-  const CooBuffers buffers{
+  const kernels::CooBuffers buffers{
       .row_pointers = ToSpan<const int32_t>(row_pointers),
       .embedding_ids = ToSpan<const int32_t>(embedding_ids),
       .sample_ids = ToSpan<const int32_t>(sample_ids),
@@ -105,38 +113,38 @@ Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
   return buffers;
 }
 
-Result<CooBuffers> ReadValidBuffers(Executor& executor,
-                                    const IntVector& row_pointers,
-                                    const IntVector& embedding_ids,
-                                    const IntVector& sample_ids,
-                                    const FloatVector& gains,
-                                    const CooGeometry& geometry) {
+Result<kernels::CooBuffers> ReadValidBuffers(
+    Executor& executor, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const kernels::CooGeometry& geometry) {
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (!buffers) return std::unexpected(buffers.error());
-  const auto partitions = ReadPartitions(*buffers, geometry);
+  const auto partitions = kernels::ReadPartitions(*buffers, geometry);
   if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked = CheckEntries(*buffers, *partitions, geometry, executor);
+  if (auto checked =
+          kernels::CheckEntries(*buffers, *partitions, geometry, executor);
       !checked) {
     return std::unexpected(checked.error());
   }
   return *buffers;
 }
 
-Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
-                                 bool enable_minibatching,
-                                 int32_t num_minibatches,
-                                 int64_t num_table_rows, int64_t batch_size) {
+Result<kernels::CooGeometry> MakeGeometry(int64_t num_sc_per_device,
+                                          bool enable_minibatching,
+                                          int32_t num_minibatches,
+                                          int64_t num_table_rows,
+                                          int64_t batch_size) {
   if (num_sc_per_device < 1) {
     return InvalidArgument("num_sc_per_device must be positive, got ",
                            num_sc_per_device, ".");
   }
   for (auto checked :
-       {CheckDivisible(num_table_rows, num_sc_per_device, "The table"),
-        CheckDivisible(batch_size, num_sc_per_device, "The batch")}) {
+       {CheckRows(num_table_rows, num_sc_per_device, "The table"),
+        CheckRows(batch_size, num_sc_per_device, "The batch")}) {
     if (!checked) return std::unexpected(checked.error());
   }
-  return CooGeometry{
+  return kernels::CooGeometry{
       .num_sc_per_device = num_sc_per_device,
       .rows_per_shard = num_table_rows / num_sc_per_device,
       .batch_size_per_sc = batch_size / num_sc_per_device,
@@ -146,4 +154,4 @@ Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
   };
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

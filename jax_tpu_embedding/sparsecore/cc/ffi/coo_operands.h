@@ -7,17 +7,18 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 using IntVector = xla::ffi::BufferR1<xla::ffi::S32>;
 using IntScalar = xla::ffi::BufferR0<xla::ffi::S32>;
@@ -26,6 +27,11 @@ using FloatVector = xla::ffi::BufferR1<xla::ffi::F32>;
 template <typename T, xla::ffi::DataType dtype, size_t rank>
 std::span<T> ToSpan(const xla::ffi::Buffer<dtype, rank>& buffer) {
   return {buffer.typed_data(), buffer.element_count()};
+}
+
+inline std::span<const std::byte> BytesOf(const xla::ffi::AnyBuffer& buffer) {
+  return {static_cast<const std::byte*>(buffer.untyped_data()),
+          buffer.size_bytes()};
 }
 
 // Rows of `dim` numbers.
@@ -42,7 +48,7 @@ Result<Matrix> ToMatrix(const xla::ffi::AnyBuffer& buffer,
 
 // Rows of `dim` values.
 struct Table {
-  TableValues values;
+  kernels::TableValues values;
   int64_t num_rows;
   int64_t dim;
 };
@@ -53,26 +59,26 @@ Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer);
 
 // The buffers, once their three cell arrays are known to have one size; the
 // message of the conversion if they are those of one that failed.
-Result<CooBuffers> ToCooBuffers(const IntVector& row_pointers,
-                                const IntVector& embedding_ids,
-                                const IntVector& sample_ids,
-                                const FloatVector& gains);
+Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
+                                         const IntVector& embedding_ids,
+                                         const IntVector& sample_ids,
+                                         const FloatVector& gains);
 
 // The same, once partitions and entries are known to be valid.
-Result<CooBuffers> ReadValidBuffers(Executor& executor,
-                                    const IntVector& row_pointers,
-                                    const IntVector& embedding_ids,
-                                    const IntVector& sample_ids,
-                                    const FloatVector& gains,
-                                    const CooGeometry& geometry);
+Result<kernels::CooBuffers> ReadValidBuffers(
+    Executor& executor, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const kernels::CooGeometry& geometry);
 
 // `num_table_rows` and `batch_size` of the device, divided among its cores;
-// InvalidArgument unless both can be.
-Result<CooGeometry> MakeGeometry(int64_t num_sc_per_device,
-                                 bool enable_minibatching,
-                                 int32_t num_minibatches,
-                                 int64_t num_table_rows, int64_t batch_size);
+// InvalidArgument unless both can be, and numbers of rows and samples are
+// int32.
+Result<kernels::CooGeometry> MakeGeometry(int64_t num_sc_per_device,
+                                          bool enable_minibatching,
+                                          int32_t num_minibatches,
+                                          int64_t num_table_rows,
+                                          int64_t batch_size);
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_COO_OPERANDS_H_

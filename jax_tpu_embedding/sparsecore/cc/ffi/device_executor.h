@@ -21,7 +21,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 
-namespace jte {
+namespace jte::ffi {
 
 class DeviceExecutor final : public Executor {
  public:
@@ -44,6 +44,6 @@ class DeviceExecutor final : public Executor {
   const int num_threads_;
 };
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_DEVICE_EXECUTOR_H_

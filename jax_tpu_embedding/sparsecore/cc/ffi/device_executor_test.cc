@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 // Counts the calls; runs tasks backwards.
@@ -46,4 +46,4 @@ TEST(DeviceExecutorTest, TakesADevicesPartOfTheThreads) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi

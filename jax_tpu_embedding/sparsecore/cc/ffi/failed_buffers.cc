@@ -11,11 +11,12 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 
-namespace jte {
+namespace jte::ffi {
 
-void WriteFailure(std::string_view message, const CsrBuffers& buffers) {
+void WriteFailure(std::string_view message,
+                  const convert::CsrBuffers& buffers) {
   std::ranges::fill(buffers.row_pointers, 0);
   buffers.row_pointers[0] = kFailedConversion;
   const auto write = [&message](auto cells) {
@@ -29,7 +30,7 @@ void WriteFailure(std::string_view message, const CsrBuffers& buffers) {
   write(buffers.gains);
 }
 
-std::optional<std::string> ReadFailure(const CooBuffers& buffers) {
+std::optional<std::string> ReadFailure(const kernels::CooBuffers& buffers) {
   const auto pointers = buffers.row_pointers;
   if (pointers.empty() || pointers[0] != kFailedConversion ||
       !std::ranges::all_of(pointers.subspan(1),
@@ -54,9 +55,9 @@ void MarkAsRecorded(std::span<int32_t> row_pointers) {
   row_pointers[0] = kRecordedFailure;
 }
 
-bool IsRecordedFailure(const CooBuffers& buffers) {
+bool IsRecordedFailure(const kernels::CooBuffers& buffers) {
   return !buffers.row_pointers.empty() &&
          buffers.row_pointers[0] == kRecordedFailure;
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

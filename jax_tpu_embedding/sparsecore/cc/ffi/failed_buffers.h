@@ -33,9 +33,9 @@
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 
-namespace jte {
+namespace jte::ffi {
 
 inline constexpr int32_t kFailedConversion =
     std::numeric_limits<int32_t>::min();
@@ -43,15 +43,15 @@ inline constexpr int32_t kRecordedFailure = kFailedConversion + 1;
 
 // Fills `buffers`, which have a row pointer at least, with `message`, which is
 // not empty.
-void WriteFailure(std::string_view message, const CsrBuffers& buffers);
+void WriteFailure(std::string_view message, const convert::CsrBuffers& buffers);
 
 // The message, if the buffers are those of a failed conversion.
-std::optional<std::string> ReadFailure(const CooBuffers& buffers);
+std::optional<std::string> ReadFailure(const kernels::CooBuffers& buffers);
 
 // Of a batch that failed; there is one row pointer at least.
 void MarkAsRecorded(std::span<int32_t> row_pointers);
-bool IsRecordedFailure(const CooBuffers& buffers);
+bool IsRecordedFailure(const kernels::CooBuffers& buffers);
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_FAILED_BUFFERS_H_

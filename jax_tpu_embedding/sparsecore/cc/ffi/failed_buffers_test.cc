@@ -10,9 +10,9 @@
 
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 struct Buffers {
@@ -21,13 +21,13 @@ struct Buffers {
   std::vector<int32_t> sample_ids = std::vector<int32_t>(8, 7);
   std::vector<float> gains = std::vector<float>(8, 7.0f);
 
-  CsrBuffers ToWrite() {
+  convert::CsrBuffers ToWrite() {
     return {.row_pointers = row_pointers,
             .embedding_ids = embedding_ids,
             .sample_ids = sample_ids,
             .gains = gains};
   }
-  CooBuffers ToRead() const {
+  kernels::CooBuffers ToRead() const {
     return {.row_pointers = row_pointers,
             .embedding_ids = embedding_ids,
             .sample_ids = sample_ids,
@@ -72,10 +72,10 @@ TEST(FailedBuffersTest, ARecordedFailureHasNoMessage) {
 
 TEST(FailedBuffersTest, OtherBuffersHaveNoMessage) {
   EXPECT_EQ(ReadFailure(Buffers().ToRead()), std::nullopt);
-  EXPECT_EQ(ReadFailure(CooBuffers{}), std::nullopt);
+  EXPECT_EQ(ReadFailure(kernels::CooBuffers{}), std::nullopt);
   EXPECT_FALSE(IsRecordedFailure(Buffers().ToRead()));
-  EXPECT_FALSE(IsRecordedFailure(CooBuffers{}));
+  EXPECT_FALSE(IsRecordedFailure(kernels::CooBuffers{}));
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi

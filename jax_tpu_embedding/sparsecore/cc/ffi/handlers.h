@@ -9,7 +9,7 @@
 
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteCheckBatchCpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteCheckSealCpu);
@@ -26,6 +26,6 @@ XLA_FFI_DECLARE_HANDLER_SYMBOL(JteSumRowsCpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteUpdateCpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteUpdateReceivedCpu);
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_HANDLERS_H_

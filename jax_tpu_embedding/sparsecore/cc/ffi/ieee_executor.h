@@ -19,7 +19,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 
-namespace jte {
+namespace jte::ffi {
 
 // The default environment of this thread, while in scope.
 class ScopedDefaultFloatEnvironment {
@@ -57,6 +57,6 @@ class IeeeExecutor final : public Executor {
   Executor& executor_;
 };
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_IEEE_EXECUTOR_H_

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 class InlineExecutor final : public Executor {
@@ -38,4 +38,4 @@ TEST(IeeeExecutorTest, TasksRunInTheDefaultEnvironment) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi

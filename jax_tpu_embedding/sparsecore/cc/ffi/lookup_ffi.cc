@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Target "jte_lookup_cpu": the lookup of one stack on one device. The math is
-// kernels/lookup.h. Over several devices of one process there is one more
-// operand, their records, and rows are read from the tables that these name.
-// Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are here.
+// kernels/lookup/lookup.h. Over several devices of one process there is one
+// more operand, their records, and rows are read from the tables that these
+// name. Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are
+// here.
 
 #include <algorithm>
 #include <bit>
@@ -21,25 +22,24 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/messages.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
 // None, or minimum, maximum and number of buckets.
-Result<std::optional<Quantization>> ReadQuantization(
+Result<std::optional<kernels::Quantization>> ReadQuantization(
     std::span<const double> numbers) {
   if (numbers.empty()) return std::nullopt;
   if (numbers.size() != 3 || !(numbers[0] < numbers[1]) || numbers[2] < 2) {
@@ -48,36 +48,38 @@ Result<std::optional<Quantization>> ReadQuantization(
         " numbers, expected none, or a minimum, a maximum above it, and two or "
         "more buckets.");
   }
-  return Quantization{.min_value = numbers[0],
-                      .max_value = numbers[1],
-                      .num_buckets = static_cast<int64_t>(numbers[2])};
+  return kernels::Quantization{.min_value = numbers[0],
+                               .max_value = numbers[1],
+                               .num_buckets = static_cast<int64_t>(numbers[2])};
 }
 
-ConstTableValues ReadOnly(const TableValues& values) {
+kernels::ConstTableValues ReadOnly(const kernels::TableValues& values) {
   return std::visit(
-      []<typename T>(std::span<T> values) -> ConstTableValues {
+      []<typename T>(std::span<T> values) -> kernels::ConstTableValues {
         return std::span<const T>(values);
       },
       values);
 }
 
-// The tables of all devices; `own` is one of them.
-Result<std::vector<ConstTableValues>> ReadTables(ffi::RemainingArgs args,
-                                                 int64_t num_devices,
-                                                 const Table& own) {
+// The tables of all devices; `table` is one of them, `own` what this one has
+// published.
+Result<std::vector<kernels::ConstTableValues>> ReadTables(
+    xffi::RemainingArgs args, const Table& table, const Published& own) {
   const auto words = args.get<WordsByDevice>(0);
   if (words.has_error()) {
     return InvalidArgument("Records must be uint32 of rank 2.");
   }
-  const auto records = ReadRecords(*words, num_devices);
-  if (!records) return std::unexpected(records.error());
-  std::vector<ConstTableValues> tables;
-  for (const DeviceRecord& record : *records) {
+  const auto devices = ReadPublished(*words, own);
+  if (!devices) return std::unexpected(devices.error());
+  std::vector<kernels::ConstTableValues> tables;
+  for (const Published& device : *devices) {
     tables.push_back(std::visit(
-        [&record]<typename T>(std::span<T> values) -> ConstTableValues {
-          return std::span(static_cast<const T*>(record.rows), values.size());
+        [&device]<typename T>(
+            std::span<T> values) -> kernels::ConstTableValues {
+          return std::span(reinterpret_cast<const T*>(device.rows.data()),
+                           values.size());
         },
-        own.values));
+        table.values));
   }
   return tables;
 }
@@ -99,19 +101,21 @@ void PreparePages(const Table& table, const Matrix& activations,
 }
 
 void FillWithNaN(const Matrix& activations) {
-  std::ranges::fill(activations.values, std::bit_cast<float>(kQuietNaN));
+  std::ranges::fill(activations.values,
+                    std::bit_cast<float>(kernels::kQuietNaN));
 }
 
-Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
+Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
                            const IntVector& sample_ids,
                            const FloatVector& gains,
                            const IntScalar& num_minibatches,
-                           const ffi::AnyBuffer& table_buffer,
-                           ffi::RemainingArgs args,
-                           const ffi::AnyBuffer& result, int64_t num_devices,
+                           const xffi::AnyBuffer& table_buffer,
+                           xffi::RemainingArgs args,
+                           const xffi::AnyBuffer& result, int64_t num_devices,
                            int64_t num_sc_per_device, bool enable_minibatching,
                            std::span<const double> quantization_numbers) {
+  DeviceExecutor executor(all_threads, num_devices);
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (!buffers) return std::unexpected(buffers.error());
@@ -136,28 +140,33 @@ Result<void> CheckedLookup(Executor& executor, const IntVector& row_pointers,
   }
   if (num_devices > 1) {
     geometry->num_devices = num_devices;
-    const auto tables = ReadTables(args, num_devices, *table);
+    const auto tables = ReadTables(args, *table,
+                                   {.buffers = *buffers,
+                                    .rows = BytesOf(table_buffer),
+                                    .geometry = *geometry});
     if (!tables) return std::unexpected(tables.error());
-    return LookupInTables(*buffers, *geometry, *tables, table->dim,
-                          *quantization, activations->values, executor);
+    return kernels::LookupInTables(*buffers, *geometry, *tables, table->dim,
+                                   *quantization, activations->values,
+                                   executor);
   }
-  return Lookup(*buffers, *geometry, ReadOnly(table->values), table->dim,
-                *quantization, activations->values, executor);
+  return kernels::Lookup(*buffers, *geometry, ReadOnly(table->values),
+                         table->dim, *quantization, activations->values,
+                         executor);
 }
 
 Result<void> CheckedLookupFetched(
     Executor& executor, const IntVector& row_pointers, const IntVector& slots,
-    const IntVector& samples, const FloatVector& gains, ffi::RemainingArgs args,
-    const ffi::AnyBuffer& result,
+    const IntVector& samples, const FloatVector& gains,
+    xffi::RemainingArgs args, const xffi::AnyBuffer& result,
     std::span<const double> quantization_numbers) {
   const auto blocks =
-      ReadBlocks<ffi::AnyBuffer>(args, 0, args.size(), "fetched rows");
+      ReadBlocks<xffi::AnyBuffer>(args, 0, args.size(), "fetched rows");
   if (!blocks) return std::unexpected(blocks.error());
   const auto activations = ToMatrix(result, "The activations");
   if (!activations) return std::unexpected(activations.error());
-  std::vector<ConstTableValues> tables;
+  std::vector<kernels::ConstTableValues> tables;
   int64_t capacity = 0;
-  for (const ffi::AnyBuffer& block : *blocks) {
+  for (const xffi::AnyBuffer& block : *blocks) {
     const auto table = ToTable(block);
     if (!table) return std::unexpected(table.error());
     if (table->dim != activations->dim) {
@@ -170,7 +179,7 @@ Result<void> CheckedLookupFetched(
   const auto quantization = ReadQuantization(quantization_numbers);
   if (!quantization) return std::unexpected(quantization.error());
   PopulateNewPages(std::as_writable_bytes(activations->values), executor);
-  const ConstPackedEntries entries{
+  const kernels::ConstPackedEntries entries{
       .row_pointers = ToSpan<const int32_t>(row_pointers),
       .slots = ToSpan<const int32_t>(slots),
       .samples = ToSpan<const int32_t>(samples),
@@ -179,79 +188,50 @@ Result<void> CheckedLookupFetched(
     FillWithNaN(*activations);
     return {};
   }
-  const CooBuffers buffers{.row_pointers = entries.row_pointers,
-                           .embedding_ids = entries.slots,
-                           .sample_ids = entries.samples,
-                           .gains = entries.gains};
-  const CooGeometry geometry{.num_sc_per_device = 1,
-                             .rows_per_shard = capacity,
-                             .batch_size_per_sc = activations->num_rows,
-                             .enable_minibatching = false,
-                             .num_minibatches = 1,
-                             .num_devices = std::ssize(tables)};
-  return LookupInTables(buffers, geometry, tables, activations->dim,
-                        *quantization, activations->values, executor);
-}
-
-ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
-                   IntVector embedding_ids, IntVector sample_ids,
-                   FloatVector gains, IntScalar num_minibatches,
-                   ffi::AnyBuffer table, ffi::RemainingArgs args,
-                   ffi::Result<ffi::AnyBuffer> activations, int64_t num_devices,
-                   int64_t num_sc_per_device, bool enable_minibatching,
-                   ffi::Span<const double> quantization) {
-  ThreadPoolExecutor all_threads(pool);
-  DeviceExecutor executor(all_threads, num_devices);
-  return RunHandler(
-      CheckedLookup, executor, row_pointers, embedding_ids, sample_ids, gains,
-      num_minibatches, table, args, *activations, num_devices,
-      num_sc_per_device, enable_minibatching,
-      std::span<const double>(quantization.begin(), quantization.size()));
-}
-
-ffi::Error FetchedHandler(ffi::ThreadPool pool, IntVector row_pointers,
-                          IntVector slots, IntVector samples, FloatVector gains,
-                          ffi::RemainingArgs rows,
-                          ffi::Result<ffi::AnyBuffer> activations,
-                          ffi::Span<const double> quantization) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(
-      CheckedLookupFetched, executor, row_pointers, slots, samples, gains, rows,
-      *activations,
-      std::span<const double>(quantization.begin(), quantization.size()));
+  const kernels::CooBuffers buffers{.row_pointers = entries.row_pointers,
+                                    .embedding_ids = entries.slots,
+                                    .sample_ids = entries.samples,
+                                    .gains = entries.gains};
+  const kernels::CooGeometry geometry{
+      .num_sc_per_device = 1,
+      .rows_per_shard = capacity,
+      .batch_size_per_sc = activations->num_rows,
+      .enable_minibatching = false,
+      .num_minibatches = 1,
+      .num_devices = std::ssize(tables)};
+  return kernels::LookupInTables(buffers, geometry, tables, activations->dim,
+                                 *quantization, activations->values, executor);
 }
 
 }  // namespace
 
-// The handlers' thread takes part in the work, so there is nothing left to wait
-// for when they return, and they return an error rather than a future.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteLookupCpu, Handler,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<IntVector>()       // row_pointers
-        .Arg<IntVector>()       // embedding_ids
-        .Arg<IntVector>()       // sample_ids
-        .Arg<FloatVector>()     // gains
-        .Arg<IntScalar>()       // num_minibatches
-        .Arg<ffi::AnyBuffer>()  // table
-        .RemainingArgs()        // records, if any
-        .Ret<ffi::AnyBuffer>()  // activations
+    JteLookupCpu, kOnPool<CheckedLookup>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()        // row_pointers
+        .Arg<IntVector>()        // embedding_ids
+        .Arg<IntVector>()        // sample_ids
+        .Arg<FloatVector>()      // gains
+        .Arg<IntScalar>()        // num_minibatches
+        .Arg<xffi::AnyBuffer>()  // table
+        .RemainingArgs()         // records, if any
+        .Ret<xffi::AnyBuffer>()  // activations
         .Attr<int64_t>("num_devices")
         .Attr<int64_t>("num_sc_per_device")
         .Attr<bool>("enable_minibatching")
-        .Attr<ffi::Span<const double>>("quantization"));
+        .Attr<xffi::Span<const double>>("quantization"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteLookupFetchedCpu, FetchedHandler,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<IntVector>()       // of entries
-        .Arg<IntVector>()       // slots
-        .Arg<IntVector>()       // samples
-        .Arg<FloatVector>()     // gains
-        .RemainingArgs()        // rows, by device
-        .Ret<ffi::AnyBuffer>()  // activations
-        .Attr<ffi::Span<const double>>("quantization"));
+    JteLookupFetchedCpu, kOnPool<CheckedLookupFetched>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()        // of entries
+        .Arg<IntVector>()        // slots
+        .Arg<IntVector>()        // samples
+        .Arg<FloatVector>()      // gains
+        .RemainingArgs()         // rows, by device
+        .Ret<xffi::AnyBuffer>()  // activations
+        .Attr<xffi::Span<const double>>("quantization"));
 
-}  // namespace jte
+}  // namespace jte::ffi

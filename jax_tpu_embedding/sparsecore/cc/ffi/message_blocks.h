@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Operands and results whose number is that of the devices: the blocks of a
-// message (kernels/messages.h).
+// message (kernels/exchange/messages.h).
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
@@ -15,7 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 // InvalidArgument, naming `name`, unless there are blocks, all of one size.
 template <typename Buffer>
@@ -73,6 +73,6 @@ Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingRets rets,
   return blocks;
 }
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_

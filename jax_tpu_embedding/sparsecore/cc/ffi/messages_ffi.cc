@@ -3,8 +3,8 @@
 
 // What a device does between the collectives of a lookup or an update by
 // messages: targets "jte_pack_messages_cpu", "jte_read_rows_cpu" and
-// "jte_sum_gradients_cpu". The math is kernels/messages.h. They fail for what
-// is wrong in the program only, hence on every device.
+// "jte_sum_gradients_cpu". The math is kernels/exchange/messages.h. They fail
+// for what is wrong in the program only, hence on every device.
 //
 // The last two have twice as many results as there are devices. The second half
 // is memory that nobody reads or writes, and that XLA gives to the all-to-all
@@ -23,26 +23,25 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/messages.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
-using FloatMatrix = ffi::BufferR2<ffi::F32>;
+using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
 // Blocks are new memory in most calls.
-void ProvidePages(const TableValues& block, Executor& executor) {
+void ProvidePages(const kernels::TableValues& block, Executor& executor) {
   const std::span<std::byte> bytes = std::visit(
       [](auto values) { return std::as_writable_bytes(values); }, block);
   AllowHugePages(bytes);
@@ -56,7 +55,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          const IntVector& entry_pointers,
                          const IntVector& slots, const IntVector& samples,
                          const FloatVector& entry_gains,
-                         ffi::RemainingRets rets, int64_t num_sc_per_device,
+                         xffi::RemainingRets rets, int64_t num_sc_per_device,
                          bool enable_minibatching, int64_t rows_per_device,
                          int64_t batch_size) {
   const auto blocks = ReadBlocks<IntVector>(rets, rets.size(), "requests");
@@ -67,7 +66,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
   if (!geometry) return std::unexpected(geometry.error());
   geometry->num_devices = std::ssize(*blocks);
   const int64_t capacity = blocks->front().element_count();
-  if (!NumbersFit(geometry->num_devices, capacity, 31)) {
+  if (!kernels::NumbersFit(geometry->num_devices, capacity, 31)) {
     return InvalidArgument("The blocks of ", geometry->num_devices,
                            " devices have ", capacity,
                            " rows each, expected numbers of 31 bits. Lower "
@@ -79,37 +78,38 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
   }
   // Not ToCooBuffers, which refuses those of a conversion that failed: here
   // they are buffers whose partitions are not valid.
-  PackMessages({.row_pointers = ToSpan<const int32_t>(row_pointers),
-                .embedding_ids = ToSpan<const int32_t>(embedding_ids),
-                .sample_ids = ToSpan<const int32_t>(sample_ids),
-                .gains = ToSpan<const float>(gains)},
-               *geometry, requests,
-               {.row_pointers = ToSpan<int32_t>(entry_pointers),
-                .slots = ToSpan<int32_t>(slots),
-                .samples = ToSpan<int32_t>(samples),
-                .gains = ToSpan<float>(entry_gains)},
-               executor);
+  kernels::PackMessages({.row_pointers = ToSpan<const int32_t>(row_pointers),
+                         .embedding_ids = ToSpan<const int32_t>(embedding_ids),
+                         .sample_ids = ToSpan<const int32_t>(sample_ids),
+                         .gains = ToSpan<const float>(gains)},
+                        *geometry, requests,
+                        {.row_pointers = ToSpan<int32_t>(entry_pointers),
+                         .slots = ToSpan<int32_t>(slots),
+                         .samples = ToSpan<int32_t>(samples),
+                         .gains = ToSpan<float>(entry_gains)},
+                        executor);
   return {};
 }
 
 Result<void> CheckedReadRows(Executor& executor,
-                             const ffi::AnyBuffer& table_buffer,
-                             ffi::RemainingArgs args, ffi::RemainingRets rets) {
+                             const xffi::AnyBuffer& table_buffer,
+                             xffi::RemainingArgs args,
+                             xffi::RemainingRets rets) {
   const auto table = ToTable(table_buffer);
   if (!table) return std::unexpected(table.error());
   const auto numbers =
       ReadBlocks<IntVector>(args, 0, args.size(), "wanted rows");
   if (!numbers) return std::unexpected(numbers.error());
   const auto results =
-      ReadBlocks<ffi::AnyBuffer>(rets, 2 * args.size(), "rows");
+      ReadBlocks<xffi::AnyBuffer>(rets, 2 * args.size(), "rows");
   if (!results) return std::unexpected(results.error());
   std::vector<std::span<const int32_t>> wanted;
   for (const IntVector& block : *numbers) {
     wanted.push_back(ToSpan<const int32_t>(block));
   }
   const int64_t capacity = std::ssize(wanted.front());
-  std::vector<TableValues> blocks;
-  for (const ffi::AnyBuffer& result : *results) {
+  std::vector<kernels::TableValues> blocks;
+  for (const xffi::AnyBuffer& result : *results) {
     const auto block = ToTable(result);
     if (!block) return std::unexpected(block.error());
     if (block->values.index() != table->values.index() ||
@@ -122,8 +122,8 @@ Result<void> CheckedReadRows(Executor& executor,
     ProvidePages(block->values, executor);
   }
   blocks.resize(args.size());
-  const ConstTableValues values = std::visit(
-      []<typename T>(std::span<T> values) -> ConstTableValues {
+  const kernels::ConstTableValues values = std::visit(
+      []<typename T>(std::span<T> values) -> kernels::ConstTableValues {
         TableMemory::OfProcess().Used(std::as_writable_bytes(values));
         return std::span<const T>(values);
       },
@@ -135,7 +135,7 @@ Result<void> CheckedReadRows(Executor& executor,
 Result<void> CheckedSumGradients(
     Executor& executor, const IntVector& row_pointers, const IntVector& slots,
     const IntVector& samples, const FloatVector& gains,
-    const FloatMatrix& gradient, ffi::RemainingRets rets) {
+    const FloatMatrix& gradient, xffi::RemainingRets rets) {
   const size_t num_devices = rets.size() / 2;
   const auto results =
       ReadBlocks<FloatMatrix>(rets, 2 * num_devices, "gradients of rows");
@@ -152,50 +152,19 @@ Result<void> CheckedSumGradients(
     ProvidePages(blocks.back(), executor);
   }
   blocks.resize(num_devices);
-  SumGradients({.row_pointers = ToSpan<const int32_t>(row_pointers),
-                .slots = ToSpan<const int32_t>(slots),
-                .samples = ToSpan<const int32_t>(samples),
-                .gains = ToSpan<const float>(gains)},
-               ToSpan<const float>(gradient), dim, blocks, executor);
+  kernels::SumGradients({.row_pointers = ToSpan<const int32_t>(row_pointers),
+                         .slots = ToSpan<const int32_t>(slots),
+                         .samples = ToSpan<const int32_t>(samples),
+                         .gains = ToSpan<const float>(gains)},
+                        ToSpan<const float>(gradient), dim, blocks, executor);
   return {};
-}
-
-ffi::Error PackHandler(
-    ffi::ThreadPool pool, IntVector row_pointers, IntVector embedding_ids,
-    IntVector sample_ids, FloatVector gains, IntScalar num_minibatches,
-    ffi::Result<IntVector> entry_pointers, ffi::Result<IntVector> slots,
-    ffi::Result<IntVector> samples, ffi::Result<FloatVector> entry_gains,
-    ffi::RemainingRets requests, int64_t num_sc_per_device,
-    bool enable_minibatching, int64_t rows_per_device, int64_t batch_size) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedPack, executor, row_pointers, embedding_ids,
-                    sample_ids, gains, num_minibatches, *entry_pointers, *slots,
-                    *samples, *entry_gains, requests, num_sc_per_device,
-                    enable_minibatching, rows_per_device, batch_size);
-}
-
-ffi::Error ReadRowsHandler(ffi::ThreadPool pool, ffi::AnyBuffer table,
-                           ffi::RemainingArgs wanted, ffi::RemainingRets rows) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedReadRows, executor, table, wanted, rows);
-}
-
-ffi::Error SumGradientsHandler(ffi::ThreadPool pool, IntVector row_pointers,
-                               IntVector slots, IntVector samples,
-                               FloatVector gains, FloatMatrix gradient,
-                               ffi::RemainingRets sums) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedSumGradients, executor, row_pointers, slots, samples,
-                    gains, gradient, sums);
 }
 
 }  // namespace
 
-// The handlers' thread takes part in the work, so there is nothing left to wait
-// for when they return, and they return an error rather than a future.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, PackHandler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, kOnPool<CheckedPack>,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::ThreadPool>()
                                   .Arg<IntVector>()    // row_pointers
                                   .Arg<IntVector>()    // embedding_ids
                                   .Arg<IntVector>()    // sample_ids
@@ -212,17 +181,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, PackHandler,
                                   .Attr<int64_t>("batch_size"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteReadRowsCpu, ReadRowsHandler,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::AnyBuffer>()  // table
-        .RemainingArgs()        // wanted, by device
-        .RemainingRets());      // rows, by device; room for as many
+    JteReadRowsCpu, kOnPool<CheckedReadRows>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<xffi::AnyBuffer>()  // table
+        .RemainingArgs()         // wanted, by device
+        .RemainingRets());       // rows, by device; room for as many
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteSumGradientsCpu, SumGradientsHandler,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
+    JteSumGradientsCpu, kOnPool<CheckedSumGradients>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
         .Arg<IntVector>()    // of entries
         .Arg<IntVector>()    // slots
         .Arg<IntVector>()    // samples
@@ -230,4 +199,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<FloatMatrix>()  // activation_gradient
         .RemainingRets());   // sums, by device; room for as many
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -15,21 +15,21 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/row_options.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_options.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
 // Result k, which is the alias of operand k.
-Result<ffi::AnyBuffer> ReadAlias(ffi::RemainingArgs args,
-                                 ffi::RemainingRets rets, size_t k,
-                                 std::string_view name) {
-  const auto arg = args.get<ffi::AnyBuffer>(k);
-  auto ret = rets.get<ffi::AnyBuffer>(k);
+Result<xffi::AnyBuffer> ReadAlias(xffi::RemainingArgs args,
+                                  xffi::RemainingRets rets, size_t k,
+                                  std::string_view name) {
+  const auto arg = args.get<xffi::AnyBuffer>(k);
+  auto ret = rets.get<xffi::AnyBuffer>(k);
   if (arg.has_error() || ret.has_error()) {
     return InvalidArgument(name, " is no buffer.");
   }
@@ -40,7 +40,7 @@ Result<ffi::AnyBuffer> ReadAlias(ffi::RemainingArgs args,
   return *arg;
 }
 
-Result<void> ReadTables(ffi::RemainingArgs args, ffi::RemainingRets rets,
+Result<void> ReadTables(xffi::RemainingArgs args, xffi::RemainingRets rets,
                         OptimizerOperands& operands) {
   if (rets.size() < 1 || args.size() < rets.size()) {
     return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
@@ -62,7 +62,7 @@ Result<void> ReadTables(ffi::RemainingArgs args, ffi::RemainingRets rets,
   return {};
 }
 
-Result<std::vector<float>> ReadNumbers(ffi::RemainingArgs args, size_t first,
+Result<std::vector<float>> ReadNumbers(xffi::RemainingArgs args, size_t first,
                                        int64_t count) {
   if (count < 0 || args.size() < first + count) {
     return InvalidArgument("Got ", args.size(), " operands for ", first,
@@ -70,13 +70,13 @@ Result<std::vector<float>> ReadNumbers(ffi::RemainingArgs args, size_t first,
   }
   std::vector<float> values;
   for (int64_t k = 0; k < count; ++k) {
-    const auto arg = args.get<ffi::AnyBuffer>(first + k);
+    const auto arg = args.get<xffi::AnyBuffer>(first + k);
     if (arg.has_value() && arg->element_count() == 1) {
-      if (arg->element_type() == ffi::F32) {
+      if (arg->element_type() == xffi::F32) {
         values.push_back(*arg->typed_data<float>());
         continue;
       }
-      if (arg->element_type() == ffi::PRED) {
+      if (arg->element_type() == xffi::PRED) {
         values.push_back(*arg->typed_data<bool>() ? 1.0f : 0.0f);
         continue;
       }
@@ -88,14 +88,17 @@ Result<std::vector<float>> ReadNumbers(ffi::RemainingArgs args, size_t first,
 }
 
 // Moves the numbers of the row options from the end of `hyperparameters`.
-Result<RowOptions> TakeRowOptions(const OptimizerAttributes& attributes,
-                                  std::vector<float>& hyperparameters) {
-  RowOptions options{.min_value = attributes.min_value,
-                     .max_value = attributes.max_value};
-  std::vector<std::optional<float>*> values;
+Result<kernels::RowOptions> TakeRowOptions(
+    const OptimizerAttributes& attributes,
+    std::vector<float>& hyperparameters) {
+  kernels::RowOptions options{.min_value = attributes.min_value,
+                              .max_value = attributes.max_value};
+  std::vector<std::optional<float>*> values;  // of those that have a number
   for (const auto part : std::views::split(attributes.row_options, ',')) {
     const std::string_view name(part.begin(), part.end());
-    if (name == "max_gradient_norm") {
+    if (name == "skip_non_finite_gradients") {
+      options.skip_non_finite_gradients = true;
+    } else if (name == "max_gradient_norm") {
       values.push_back(&options.max_gradient_norm);
     } else if (name == "l2_weight_decay") {
       values.push_back(&options.l2_weight_decay);
@@ -103,14 +106,15 @@ Result<RowOptions> TakeRowOptions(const OptimizerAttributes& attributes,
       values.push_back(&options.decoupled_weight_decay);
     } else {
       return InvalidArgument("There is no row option '", name,
-                             "'; choose max_gradient_norm, l2_weight_decay or "
+                             "'; choose skip_non_finite_gradients, "
+                             "max_gradient_norm, l2_weight_decay or "
                              "decoupled_weight_decay.");
     }
   }
   if (hyperparameters.size() < values.size()) {
     return InvalidArgument("Got ", hyperparameters.size(),
-                           " hyperparameters, expected one or more for each of "
-                           "the row options '",
+                           " hyperparameters, expected ", values.size(),
+                           " or more with the row options '",
                            attributes.row_options, "'.");
   }
   const size_t first = hyperparameters.size() - values.size();
@@ -121,11 +125,11 @@ Result<RowOptions> TakeRowOptions(const OptimizerAttributes& attributes,
   return options;
 }
 
-Result<StochasticRounding> ReadRounding(ffi::RemainingArgs args, size_t k,
-                                        const OptimizerAttributes& attributes,
-                                        int64_t num_rows) {
-  const auto arg = args.get<ffi::AnyBuffer>(k);
-  if (arg.has_error() || arg->element_type() != ffi::U32 ||
+Result<kernels::StochasticRounding> ReadRounding(
+    xffi::RemainingArgs args, size_t k, const OptimizerAttributes& attributes,
+    int64_t num_rows) {
+  const auto arg = args.get<xffi::AnyBuffer>(k);
+  if (arg.has_error() || arg->element_type() != xffi::U32 ||
       arg->element_count() != 2) {
     return InvalidArgument(
         "Stochastic rounding takes uint32[2], a seed and a first shard, after "
@@ -138,16 +142,17 @@ Result<StochasticRounding> ReadRounding(ffi::RemainingArgs args, size_t k,
                            " rows.");
   }
   const uint32_t* numbers = arg->typed_data<uint32_t>();
-  return StochasticRounding{.seed = numbers[0],
-                            .num_shards = attributes.rounding_num_shards,
-                            .first_shard = numbers[1],
-                            .rows_per_shard = num_rows / num_shards};
+  return kernels::StochasticRounding{
+      .seed = numbers[0],
+      .num_shards = attributes.rounding_num_shards,
+      .first_shard = numbers[1],
+      .rows_per_shard = num_rows / num_shards};
 }
 
 }  // namespace
 
 Result<OptimizerOperands> ReadOptimizerOperands(
-    ffi::RemainingArgs args, ffi::RemainingRets rets,
+    xffi::RemainingArgs args, xffi::RemainingRets rets,
     const OptimizerAttributes& attributes) {
   OptimizerOperands operands{};
   if (auto read = ReadTables(args, rets, operands); !read) {
@@ -176,4 +181,4 @@ Result<OptimizerOperands> ReadOptimizerOperands(
   return operands;
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -20,11 +20,11 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/row_options.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_options.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 struct OptimizerAttributes {
   std::string_view rule;
@@ -43,8 +43,8 @@ struct OptimizerOperands {
   Table table;
   std::vector<std::span<float>> slots;
   std::vector<float> hyperparameters;  // static parameters at their end
-  RowOptions options;
-  std::optional<StochasticRounding> rounding;
+  kernels::RowOptions options;
+  std::optional<kernels::StochasticRounding> rounding;
   size_t num_operands;  // read; those after them mean something else
 };
 
@@ -54,6 +54,6 @@ Result<OptimizerOperands> ReadOptimizerOperands(
     xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
     const OptimizerAttributes& attributes);
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_

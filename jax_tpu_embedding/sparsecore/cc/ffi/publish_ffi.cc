@@ -10,32 +10,30 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
 // The buffers, once they are known to be valid; or to be those of a batch that
 // failed, whose lookup gives NaN and reads none.
-Result<CooBuffers> ReadBuffers(Executor& executor,
-                               const IntVector& row_pointers,
-                               const IntVector& embedding_ids,
-                               const IntVector& sample_ids,
-                               const FloatVector& gains,
-                               const CooGeometry& geometry) {
+Result<kernels::CooBuffers> ReadBuffers(Executor& executor,
+                                        const IntVector& row_pointers,
+                                        const IntVector& embedding_ids,
+                                        const IntVector& sample_ids,
+                                        const FloatVector& gains,
+                                        const kernels::CooGeometry& geometry) {
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (buffers && IsRecordedFailure(*buffers)) return *buffers;
@@ -43,62 +41,46 @@ Result<CooBuffers> ReadBuffers(Executor& executor,
                           gains, geometry);
 }
 
-Result<void> Publish(Executor& executor, const IntVector& row_pointers,
+Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
                      const IntVector& embedding_ids,
                      const IntVector& sample_ids, const FloatVector& gains,
                      const IntScalar& num_minibatches,
-                     const ffi::AnyBuffer& rows, const Words& words,
+                     const xffi::AnyBuffer& rows, const Words& words,
                      int64_t num_devices, int64_t num_sc_per_device,
                      bool enable_minibatching, int64_t rows_per_device,
                      int64_t batch_size) {
+  DeviceExecutor executor(all_threads, num_devices);
   // Wrong in the program, hence on every device.
   if (std::ssize(ToSpan<uint32_t>(words)) != kRecordWords) {
     return InvalidArgument("A record has ", words.element_count(),
                            " words, expected ", kRecordWords, ".");
   }
-  DeviceRecord record{};
   auto geometry =
       MakeGeometry(num_sc_per_device, enable_minibatching,
                    *num_minibatches.typed_data(), rows_per_device, batch_size);
   if (!geometry) return std::unexpected(geometry.error());
   geometry->num_devices = num_devices;
   // Wrong in the data of this device, perhaps.
-  const auto buffers = ReadBuffers(executor, row_pointers, embedding_ids,
-                                   sample_ids, gains, *geometry);
-  if (buffers) {
-    record.row_pointers = buffers->row_pointers.data();
-    record.embedding_ids = buffers->embedding_ids.data();
-    record.sample_ids = buffers->sample_ids.data();
-    record.gains = buffers->gains.data();
-    record.rows = rows.untyped_data();
-  } else {
-    const std::string& message = buffers.error().message;
-    message.copy(record.error, sizeof(record.error) - 1);
-  }
+  const auto buffers =
+      CatchOutOfMemory([&executor, &row_pointers, &embedding_ids, &sample_ids,
+                        &gains, &geometry] {
+        return ReadBuffers(executor, row_pointers, embedding_ids, sample_ids,
+                           gains, *geometry);
+      });
+  const DeviceRecord record = buffers
+                                  ? MakeRecord({.buffers = *buffers,
+                                                .rows = BytesOf(rows),
+                                                .geometry = *geometry})
+                                  : MakeErrorRecord(buffers.error().message);
   std::memcpy(words.typed_data(), &record, sizeof(record));
   return {};
 }
 
-ffi::Error PublishHandler(ffi::ThreadPool pool, IntVector row_pointers,
-                          IntVector embedding_ids, IntVector sample_ids,
-                          FloatVector gains, IntScalar num_minibatches,
-                          ffi::AnyBuffer rows, ffi::Result<Words> record,
-                          int64_t num_devices, int64_t num_sc_per_device,
-                          bool enable_minibatching, int64_t rows_per_device,
-                          int64_t batch_size) {
-  ThreadPoolExecutor all_threads(pool);
-  DeviceExecutor executor(all_threads, num_devices);
-  return RunHandler(Publish, executor, row_pointers, embedding_ids, sample_ids,
-                    gains, num_minibatches, rows, *record, num_devices,
-                    num_sc_per_device, enable_minibatching, rows_per_device,
-                    batch_size);
-}
-
-Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
+Result<void> Hold(xffi::RemainingArgs args, xffi::RemainingRets rets,
                   int64_t num_devices) {
   for (size_t k = 0; k < rets.size(); ++k) {
-    const auto arg = args.get<ffi::AnyBuffer>(k);
-    auto ret = rets.get<ffi::AnyBuffer>(k);
+    const auto arg = args.get<xffi::AnyBuffer>(k);
+    auto ret = rets.get<xffi::AnyBuffer>(k);
     if (arg.has_error() || ret.has_error() ||
         arg->untyped_data() != (*ret)->untyped_data()) {
       return FailedPrecondition("Operand ", k,
@@ -114,14 +96,19 @@ Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
   }
   const auto records = ReadRecords(*words, num_devices);
   if (!records) return std::unexpected(records.error());
+  const int32_t number = *device->typed_data();
+  if (number < 0 || number >= num_devices) {
+    return InvalidArgument("The device has number ", number, " of ",
+                           num_devices, " of the axis.");
+  }
   // The others have read from where these were published.
-  const DeviceRecord& own = (*records)[*device->typed_data()];
+  const DeviceRecord& own = (*records)[number];
   const void* const published[] = {
       own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
   const size_t first = rets.size() + 2;
   for (size_t k = 0; k < std::size(published) && first + k + 1 < args.size();
        ++k) {
-    const auto held = args.get<ffi::AnyBuffer>(first + k);
+    const auto held = args.get<xffi::AnyBuffer>(first + k);
     if (held.has_error() || held->untyped_data() != published[k]) {
       return FailedPrecondition(
           "Operand ", first + k,
@@ -132,24 +119,19 @@ Result<void> Hold(ffi::RemainingArgs args, ffi::RemainingRets rets,
   return {};
 }
 
-ffi::Error HoldHandler(ffi::RemainingArgs args, ffi::RemainingRets rets,
-                       int64_t num_devices) {
-  return RunHandler(Hold, args, rets, num_devices);
-}
-
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JtePublishCpu, PublishHandler,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<IntVector>()       // row_pointers
-        .Arg<IntVector>()       // embedding_ids
-        .Arg<IntVector>()       // sample_ids
-        .Arg<FloatVector>()     // gains
-        .Arg<IntScalar>()       // num_minibatches
-        .Arg<ffi::AnyBuffer>()  // rows that the others read
-        .Ret<Words>()           // record
+    JtePublishCpu, kOnPool<Publish>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()        // row_pointers
+        .Arg<IntVector>()        // embedding_ids
+        .Arg<IntVector>()        // sample_ids
+        .Arg<FloatVector>()      // gains
+        .Arg<IntScalar>()        // num_minibatches
+        .Arg<xffi::AnyBuffer>()  // rows that the others read
+        .Ret<Words>()            // record
         .Attr<int64_t>("num_devices")
         .Attr<int64_t>("num_sc_per_device")
         .Attr<bool>("enable_minibatching")
@@ -157,11 +139,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<int64_t>("batch_size"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteHoldCpu, HoldHandler,
-    ffi::Ffi::Bind()
+    JteHoldCpu, kHandler<Hold>,
+    xffi::Ffi::Bind()
         .RemainingArgs()  // values, records, device; rows, or rows and
                           // buffers; what else is waited for
         .RemainingRets()  // values
         .Attr<int64_t>("num_devices"));
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/input_batch.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/policies.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
 std::vector<std::string_view> SplitLines(std::string_view lines) {
   std::vector<std::string_view> result;
@@ -32,22 +32,22 @@ std::vector<std::string_view> SplitLines(std::string_view lines) {
 }
 
 template <typename T>
-std::span<const T> ElementsOf(const ffi::AnyBuffer& buffer) {
+std::span<const T> ElementsOf(const xffi::AnyBuffer& buffer) {
   return {buffer.typed_data<T>(), buffer.element_count()};
 }
 
 // Hands the operands out, one after the other.
 class OperandReader {
  public:
-  explicit OperandReader(const ffi::RemainingArgs& operands)
+  explicit OperandReader(const xffi::RemainingArgs& operands)
       : operands_(operands) {}
 
   bool AtEnd() const { return next_ == operands_.size(); }
 
   // The next operand, which must have the rank.
-  Result<ffi::AnyBuffer> Next(std::string_view feature, std::string_view name,
-                              size_t rank) {
-    const auto operand = operands_.get<ffi::AnyBuffer>(next_);
+  Result<xffi::AnyBuffer> Next(std::string_view feature, std::string_view name,
+                               size_t rank) {
+    const auto operand = operands_.get<xffi::AnyBuffer>(next_);
     if (!operand || operand->dimensions().size() != rank) {
       return InvalidArgument("Feature '", feature, "': ", name,
                              " must be an operand of rank ", rank,
@@ -58,7 +58,7 @@ class OperandReader {
   }
 
  private:
-  const ffi::RemainingArgs& operands_;
+  const xffi::RemainingArgs& operands_;
   size_t next_ = 0;
 };
 
@@ -66,7 +66,7 @@ template <typename T>
 Result<std::span<const T>> ReadVector(OperandReader& reader,
                                       std::string_view feature,
                                       std::string_view name, size_t rank,
-                                      ffi::DataType type) {
+                                      xffi::DataType type) {
   const auto operand = reader.Next(feature, name, rank);
   if (!operand) return std::unexpected(operand.error());
   if (operand->element_type() != type) {
@@ -77,15 +77,16 @@ Result<std::span<const T>> ReadVector(OperandReader& reader,
   return ElementsOf<T>(*operand);
 }
 
-Result<IdSpan> ToIdSpan(const ffi::AnyBuffer& ids, std::string_view feature) {
+Result<convert::IdSpan> ToIdSpan(const xffi::AnyBuffer& ids,
+                                 std::string_view feature) {
   switch (ids.element_type()) {
-    case ffi::DataType::S32:
+    case xffi::DataType::S32:
       return ElementsOf<int32_t>(ids);
-    case ffi::DataType::S64:
+    case xffi::DataType::S64:
       return ElementsOf<int64_t>(ids);
-    case ffi::DataType::U32:
+    case xffi::DataType::U32:
       return ElementsOf<uint32_t>(ids);
-    case ffi::DataType::U64:
+    case xffi::DataType::U64:
       return ElementsOf<uint64_t>(ids);
     default:
       return InvalidArgument("Feature '", feature,
@@ -95,12 +96,13 @@ Result<IdSpan> ToIdSpan(const ffi::AnyBuffer& ids, std::string_view feature) {
 
 // Reads row splits, and cuts the values off that belong to no sample. The
 // planner checks that the splits ascend.
-Result<void> ReadRowSplits(OperandReader& reader, FeatureInput& feature,
+Result<void> ReadRowSplits(OperandReader& reader,
+                           convert::FeatureInput& feature,
                            std::vector<int64_t>& row_splits) {
   const auto splits = ReadVector<int32_t>(reader, feature.name, "row_splits",
-                                          /*rank=*/1, ffi::DataType::S32);
+                                          /*rank=*/1, xffi::DataType::S32);
   if (!splits) return std::unexpected(splits.error());
-  InputBatch& batch = feature.batch;
+  convert::InputBatch& batch = feature.batch;
   if (splits->empty() || splits->back() < 0 ||
       splits->back() > batch.num_ids()) {
     return InvalidArgument("Feature '", feature.name,
@@ -115,13 +117,14 @@ Result<void> ReadRowSplits(OperandReader& reader, FeatureInput& feature,
   batch.row_splits = row_splits;
   const int64_t num_ids = row_splits.back();
   batch.ids = std::visit(
-      [num_ids](auto ids) -> IdSpan { return ids.first(num_ids); }, batch.ids);
+      [num_ids](auto ids) -> convert::IdSpan { return ids.first(num_ids); },
+      batch.ids);
   return {};
 }
 
 }  // namespace
 
-Result<RawIdFeatures> ReadFeatures(const ffi::RemainingArgs& operands,
+Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
                                    const FeatureAttributes& attributes) {
   const auto names = SplitLines(attributes.names);
   const auto id_policies = SplitLines(attributes.out_of_range_ids);
@@ -144,11 +147,11 @@ Result<RawIdFeatures> ReadFeatures(const ffi::RemainingArgs& operands,
   result.row_splits.resize(num_features);
   for (size_t f = 0; f < num_features; ++f) {
     const bool is_ragged = attributes.is_ragged[f] != 0;
-    const auto id_policy = ParseIdPolicy(id_policies[f]);
+    const auto id_policy = convert::ParseIdPolicy(id_policies[f]);
     if (!id_policy) return std::unexpected(id_policy.error());
-    const auto weight_policy = ParseWeightPolicy(weight_policies[f]);
+    const auto weight_policy = convert::ParseWeightPolicy(weight_policies[f]);
     if (!weight_policy) return std::unexpected(weight_policy.error());
-    FeatureInput feature = {
+    convert::FeatureInput feature = {
         .name = std::string(names[f]),
         .vocabulary_size = attributes.vocabulary_sizes[f],
         .transform = {.row_offset = attributes.row_offsets[f],
@@ -175,7 +178,7 @@ Result<RawIdFeatures> ReadFeatures(const ffi::RemainingArgs& operands,
     }
     if (attributes.has_weights[f] != 0) {
       const auto weights = ReadVector<float>(
-          reader, names[f], "weights", is_ragged ? 1 : 2, ffi::DataType::F32);
+          reader, names[f], "weights", is_ragged ? 1 : 2, xffi::DataType::F32);
       if (!weights) return std::unexpected(weights.error());
       if (std::ssize(*weights) != capacity) {
         return InvalidArgument("Feature '", feature.name, "': has ", capacity,
@@ -193,4 +196,4 @@ Result<RawIdFeatures> ReadFeatures(const ffi::RemainingArgs& operands,
   return result;
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -18,7 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 // Attributes: an element, or a line, for each feature.
 struct FeatureAttributes {
@@ -35,7 +35,7 @@ struct FeatureAttributes {
 
 // The features, as views of the operands and of row splits that are kept here.
 struct RawIdFeatures {
-  std::vector<FeatureInput> features;
+  std::vector<convert::FeatureInput> features;
   std::vector<std::vector<int64_t>> row_splits;
 };
 
@@ -44,6 +44,6 @@ struct RawIdFeatures {
 Result<RawIdFeatures> ReadFeatures(const xla::ffi::RemainingArgs& operands,
                                    const FeatureAttributes& attributes);
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RAW_ID_OPERANDS_H_

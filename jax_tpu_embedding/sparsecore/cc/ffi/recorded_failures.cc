@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace jte {
+namespace jte::ffi {
 
 RecordedFailures& RecordedFailures::OfProcess() {
   // Never destroyed: a step may still run when the process ends.
@@ -42,4 +42,4 @@ Failures RecordedFailures::Take() {
   return std::exchange(failures_, {});
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

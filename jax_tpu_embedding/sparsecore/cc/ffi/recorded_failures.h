@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-namespace jte {
+namespace jte::ffi {
 
 struct Failures {
   std::string first;  // its message
@@ -47,6 +47,6 @@ class RecordedFailures {
   void (*announce_)() = nullptr;
 };
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RECORDED_FAILURES_H_

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 std::atomic<int> announced = 0;
@@ -47,4 +47,4 @@ TEST(RecordedFailuresTest, AnnouncesTheFirstOnly) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi

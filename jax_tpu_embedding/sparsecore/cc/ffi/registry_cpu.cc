@@ -1,20 +1,24 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The Python module lib/core/ffi_cpu: the CPU handlers by target name, and what
-// they have recorded. A name that was released never changes meaning.
+// The Python module lib/core/ffi_cpu: the CPU handlers by target name, what
+// they have recorded, and what lib/core/memory.py calls. A name of a target
+// that was released never changes meaning.
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
+#include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 pybind11::dict Registrations() {
@@ -70,16 +74,27 @@ void WarnSoon() {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi
 
 PYBIND11_MODULE(ffi_cpu, module) {
   module.doc() = "XLA custom calls for the CPU.";
-  // XLA takes the memory of results from malloc.
-  jte::KeepFreedMemory();
-  module.def("registrations", &jte::Registrations,
+  jte::binding::ShareCacheBudget();
+  module.def("registrations", &jte::ffi::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
-  jte::RecordedFailures::OfProcess().SetAnnounce(&jte::WarnSoon);
-  module.def("take_failures", &jte::TakeFailures,
+  jte::ffi::RecordedFailures::OfProcess().SetAnnounce(&jte::ffi::WarnSoon);
+  module.def("take_failures", &jte::ffi::TakeFailures,
              "The message of the first batch that failed since the last call, "
              "and how many did. Of those of check_batch.");
+  // lib/core/memory.py documents these.
+  module.def("keep_freed_memory", &jte::KeepFreedMemory);
+  module.def("cache_limit",
+             [] { return jte::CacheBudget::OfProcess().limit_bytes(); });
+  module.def(
+      "set_cache_limit",
+      [](size_t num_bytes) {
+        jte::CacheBudget::OfProcess().SetLimitBytes(num_bytes);
+      },
+      pybind11::arg("num_bytes"));
+  module.def("cached_bytes",
+             [] { return jte::CacheBudget::OfProcess().used_bytes(); });
 }

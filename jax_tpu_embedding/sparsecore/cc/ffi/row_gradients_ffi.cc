@@ -3,7 +3,7 @@
 
 // Targets "jte_row_gradients_cpu", the gradients of the rows that a batch names
 // on one device, and "jte_sum_rows_cpu", which adds such gradients. The math is
-// kernels/row_gradients.h.
+// kernels/update/row_gradients.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +16,17 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/row_gradients.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_gradients.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
-using FloatMatrix = ffi::BufferR2<ffi::F32>;
+using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
 // Checks that `values` has a row of `dim` numbers for each of `rows`.
 Result<void> CheckShapes(std::string_view names, const IntVector& rows,
@@ -43,10 +42,10 @@ Result<void> CheckShapes(std::string_view names, const IntVector& rows,
 }
 
 // Large results are new memory in every call, most of it written once.
-SparseRows MakeResults(const IntVector& rows, const FloatMatrix& values,
-                       Executor& executor) {
-  const SparseRows results{.rows = ToSpan<int32_t>(rows),
-                           .values = ToSpan<float>(values)};
+kernels::SparseRows MakeResults(const IntVector& rows,
+                                const FloatMatrix& values, Executor& executor) {
+  const kernels::SparseRows results{.rows = ToSpan<int32_t>(rows),
+                                    .values = ToSpan<float>(values)};
   const auto bytes = std::as_writable_bytes(results.values);
   AllowHugePages(bytes);
   PopulateNewPages(bytes, executor);
@@ -73,14 +72,14 @@ Result<void> CheckedRowGradients(
       !checked) {
     return checked;
   }
-  return GradientsOfRows(*buffers, *geometry, ToSpan<const float>(gradient),
-                         shape[1], MakeResults(rows, values, executor),
-                         executor);
+  return kernels::GradientsOfRows(
+      *buffers, *geometry, ToSpan<const float>(gradient), shape[1],
+      MakeResults(rows, values, executor), executor);
 }
 
 // The operands from number `k` on: rows and values of one gradient.
-Result<ConstSparseRows> ReadTerm(ffi::RemainingArgs args, size_t k,
-                                 int64_t dim) {
+Result<kernels::ConstSparseRows> ReadTerm(xffi::RemainingArgs args, size_t k,
+                                          int64_t dim) {
   const auto rows = args.get<IntVector>(k);
   const auto values = args.get<FloatMatrix>(k + 1);
   if (rows.has_error() || values.has_error()) {
@@ -92,11 +91,11 @@ Result<ConstSparseRows> ReadTerm(ffi::RemainingArgs args, size_t k,
       !checked) {
     return std::unexpected(checked.error());
   }
-  return ConstSparseRows{.rows = ToSpan<const int32_t>(*rows),
-                         .values = ToSpan<const float>(*values)};
+  return kernels::ConstSparseRows{.rows = ToSpan<const int32_t>(*rows),
+                                  .values = ToSpan<const float>(*values)};
 }
 
-Result<void> CheckedSumRows(Executor& executor, ffi::RemainingArgs args,
+Result<void> CheckedSumRows(Executor& executor, xffi::RemainingArgs args,
                             const IntVector& rows, const FloatMatrix& sums) {
   const int64_t dim = sums.dimensions()[1];
   if (auto checked =
@@ -104,42 +103,21 @@ Result<void> CheckedSumRows(Executor& executor, ffi::RemainingArgs args,
       !checked) {
     return checked;
   }
-  std::vector<ConstSparseRows> terms;
+  std::vector<kernels::ConstSparseRows> terms;
   for (size_t k = 0; k < args.size(); k += 2) {
     const auto term = ReadTerm(args, k, dim);
     if (!term) return std::unexpected(term.error());
     terms.push_back(*term);
   }
-  return SumOfRows(terms, dim, MakeResults(rows, sums, executor), executor);
-}
-
-ffi::Error RowGradientsHandler(
-    ffi::ThreadPool pool, IntVector row_pointers, IntVector embedding_ids,
-    IntVector sample_ids, FloatVector gains, IntScalar num_minibatches,
-    FloatMatrix gradient, ffi::Result<IntVector> rows,
-    ffi::Result<FloatMatrix> values, int64_t rows_per_device,
-    int64_t num_sc_per_device, bool enable_minibatching) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedRowGradients, executor, row_pointers, embedding_ids,
-                    sample_ids, gains, num_minibatches, gradient, *rows,
-                    *values, rows_per_device, num_sc_per_device,
-                    enable_minibatching);
-}
-
-ffi::Error SumRowsHandler(ffi::ThreadPool pool, ffi::RemainingArgs args,
-                          ffi::Result<IntVector> rows,
-                          ffi::Result<FloatMatrix> sums) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedSumRows, executor, args, *rows, *sums);
+  return kernels::SumOfRows(terms, dim, MakeResults(rows, sums, executor),
+                            executor);
 }
 
 }  // namespace
 
-// The handlers' thread takes part in the work, so there is nothing left to wait
-// for when they return, and they return an error rather than a future.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu, RowGradientsHandler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu, kOnPool<CheckedRowGradients>,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::ThreadPool>()
                                   .Arg<IntVector>()    // row_pointers
                                   .Arg<IntVector>()    // embedding_ids
                                   .Arg<IntVector>()    // sample_ids
@@ -152,12 +130,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu, RowGradientsHandler,
                                   .Attr<int64_t>("num_sc_per_device")
                                   .Attr<bool>("enable_minibatching"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCpu, SumRowsHandler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCpu, kOnPool<CheckedSumRows>,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::ThreadPool>()
                                   .RemainingArgs()   // rows, values; as often
                                                      // as there are terms
                                   .Ret<IntVector>()  // distinct rows
                                   .Ret<FloatMatrix>());  // sums
 
-}  // namespace jte
+}  // namespace jte::ffi

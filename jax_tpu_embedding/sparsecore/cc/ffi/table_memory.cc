@@ -8,7 +8,7 @@
 #include <mutex>
 #include <span>
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 // Where XLA copies tables, addresses of long ago are forgotten.
@@ -45,4 +45,4 @@ std::span<std::byte> TableMemory::NextPart(std::span<std::byte> memory) {
   return memory.subspan(begin, size);
 }
 
-}  // namespace jte
+}  // namespace jte::ffi

@@ -23,7 +23,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 
-namespace jte {
+namespace jte::ffi {
 
 class TableMemory {
  public:
@@ -63,6 +63,6 @@ class TableMemory {
   std::unordered_map<const std::byte*, Record> records_;  // guarded by mutex_
 };
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_TABLE_MEMORY_H_

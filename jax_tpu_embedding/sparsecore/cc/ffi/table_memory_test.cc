@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
 constexpr size_t kTableBytes = TableMemory::kMinBytes;
@@ -83,4 +83,4 @@ TEST_F(TableMemoryTest, LeavesSmallAndPassingMemoryAlone) {
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::ffi

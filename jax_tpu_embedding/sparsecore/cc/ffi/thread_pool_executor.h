@@ -8,24 +8,25 @@
 // none (several host devices on few cores), therefore costs speed and can never
 // block a step.
 //
-//   ffi::Error Handler(ffi::ThreadPool pool, ...) {
+//   xla::ffi::Error Handler(xla::ffi::ThreadPool pool, ...) {
 //     ThreadPoolExecutor executor(pool);
-//     return ToFfiError(Lookup(..., executor));
+//     return RunHandler(CheckedLookup, executor, ...);
 //   }
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_THREAD_POOL_EXECUTOR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_THREAD_POOL_EXECUTOR_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/parallel_tasks.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 // Pool: num_threads() and Schedule(callable), as xla::ffi::ThreadPool; a
 // template for the sake of the test.
@@ -48,47 +49,30 @@ class BasicThreadPoolExecutor final : public Executor {
       for (int64_t i = 0; i < n; ++i) task(i);
       return;
     }
-    // Shared with the helpers: one that starts after this call returned still
-    // reads it, finds nothing to do, and does not touch `task`.
-    const auto work = std::make_shared<Work>(n, &task);
-    for (int64_t t = 0; t < num_helpers; ++t) {
-      pool_.Schedule([work] { work->Run(); });
-    }
-    work->Run();
-    work->WaitUntilDone();
+    const auto tasks = std::make_shared<ParallelTasks>(n, task);
+    ScheduleHelpers(num_helpers, tasks);
+    tasks->Run();
+    tasks->Finish();
   }
 
  private:
-  class Work {
-   public:
-    Work(int64_t n, const std::function<void(int64_t)>* task)
-        : n_(n), task_(task) {}
-
-    void Run() {
-      for (int64_t i = next_++; i < n_; i = next_++) {
-        (*task_)(i);
-        if (++num_done_ == n_) num_done_.notify_all();
+  void ScheduleHelpers(int64_t count,
+                       const std::shared_ptr<ParallelTasks>& tasks) {
+    try {
+      for (int64_t t = 0; t < count; ++t) {
+        pool_.Schedule([tasks] { tasks->Run(); });
       }
+    } catch (const std::exception&) {
+      // Out of memory for a helper: those that were scheduled, and the calling
+      // thread, do the work.
     }
-
-    void WaitUntilDone() const {
-      for (int64_t done = num_done_; done < n_; done = num_done_) {
-        num_done_.wait(done);
-      }
-    }
-
-   private:
-    const int64_t n_;
-    const std::function<void(int64_t)>* const task_;  // valid until all is done
-    std::atomic<int64_t> next_ = 0;
-    std::atomic<int64_t> num_done_ = 0;
-  };
+  }
 
   Pool& pool_;
 };
 
 using ThreadPoolExecutor = BasicThreadPoolExecutor<xla::ffi::ThreadPool>;
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_THREAD_POOL_EXECUTOR_H_

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Target "jte_update_cpu": the update of one stack on one device, in place, for
-// every rule that has a fused kernel. The math is kernels/apply_rows.h; the
-// operands after the fixed ones are read in optimizer_operands.h. Over several
-// devices of one process these are followed by the devices' records and the
-// number of this one, and the entries for its rows are read from the buffers
-// that the records name. Target "jte_update_received_cpu": the update by
-// messages, once the gradients of rows are here.
+// every rule that has a fused kernel. The math is kernels/update/apply_rows.h;
+// the operands after the fixed ones are read in optimizer_operands.h. Over
+// several devices of one process these are followed by the devices' records and
+// the number of this one, and the entries for its rows are read from the
+// buffers that the records name. Target "jte_update_received_cpu": the update
+// by messages, once the gradients of rows are here.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,16 +20,15 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/error_to_ffi.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace jte {
+namespace jte::ffi {
 
 // The attributes of the two targets, in the order in which they are read.
 struct UpdateAttributes {
@@ -44,10 +43,10 @@ struct UpdateReceivedAttributes {
   int64_t num_devices;
 };
 
-}  // namespace jte
+}  // namespace jte::ffi
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::UpdateAttributes, StructMember<std::string_view>("rule"),
+    jte::ffi::UpdateAttributes, StructMember<std::string_view>("rule"),
     StructMember<int64_t>("num_hyperparameters"),
     StructMember<Span<const float>>("static_params"),
     StructMember<std::string_view>("row_options"),
@@ -60,7 +59,7 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     StructMember<bool>("enable_minibatching"));
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::UpdateReceivedAttributes, StructMember<std::string_view>("rule"),
+    jte::ffi::UpdateReceivedAttributes, StructMember<std::string_view>("rule"),
     StructMember<int64_t>("num_hyperparameters"),
     StructMember<Span<const float>>("static_params"),
     StructMember<std::string_view>("row_options"),
@@ -70,22 +69,22 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     StructMember<int64_t>("rounding_shards_per_device"),
     StructMember<int64_t>("num_devices"));
 
-namespace jte {
+namespace jte::ffi {
 namespace {
 
-namespace ffi = xla::ffi;
+namespace xffi = ::xla::ffi;
 
-using FloatMatrix = ffi::BufferR2<ffi::F32>;
+using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
 // What all devices have, and which one this is.
 struct Devices {
-  std::vector<DeviceBatch> batches;
+  std::vector<kernels::DeviceBatch> batches;
   int64_t own;
 };
 
-// From the operands from number `k` on.
-Result<Devices> ReadDevices(ffi::RemainingArgs args, size_t k,
-                            int64_t num_devices, const CooBuffers& buffers) {
+// From the operands from number `k` on; `own` is what this one has published.
+Result<Devices> ReadDevices(xffi::RemainingArgs args, size_t k,
+                            const Published& own) {
   const auto words = args.get<WordsByDevice>(k);
   const auto device = args.get<IntScalar>(k + 1);
   if (words.has_error() || device.has_error()) {
@@ -93,13 +92,18 @@ Result<Devices> ReadDevices(ffi::RemainingArgs args, size_t k,
         "After the hyperparameters there must be records, uint32 of rank 2, "
         "and the number of the device, int32.");
   }
-  const auto records = ReadRecords(*words, num_devices);
-  if (!records) return std::unexpected(records.error());
+  const auto published = ReadPublished(*words, own);
+  if (!published) return std::unexpected(published.error());
   Devices devices{.batches = {}, .own = *device->typed_data()};
-  for (const DeviceRecord& record : *records) {
+  if (devices.own < 0 || devices.own >= own.geometry.num_devices) {
+    return InvalidArgument("The device has number ", devices.own, " of ",
+                           own.geometry.num_devices, " of the axis.");
+  }
+  for (const Published& other : *published) {
     devices.batches.push_back(
-        {.buffers = BuffersOf(record, buffers),
-         .activation_gradient = static_cast<const float*>(record.rows)});
+        {.buffers = other.buffers,
+         .activation_gradient =
+             reinterpret_cast<const float*>(other.rows.data())});
   }
   return devices;
 }
@@ -116,22 +120,23 @@ void PreferHugePages(const OptimizerOperands& operands) {
 }
 
 // A view of what was read.
-Optimizer OptimizerOf(const OptimizerAttributes& attributes,
-                      const OptimizerOperands& operands) {
+kernels::Optimizer OptimizerOf(const OptimizerAttributes& attributes,
+                               const OptimizerOperands& operands) {
   return {.rule = attributes.rule,
           .hyperparameters = operands.hyperparameters,
           .options = operands.options,
           .rounding = operands.rounding};
 }
 
-Result<void> CheckedUpdate(Executor& executor, const IntVector& row_pointers,
+Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
                            const IntVector& sample_ids,
                            const FloatVector& gains,
                            const IntScalar& num_minibatches,
-                           const ffi::AnyBuffer& gradient_buffer,
-                           ffi::RemainingArgs args, ffi::RemainingRets rets,
+                           const xffi::AnyBuffer& gradient_buffer,
+                           xffi::RemainingArgs args, xffi::RemainingRets rets,
                            const UpdateAttributes& attributes) {
+  DeviceExecutor executor(all_threads, attributes.num_devices);
   const auto buffers =
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
   if (!buffers) return std::unexpected(buffers.error());
@@ -149,22 +154,25 @@ Result<void> CheckedUpdate(Executor& executor, const IntVector& row_pointers,
                            " columns, expected the table's ", table.dim, ".");
   }
   PreferHugePages(*operands);
-  const Optimizer optimizer = OptimizerOf(attributes.optimizer, *operands);
-  const Tables tables{.table = table.values, .slots = operands->slots};
+  const kernels::Optimizer optimizer =
+      OptimizerOf(attributes.optimizer, *operands);
+  const kernels::Tables tables{.table = table.values, .slots = operands->slots};
   if (attributes.num_devices == 1) {
-    return ApplyRows(*buffers, *geometry, gradient->values, table.dim,
-                     optimizer, tables, executor);
+    return kernels::ApplyRows(*buffers, *geometry, gradient->values, table.dim,
+                              optimizer, tables, executor);
   }
   geometry->num_devices = attributes.num_devices;
   const auto devices = ReadDevices(args, operands->num_operands,
-                                   attributes.num_devices, *buffers);
+                                   {.buffers = *buffers,
+                                    .rows = BytesOf(gradient_buffer),
+                                    .geometry = *geometry});
   if (!devices) return std::unexpected(devices.error());
-  return ApplyBatches(devices->batches, devices->own, *geometry, table.dim,
-                      optimizer, tables, executor);
+  return kernels::ApplyBatches(devices->batches, devices->own, *geometry,
+                               table.dim, optimizer, tables, executor);
 }
 
-Result<void> CheckedUpdateReceived(Executor& executor, ffi::RemainingArgs args,
-                                   ffi::RemainingRets rets,
+Result<void> CheckedUpdateReceived(Executor& executor, xffi::RemainingArgs args,
+                                   xffi::RemainingRets rets,
                                    const UpdateReceivedAttributes& attributes) {
   const auto operands = ReadOptimizerOperands(args, rets, attributes.optimizer);
   if (!operands) return std::unexpected(operands.error());
@@ -184,61 +192,42 @@ Result<void> CheckedUpdateReceived(Executor& executor, ffi::RemainingArgs args,
                            ", ", shape[1], "], expected [", num_rows, ", ",
                            table.dim, "].");
   }
-  std::vector<ReceivedGradients> received;
+  std::vector<kernels::ReceivedGradients> received;
   for (int64_t k = 0; k < num_devices; ++k) {
     received.push_back({.rows = ToSpan<const int32_t>((*rows)[k]),
                         .gradients = (*gradients)[k].typed_data()});
   }
   PreferHugePages(*operands);
-  return ApplyReceived(received, table.num_rows, table.dim,
-                       OptimizerOf(attributes.optimizer, *operands),
-                       {.table = table.values, .slots = operands->slots},
-                       executor);
-}
-
-ffi::Error Handler(ffi::ThreadPool pool, IntVector row_pointers,
-                   IntVector embedding_ids, IntVector sample_ids,
-                   FloatVector gains, IntScalar num_minibatches,
-                   ffi::AnyBuffer gradient, ffi::RemainingArgs args,
-                   ffi::RemainingRets rets, UpdateAttributes attributes) {
-  ThreadPoolExecutor all_threads(pool);
-  DeviceExecutor executor(all_threads, attributes.num_devices);
-  return RunHandler(CheckedUpdate, executor, row_pointers, embedding_ids,
-                    sample_ids, gains, num_minibatches, gradient, args, rets,
-                    attributes);
-}
-
-ffi::Error ReceivedHandler(ffi::ThreadPool pool, ffi::RemainingArgs args,
-                           ffi::RemainingRets rets,
-                           UpdateReceivedAttributes attributes) {
-  ThreadPoolExecutor executor(pool);
-  return RunHandler(CheckedUpdateReceived, executor, args, rets, attributes);
+  return kernels::ApplyReceived(
+      received, table.num_rows, table.dim,
+      OptimizerOf(attributes.optimizer, *operands),
+      {.table = table.values, .slots = operands->slots}, executor);
 }
 
 }  // namespace
 
-// The handlers' thread takes part in the work, so there is nothing left to wait
-// for when they return, and they return an error rather than a future.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateCpu, Handler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<IntVector>()       // row_pointers
-                                  .Arg<IntVector>()       // embedding_ids
-                                  .Arg<IntVector>()       // sample_ids
-                                  .Arg<FloatVector>()     // gains
-                                  .Arg<IntScalar>()       // num_minibatches
-                                  .Arg<ffi::AnyBuffer>()  // activation_gradient
-                                  .RemainingArgs()  // see optimizer_operands.h
-                                  .RemainingRets()  // table, slots
-                                  .Attrs<UpdateAttributes>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteUpdateCpu, kOnPool<CheckedUpdate>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()        // row_pointers
+        .Arg<IntVector>()        // embedding_ids
+        .Arg<IntVector>()        // sample_ids
+        .Arg<FloatVector>()      // gains
+        .Arg<IntScalar>()        // num_minibatches
+        .Arg<xffi::AnyBuffer>()  // activation_gradient
+        .RemainingArgs()         // see optimizer_operands.h
+        .RemainingRets()         // table, slots
+        .Attrs<UpdateAttributes>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu, ReceivedHandler,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu,
+                              kOnPool<CheckedUpdateReceived>,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::ThreadPool>()
                                   .RemainingArgs()  // see optimizer_operands.h;
                                                     // rows, then gradients, by
                                                     // device
                                   .RemainingRets()  // table, slots
                                   .Attrs<UpdateReceivedAttributes>());
 
-}  // namespace jte
+}  // namespace jte::ffi

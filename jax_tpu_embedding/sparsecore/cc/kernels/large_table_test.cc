@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Tables of more than 2^31 elements: 32 bits do not count them.
+// Tables of more than 2^31 elements, in fewer rows: 32 bits do not count them.
 //
 // Memory is reserved without being used: only the pages of the rows that a test
 // touches exist.
@@ -15,12 +15,12 @@
 
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
 
-namespace jte {
+namespace jte::kernels {
 namespace {
 
 constexpr int64_t kDim = 16;
@@ -89,7 +89,7 @@ std::vector<int64_t> TouchedElements() {
   return elements;
 }
 
-TEST(LargeTableTest, LooksUpRowsBeyondTwoToThe31) {
+TEST(LargeTableTest, LooksUpElementsBeyondTwoToThe31) {
   SparseArray<float> table(kNumRows * kDim);
   ASSERT_TRUE(table.is_there());
   float value = 3.0f;
@@ -131,9 +131,13 @@ void ExpectUpdates() {
   }
 }
 
-TEST(LargeTableTest, UpdatesRowsBeyondTwoToThe31) { ExpectUpdates<float>(); }
+TEST(LargeTableTest, UpdatesElementsBeyondTwoToThe31) {
+  ExpectUpdates<float>();
+}
 
-TEST(LargeTableTest, UpdatesRowsOfLowPrecision) { ExpectUpdates<Bfloat16>(); }
+TEST(LargeTableTest, UpdatesElementsOfLowPrecision) {
+  ExpectUpdates<Bfloat16>();
+}
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::kernels

@@ -10,22 +10,25 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/apply_rows.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/messages.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/random_coo.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/spread_rows.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/messages.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/testing/random_coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 
-namespace jte {
+namespace jte::kernels {
 namespace {
 
 std::vector<float> Random(int64_t size) {
@@ -277,13 +280,51 @@ INSTANTIATE_TEST_SUITE_P(All, SeveralDevicesTest,
                          testing::Values(std::tuple(2, 1), std::tuple(2, 4),
                                          std::tuple(3, 3), std::tuple(8, 2)));
 
+// Geometry alone says so: there is no such memory.
+TEST(SeveralDevicesErrorTest, NumbersBeyondTheirBitsAreRefused) {
+  constexpr int64_t kMany = (int64_t{1} << 30) + 1;
+  const CooGeometry geometry{.num_sc_per_device = 1,
+                             .rows_per_shard = kMany,
+                             .batch_size_per_sc = kMany,
+                             .enable_minibatching = false,
+                             .num_minibatches = 1,
+                             .num_devices = 3};
+  const float learning_rate = 0.5f;
+  const Optimizer sgd{.rule = "sgd", .hyperparameters = {&learning_rate, 1}};
+  const Tables tables{.table = std::span<float>(), .slots = {}};
+  const ReceivedGradients received{
+      .rows = {static_cast<const int32_t*>(nullptr), kMany},
+      .gradients = nullptr};
+  const ConstTableValues table = std::span<const float>();
+  InlineExecutor executor;
+  const std::pair<Result<void>, std::string> cases[] = {
+      {LookupInTables({}, geometry, {&table, 1}, 1, std::nullopt, {}, executor),
+       "The tables of 3 devices have 1073741825 rows each, expected numbers of "
+       "32 bits."},
+      {ApplyBatches({}, 0, geometry, 1, sgd, tables, executor),
+       "The batches of 3 devices have 1073741825 samples each, expected "
+       "numbers of 31 bits."},
+      {ApplyReceived(std::vector(3, received), 1, 1, sgd, tables, executor),
+       "The batches of 3 devices have 1073741825 samples each, expected "
+       "numbers of 31 bits."},
+  };
+  for (const auto& [done, message] : cases) {
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().message, message);
+  }
+}
+
 TEST(SpreadRowsTest, NumbersBeyondTheirBitsAreRefused) {
   // 3 devices need 2 bits, and 2^30 rows need 30.
   EXPECT_TRUE(NumbersFit(3, int64_t{1} << 30, 32));
   EXPECT_FALSE(NumbersFit(3, int64_t{1} << 30, 31));
   EXPECT_FALSE(NumbersFit(3, (int64_t{1} << 30) + 1, 32));
   EXPECT_TRUE(NumbersFit(1, (int64_t{1} << 31) - 1, 31));
+  // No rows take no bits; more than there are bits for do not fit.
+  EXPECT_TRUE(NumbersFit(3, 0, 31));
+  EXPECT_FALSE(NumbersFit(2, int64_t{1} << 32, 31));
+  EXPECT_FALSE(NumbersFit(1, (int64_t{1} << 31) + 1, 31));
 }
 
 }  // namespace
-}  // namespace jte
+}  // namespace jte::kernels

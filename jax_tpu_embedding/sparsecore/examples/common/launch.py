@@ -19,6 +19,7 @@ from absl import flags
 from absl import logging
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.lib.core import memory
 
 _Settings = TypeVar("_Settings", bound=command_line.Settings)
 
@@ -62,6 +63,7 @@ def main(
     logging.set_verbosity(logging.WARNING)
   # Unless the user asks for something else, the examples are about the CPU.
   jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
+  memory.keep_freed_memory()
   try:
     run(command_line.from_flags(settings))
   except command_line.UsageError as error:

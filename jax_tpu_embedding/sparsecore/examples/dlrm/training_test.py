@@ -76,6 +76,24 @@ class TrainingTest(parameterized.TestCase):
         self.assertNotEmpty(changed)
         self.assertLessEqual(set(changed), set(_batch(0).rows[:, i]))
 
+  @parameterized.parameters(1, 4)
+  def test_the_step_is_traced_and_compiled_once(self, num_devices):
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, fun_name="", **__: events.append((event, fun_name))
+    )
+    mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("data",))
+    jax.set_mesh(mesh)
+    trainer = training.Trainer(
+        dataclasses.replace(_CONFIG, num_devices=num_devices)
+    )
+    state = trainer.init()
+    for i in range(3):
+      trainer.train_step(state, _batch(i))
+    of_step = [event for event, name in events if "_train_step" in name]
+    for event in ("jaxpr_trace_duration", "backend_compile_duration"):
+      self.assertEqual(of_step.count(f"/jax/core/compile/{event}"), 1, event)
+
   def test_logits_change_nothing(self):
     trainer = _trainer()
     state = trainer.init()

@@ -29,7 +29,11 @@ import numpy as np
 def gains(
     combiner: str, num_ids: int, weights: Sequence[Any] | None
 ) -> Sequence[np.float32]:
-  """Gains of the ids of one sample; every step is rounded to float32."""
+  """Gains of the ids of one sample; every step is rounded to float32.
+
+  Where weights are divided by zero, as they are if all are zero, the gains are
+  zero.
+  """
   if combiner not in raw_ids.COMBINERS:
     raise ValueError(
         f"combiner must be one of {raw_ids.COMBINERS}, got {combiner!r}."
@@ -54,6 +58,8 @@ def gains(
         # The square is not rounded to float32 before it is added.
         total = np.float32(np.float64(total) + np.float64(weight) ** 2)
     divisor = total if combiner == "mean" else np.sqrt(total)
+    if divisor == 0:
+      return [np.float32(0)] * num_ids
     return [np.float32(weight) / divisor for weight in weights]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options as options
 from jax_tpu_embedding.sparsecore.lib.core import stablehlo_program
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 
@@ -94,7 +95,7 @@ def custom_rule(
     num_operands: of the update. There are as many slots as make up the number.
     num_hyperparameters: scalars that the computation gets.
     row_options: what update_rules.with_options will add to the rule, which is
-      one without options. Here they count as operands.
+      one without options. Here those with numbers count as operands.
     stochastic_rounding: as row_options.
 
   Raises:
@@ -103,7 +104,7 @@ def custom_rule(
   names = (
       *COO_AND_GRADIENT,
       f"{num_hyperparameters} hyperparameters",
-      *row_options,
+      *options.with_numbers(row_options),
       "a table and any number of slots",
       *(("rounding_seed",) if stochastic_rounding else ()),
   )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import converter_hosts
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.testdata.golden import golden_cases
@@ -99,6 +100,13 @@ class GoldenTest(parameterized.TestCase):
 
   def _assert_same(self, case, host, stack, actual):
     expected = case.outputs(host, stack)
+    # All weights of the cases are finite. The package that recorded them
+    # divided by zero where those of a sample add up to it; we promise zeros.
+    is_entry = expected["embedding_ids"] != constants.PADDING_VALUE
+    gains = expected["gains"]
+    expected["gains"] = np.where(
+        is_entry & ~np.isfinite(gains), np.float32(0), gains
+    )
     for name in golden_cases.BUFFERS:
       with self.subTest(host=host, stack=stack, buffer=name):
         self.assertEqual(actual[name].dtype, expected[name].dtype)

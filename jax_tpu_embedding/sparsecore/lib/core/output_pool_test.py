@@ -4,6 +4,7 @@
 """Arrays from a pool: reused when they are gone, never before."""
 
 import concurrent.futures
+import functools
 import os
 import random
 
@@ -269,6 +270,15 @@ class OutputPoolTest(parameterized.TestCase):
           "got -1",
       ),
       (lambda: converter.OutputPool().empty((2, -3), "i4"), ValueError, "-3"),
+      *(
+          (
+              functools.partial(converter.OutputPool().empty, (1000,), dtype),
+              TypeError,
+              "OutputPool: dtype must be of numbers, got .* Use np.empty",
+          )
+          # References, fields that have them, and strings of any length.
+          for dtype in (object, [("a", "i4"), ("b", "O")], "S", "U", "V0")
+      ),
       (lambda: converter.OutputPool().empty((1 << 60,), "i4"), MemoryError, ""),
       (
           lambda: converter.OutputPool().empty((1 << 40,) * 2, "i4"),

@@ -62,6 +62,37 @@ class FormErrorsTest(parameterized.TestCase):
           "ids must have shape .* got shape \\(\\)",
       ),
       (
+          "masked_ids",
+          np.ma.masked_less(_IDS, 3),
+          None,
+          "its ids are a masked array, and what is masked has no meaning here."
+          " Fill it, for example ids with ids.filled\\(-1\\)",
+      ),
+      (
+          "masked_weights",
+          _IDS,
+          np.ma.masked_less(_IDS * 1.0, 3),
+          "its weights are a masked array",
+      ),
+      (
+          "masked_rows",
+          _ragged([np.ma.masked_less(row, 3) for row in _IDS]),
+          None,
+          "its ids are a masked array",
+      ),
+      (
+          "masked_splits",
+          (_FLAT, np.ma.masked_less(_SPLITS, 3)),
+          None,
+          "its row_splits are a masked array",
+      ),
+      (
+          "several_columns_of_rows",
+          _ragged([[1]] * 8).reshape(4, 2),
+          None,
+          "or be an object array \\[samples\\] or \\[samples, 1\\] of rows, got",
+      ),
+      (
           "ids_that_are_no_array",
           [[1, 2], [3]],
           None,
@@ -250,6 +281,20 @@ class FormErrorsTest(parameterized.TestCase):
           "ids must be integers, got dtype float64. Convert them",
       ),
       ("boolean_ids", np.zeros((4, 2), bool), None, "got dtype bool"),
+      *(
+          (
+              f"strings_{name}",
+              ids,
+              None,
+              "ids must be integers, got strings of dtype .*. Look them up in a"
+              " vocabulary, or hash them",
+          )
+          for name, ids in (
+              ("unicode", np.array([["a", "b"]] * 4)),
+              ("bytes", np.array([[b"a", b"b"]] * 4)),
+              ("rows", _ragged([["a", "b"]] * 4)),
+          )
+      ),
       (
           "ragged_float_ids",
           _ragged([[1.5]] * 4),

@@ -203,13 +203,21 @@ class MemoryTest(parameterized.TestCase):
     )
 
   @parameterized.product(
-      form=("dense", "splits", "arrow", "large_arrow", "sliced_arrow"),
+      # And what is prepared: others might write row splits while they are used.
+      form=(
+          ("dense", 0),
+          ("splits", 5),
+          ("arrow", 0),
+          ("large_arrow", 0),
+          ("sliced_arrow", 0),
+      ),
       dtype=(np.int32, np.int64, np.uint32, np.uint64),
   )
   def test_plain_input_is_read_where_it_is(self, form, dtype):
+    form, num_prepared = form
     form = (input_forms.FORMS | input_forms.DENSE_FORMS)[form]
     leaves = form(list(_IDS.astype(dtype)), list(_WEIGHTS))
-    self.assertEqual(self._num_prepared(*leaves), 0)
+    self.assertEqual(self._num_prepared(*leaves), num_prepared)
 
   # What is copied costs 1 for each id and 1 for each run of them.
   @parameterized.named_parameters(
@@ -286,6 +294,23 @@ class MemoryTest(parameterized.TestCase):
     ids = _IDS.copy()
     ids.flags.writeable = False
     _assert_same_as_baseline(ids)
+
+  def test_rows_may_be_a_column(self):
+    ids = converter_requests.ragged(_IDS.tolist())[:, None]
+    weights = converter_requests.ragged(_WEIGHTS.tolist())[:, None]
+    self.assertEqual(ids.shape, (4, 1))
+    _assert_same_as_baseline(ids, weights)
+    _assert_same_as_baseline(ids[:, 0], weights)
+
+  def test_subclasses_of_arrays_are_read_as_arrays(self):
+    class Array(np.ndarray):
+      pass
+
+    _assert_same_as_baseline(_IDS.view(Array), _WEIGHTS.view(Array))
+    _assert_same_as_baseline(
+        converter_requests.ragged([row.view(Array) for row in _IDS]),
+        converter_requests.ragged(list(_WEIGHTS)),
+    )
 
   def test_rows_may_be_lists_and_mixed(self):
     _assert_same_as_baseline(

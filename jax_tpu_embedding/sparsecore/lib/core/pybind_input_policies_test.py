@@ -113,6 +113,35 @@ class PoliciesTest(parameterized.TestCase):
         input_preprocessing.convert_stack(stack, [feature], _TOPOLOGY),
     )
 
+  @parameterized.product(
+      convert=(converter_requests.convert, input_preprocessing.convert_stack),
+      case=(
+          ("mean", [[0, 0], [1, 0]], [0, 0, 0, 1]),
+          ("sqrtn", [[0, 0], [3, 4]], [0, 0, 0.6, 0.8]),
+          # The sum is zero, and that of the squares is not.
+          ("mean", [[1, -1], [1, 3]], [0, 0, 0.25, 0.75]),
+          # float32 has no number as small as the sum of these squares.
+          ("sqrtn", [[1e-30, 1e-30], [0, 2]], [0, 0, 0, 1]),
+          ("sum", [[0, 0], [1, -1]], [0, 0, -1, 1]),
+      ),
+  )
+  def test_where_the_divisor_is_zero_gains_are(self, convert, case):
+    combiner, weights, expected = case
+    converted = convert(
+        dataclasses.replace(_STACK, combiner=combiner),
+        [
+            _feature(
+                np.array([[0, 1], [2, 3], [4, 5], [6, 7]]),
+                weights=np.array(weights * 2, np.float32),
+            )
+        ],
+        _TOPOLOGY,
+    )
+    used = converted.sample_ids != constants.PADDING_VALUE
+    np.testing.assert_allclose(
+        np.sort(converted.gains[used]), np.sort(expected * 2), rtol=1e-6
+    )
+
   def test_the_weight_of_a_dropped_id_does_not_matter(self):
     self._assert_reads(
         _feature(

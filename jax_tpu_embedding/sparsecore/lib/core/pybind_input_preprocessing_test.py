@@ -59,6 +59,14 @@ class ErrorsTest(parameterized.TestCase):
           "Feature 'f': has 3 samples, which .* 1 \\* 2 SparseCores cannot",
       ),
       (
+          "enormous_samples_of_no_batch",
+          {
+              "features": [np.zeros((0, 2**32), np.int32)],
+              "feature_weights": [np.zeros((0, 2**32), np.float32)],
+          },
+          "Feature 'f': its samples have 4294967296 ids each, and a sample can",
+      ),
+      (
           "id_too_large",
           {"features": [np.array([[0], [1], [8], [2]])]},
           "Feature 'f': sample 2 has id 8 at position 0, outside of \\[0, 8\\)",
@@ -146,7 +154,37 @@ class ErrorsTest(parameterized.TestCase):
       converter_calls.call(**changes)
 
   @parameterized.named_parameters(
-      ("tuple_of_features", {"features": ()}, "incompatible function"),
+      (
+          "tuple_of_features",
+          {"features": ()},
+          r"^features must be a list with one element per feature, got \(\)\.$",
+      ),
+      (
+          "weights",
+          {"feature_weights": 1},
+          "feature_weights must be a list .* 1",
+      ),
+      (
+          "specs",
+          {"feature_specs": None},
+          "feature_specs must be a list .* None",
+      ),
+      *(
+          (name, {name: value}, f"^{name} must be {expected}, got {value!r}")
+          for name, value, expected in (
+              ("local_device_count", 1.5, "an integer"),
+              ("global_device_count", "1", "an integer"),
+              ("num_sc_per_device", None, "an integer"),
+              ("sharding_strategy", 3, "a ShardingStrategy"),
+              ("has_leading_dimension", "yes", "a bool"),
+              ("allow_id_dropping", "no", "a bool"),
+              ("batch_number", 2**31, r"an integer below 2\*\*31"),
+              ("enable_minibatching", "no", "a bool"),
+              ("feature_stacking_strategy", 0, "a FeatureStackingStrategy"),
+              ("num_threads", 2.5, "an integer or None"),
+              ("output_pool", 1, "an OutputPool or None"),
+          )
+      ),
       (
           "limit_that_is_no_integer",
           {

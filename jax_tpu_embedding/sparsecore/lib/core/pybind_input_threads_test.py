@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from unittest import mock
@@ -172,6 +175,33 @@ class ThreadsTest(parameterized.TestCase):
     finally:
       stop.set()
       thread.join()
+
+  def test_the_main_thread_may_end_first(self):
+    """Daemon threads convert until the process is gone."""
+    program = """
+        import threading, time
+        from jax_tpu_embedding.sparsecore.lib.core import (
+            converter_requests, pybind_input_threads_test)
+        request = pybind_input_threads_test._large_request()
+        has_converted = threading.Event()
+
+        def run():
+          while True:
+            converter_requests.convert(*request, num_threads=2)
+            has_converted.set()
+
+        for _ in range(4):
+          threading.Thread(target=run, daemon=True).start()
+        has_converted.wait()
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual((done.returncode, done.stderr), (0, ""))
 
   @parameterized.parameters("rows", "shuffled_sparse")
   def test_input_may_go_away_while_it_is_converted(self, form):

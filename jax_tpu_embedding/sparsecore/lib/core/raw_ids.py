@@ -20,7 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 COMBINERS = ("sum", "mean", "sqrtn")
 FEATURE_STACKING_STRATEGIES = ("SPLIT_THEN_STACK", "STACK_THEN_SPLIT")
 # For ids outside of the table, and for weights that are NaN or infinite. C++:
-# cc/convert/policies.h.
+# cc/convert/stack_plan.h.
 ID_POLICIES = ("error", "drop", "clamp", "modulo")
 WEIGHT_POLICIES = ("error", "drop", "clamp", "keep")
 

@@ -3,8 +3,9 @@
 
 """What can be done to a row beside the step of its optimizer, whichever it is.
 
-Options are names in a fixed order, each with one number, f32[]. A rule with
-options is a rule like any other: update_rules.with_options makes it.
+Options are names in a fixed order. One is on or off, each of the others has a
+number, f32[]. A rule with options is a rule like any other:
+update_rules.with_options makes it.
 
 Source: docs/reference/primitives.md, "Row options".
 """
@@ -19,7 +20,14 @@ import jax
 import jax.numpy as jnp
 
 # In the order in which they are applied, and named.
-ROW_OPTIONS = ("max_gradient_norm", "l2_weight_decay", "decoupled_weight_decay")
+ROW_OPTIONS = (
+    "skip_non_finite_gradients",
+    "max_gradient_norm",
+    "l2_weight_decay",
+    "decoupled_weight_decay",
+)
+# Those without a number.
+FLAGS = ("skip_non_finite_gradients",)
 
 
 def check(row_options: Sequence[str]) -> None:
@@ -29,6 +37,21 @@ def check(row_options: Sequence[str]) -> None:
         f"row_options must be some of {', '.join(ROW_OPTIONS)}, each at most"
         f" once and in this order; got {tuple(row_options)}."
     )
+
+
+def with_numbers(row_options: Sequence[str]) -> tuple[str, ...]:
+  """Those of `row_options` that have a number."""
+  return tuple(option for option in row_options if option not in FLAGS)
+
+
+def is_non_finite(grad: jax.Array) -> jax.Array:
+  """f32[n, 1]: 1 for rows of f32[n, D] with an infinity or NaN, others 0.
+
+  These are numbers, and no `isfinite` or `any`, because of what the compiler of
+  SparseCores takes: lowering/tpu_step_operations.py.
+  """
+  ones = jnp.where(jnp.abs(grad) < jnp.inf, jnp.float32(0), jnp.float32(1))
+  return jnp.max(ones, axis=-1, keepdims=True)
 
 
 def step(
@@ -42,9 +65,11 @@ def step(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
   """`inner_step` with options; `hyper` has their numbers at its end.
 
+  skip_non_finite_gradients is not among them: it leaves out more than a step.
+
   Args:
     inner_step: the step of an update_rules.UpdateRule.
-    row_options: which options.
+    row_options: which options, all with numbers.
     grad: f32[n, D].
     row: f32[n, D].
     slots: those of `inner_step`.

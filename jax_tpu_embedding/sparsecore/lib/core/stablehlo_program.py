@@ -15,10 +15,10 @@ import sys
 from typing import Any
 
 import jax
-from jax._src.interpreters import mlir as jax_mlir
 from jax.extend import core
 from jax.extend.mlir.dialects import func
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 import numpy as np
 
 # The first bytes of MLIR bytecode; other modules are text.
@@ -190,16 +190,9 @@ def _listed(shapes) -> str:
 
 
 def _lower(ctx: mlir.LoweringRuleContext, *args, program: StablehloProgram):
-  context = ctx.module_context
-  module = _parse(program, context.context)
+  module = _parse(program, ctx.module_context.context)
   results = list(_main(module).type.results)
-  # JAX has no public way to add a module to the one that is being lowered.
-  name = jax_mlir.merge_mlir_modules(
-      context.module,
-      "orig_custom_optimizer",
-      module,
-      dst_symtab=context.symbol_table,
-  )
+  name = jax_private.add_module(ctx, "orig_custom_optimizer", module)
   call = func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(name), args)
   return call.results
 

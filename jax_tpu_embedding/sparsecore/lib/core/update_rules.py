@@ -5,7 +5,7 @@
 
 A row of UPDATE_RULES is all that an optimizer needs: its primitive, its
 lowering for every platform and its tests follow from it. A fused kernel for one
-platform is an optional extra (cc/kernels/update_rules.h), tested against `step`.
+platform is an optional extra (cc/kernels/update/update_rules.h), tested against `step`.
 
 To add one: a step function, and its line in UPDATE_RULES.
 
@@ -66,6 +66,9 @@ class UpdateRule:
   bool_hyperparameters: tuple[str, ...] = ()  # those that are not float32
   static_params: tuple[str, ...] = ()  # required, beside those of every rule
   takes_rounding_seed: bool = False  # as its last operand
+  # Whether rows whose gradient is not finite keep their bits. `step` computes
+  # something for them, which is not used.
+  skips_non_finite_gradients: bool = False
   step: Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
 
   @property
@@ -117,8 +120,8 @@ def with_options(
 
   Args:
     rule: one without options.
-    row_options: some of row_options.ROW_OPTIONS, in that order. Each adds a
-      hyperparameter of its name, after those of the rule.
+    row_options: some of row_options.ROW_OPTIONS, in that order. Each that has
+      a number adds a hyperparameter of its name, after those of the rule.
     stochastic_rounding: whether there is an operand rounding_seed, u32[], after
       all others.
 
@@ -126,13 +129,18 @@ def with_options(
     ValueError: if there is no such option, or the order is another.
   """
   options.check(row_options)
-  rule = dataclasses.replace(rule, takes_rounding_seed=stochastic_rounding)
-  if not row_options:
+  rule = dataclasses.replace(
+      rule,
+      takes_rounding_seed=stochastic_rounding,
+      skips_non_finite_gradients="skip_non_finite_gradients" in row_options,
+  )
+  with_numbers = options.with_numbers(row_options)
+  if not with_numbers:
     return rule
   return dataclasses.replace(
       rule,
-      hyperparameters=(*rule.hyperparameters, *row_options),
-      step=functools.partial(options.step, rule.step, row_options),
+      hyperparameters=(*rule.hyperparameters, *with_numbers),
+      step=functools.partial(options.step, rule.step, with_numbers),
   )
 
 
@@ -221,11 +229,16 @@ def _f2a(grad, row, slots, hyper):
   return row, (accumulator, local_step)
 
 
-def _rowwise_adagrad(grad, row, slots, hyper):
-  """Adagrad with one accumulator for the whole row."""
+def _rowwise_adagrad(grad, row, slots, hyper, *, embedding_dim):
+  """Adagrad with one accumulator for the whole row.
+
+  The mean is over the columns of the table. Those that a stack adds to them do
+  not count, or a row would take larger steps for sharing a stack.
+  """
   (accumulator,) = slots
   learning_rate, epsilon = hyper
-  accumulator = accumulator + jnp.mean(grad * grad, axis=-1, keepdims=True)
+  squares = jnp.sum(grad * grad, axis=-1, keepdims=True)
+  accumulator = accumulator + squares / embedding_dim
   row = row - (learning_rate * grad) / (jnp.sqrt(accumulator) + epsilon)
   return row, (accumulator,)
 
@@ -325,6 +338,7 @@ _RULES = (
         slots=("accumulator",),
         row_slots=("accumulator",),
         hyperparameters=("learning_rate", "epsilon"),
+        static_params=("embedding_dim",),
         step=_rowwise_adagrad,
     ),
     UpdateRule(

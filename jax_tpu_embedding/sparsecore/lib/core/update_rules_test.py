@@ -51,7 +51,14 @@ class UpdateRulesTest(parameterized.TestCase):
           0.9915485,
           (0.35, 1.0),
       ),
-      ("rowwise_adagrad", (0.1,), (0.01, 1e-8), 0.9915485, (0.35,)),
+      (
+          "rowwise_adagrad",
+          (0.1,),
+          (0.01, 1e-8),
+          0.9915485,
+          (0.35,),
+          dict(embedding_dim=1),
+      ),
       ("momentum", (0.0,), (0.001, 0.9, 1), 0.99905, (0.5,)),
       ("lion", (0.0,), (0.0001, 0.9, 0.99), 0.9999, (0.005,)),
   )
@@ -88,16 +95,21 @@ class UpdateRulesTest(parameterized.TestCase):
     self.assertContainsSubset(rule.bool_hyperparameters, rule.hyperparameters)
     self.assertContainsSubset(rule.row_slots, rule.slots)
 
-  def test_step_of_one_number_per_row_takes_the_mean_of_the_columns(self):
+  @parameterized.parameters(2, 3, 8)
+  def test_step_of_one_number_per_row_takes_the_mean_of_the_table(self, width):
     rule = update_rules.UPDATE_RULES["rowwise_adagrad"]
+    padding = ((0, 0), (0, width - 2))
     row, (accumulator,) = rule.step(
-        jnp.array([[1.0, 3.0], [0.0, 2.0]]),
-        jnp.zeros((2, 2)),
+        jnp.pad(jnp.array([[1.0, 3.0], [0.0, 2.0]]), padding),
+        jnp.zeros((2, width)),
         (jnp.array([[4.0], [2.0]]),),
         (jnp.float32(6), jnp.float32(0)),
+        embedding_dim=2,
     )
     np.testing.assert_array_equal(accumulator, [[9.0], [4.0]])
-    np.testing.assert_array_equal(row, [[-2.0, -6.0], [0.0, -6.0]])
+    np.testing.assert_array_equal(
+        row, np.pad([[-2.0, -6.0], [0.0, -6.0]], padding)
+    )
 
   def test_sign_of_zero_is_no_step(self):
     rule = update_rules.UPDATE_RULES["lion"]
@@ -142,6 +154,21 @@ class WithOptionsTest(parameterized.TestCase):
     )
     np.testing.assert_array_equal(row, [expected])
     self.assertEmpty(slots)
+
+  def test_flag_is_no_hyperparameter(self):
+    sgd = update_rules.UPDATE_RULES["sgd"]
+    options = ("skip_non_finite_gradients",)
+    rule = update_rules.with_options(sgd, options)
+    self.assertTrue(rule.skips_non_finite_gradients)
+    self.assertEqual(rule.hyperparameters, sgd.hyperparameters)
+    self.assertIs(rule.step, sgd.step)
+    rule = update_rules.with_options(sgd, (*options, "l2_weight_decay"))
+    self.assertEqual(rule.hyperparameters, ("learning_rate", "l2_weight_decay"))
+    self.assertFalse(
+        update_rules.with_options(
+            sgd, ("l2_weight_decay",)
+        ).skips_non_finite_gradients
+    )
 
   @parameterized.parameters(0.0, -1.0, float("nan"))
   def test_what_cannot_be_a_norm_shows_as_nan(self, limit):

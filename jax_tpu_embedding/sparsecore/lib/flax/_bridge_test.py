@@ -138,7 +138,7 @@ class BridgeTest(parameterized.TestCase):
     inputs = inputs.replace(num_minibatches=np.int32(65))
     activations, has_failed = _bridge.lookup(config, inputs, variables)
     self.assertTrue(np.isnan(activations["f"]).all())
-    self.assertEqual(has_failed["t"].tolist(), [True] * 4)
+    self.assertEqual(has_failed.tolist(), [True] * 4)
     for found in (has_failed, None):
       new = _bridge.update(config, activations, inputs, variables, None, found)
       jax.tree.map(np.testing.assert_array_equal, new, dict(variables))

@@ -14,7 +14,8 @@ reach the rows that other stacks and devices name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+import functools
+import operator
 
 import jax
 from jax import lax
@@ -22,35 +23,46 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
-from jax_tpu_embedding.sparsecore.lib.nn import _inputs
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 
-P = jax.sharding.PartitionSpec
 LookupConfig = _lookup_config.LookupConfig
-
-# Stack name -> bool[1] of a device, or bool[G] of all.
-HasFailed = Mapping[str, jax.Array]
 
 
 def check(
     config: LookupConfig,
     inputs: embedding.PreprocessedInput,
     tables: Mapping[str, jax.Array],
-) -> tuple[embedding.PreprocessedInput, HasFailed]:
-  """Buffers of one device that can be looked up, and whether it can use them.
+) -> tuple[embedding.PreprocessedInput, dict[str, jax.Array]]:
+  """Buffers of one device that can be looked up, and which were wrong.
 
   Args:
     config: specs and devices.
     inputs: one device's part.
     tables: stack name -> the device's part.
 
+  Returns:
+    The buffers, with settings; and stack name -> bool[1], whether activations
+    have to be NaN.
+
   Raises:
-    ValueError: if stacks are missing.
+    ValueError: if stacks are missing, or inputs, tables and config do not
+      belong together.
   """
-  stacks = embedding.get_stacked_table_specs(config.feature_specs)
-  buffers = _inputs.device_buffers(inputs)
-  _inputs.check_stack_names(
-      stacks, preprocessed_inputs=buffers, embedding_variables=tables
+  settings = _buffers.check_settings(
+      config.feature_specs,
+      inputs,
+      {name: (table,) for name, table in tables.items()},
+      global_device_count=config.num_shards,
+      num_sc_per_device=config.num_sc_per_device,
+      enable_minibatching=config.enable_minibatching,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
+  inputs = inputs.replace(settings=settings)
+  buffers = _buffers.device_buffers(inputs, settings)
+  stacks = embedding.get_stacked_table_specs(
+      _batch_sizes.resize(config.feature_specs, dict(settings.batches))
   )
   device = lax.axis_index(config.axes) if config.mesh.size > 1 else 0
   row_pointers, has_failed = {}, {}
@@ -64,24 +76,37 @@ def check(
         batch_size=stack.total_sample_count // config.num_shards,
         enable_minibatching=config.enable_minibatching,
     )
-  return _with_row_pointers(inputs, row_pointers), has_failed
+  return _with_row_pointers(config, inputs, row_pointers), has_failed
 
 
-def check_global(
+def failed_devices(
     config: LookupConfig,
     inputs: embedding.PreprocessedInput,
     tables: Mapping[str, jax.Array],
-) -> HasFailed:
-  """The same for all devices: on which of them a stack cannot be looked up."""
+) -> jax.Array:
+  """bool[G], on which devices something is wrong, from global arrays."""
   return config.on_each_device(
-      lambda *args: check(config, *args)[1],
+      _has_failed_of_device,
       (config.partition_inputs(inputs), config.table_partition),
       config.data_partition,
   )(inputs, tables)
 
 
+def _has_failed_of_device(
+    config: LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    tables: Mapping[str, jax.Array],
+) -> jax.Array:
+  return any_stack(check(config, inputs, tables)[1])
+
+
+def any_stack(has_failed: Mapping[str, jax.Array]) -> jax.Array:
+  """bool[1], whether something is wrong with a stack on a device."""
+  return functools.reduce(operator.or_, has_failed.values())
+
+
 def nan_if_failed(
-    activations: Mapping[str, jax.Array], has_failed: HasFailed
+    activations: Mapping[str, jax.Array], has_failed: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
   """The activations of stacks on one device; NaN of those that failed."""
   return {
@@ -90,16 +115,14 @@ def nan_if_failed(
   }
 
 
-def any_failed(has_failed: HasFailed) -> jax.Array:
-  """bool[]: whether a stack cannot be looked up on some device."""
-  return jnp.any(jnp.stack([jnp.any(x) for x in has_failed.values()]))
-
-
 def without_ids_if(
-    condition: jax.Array, inputs: embedding.PreprocessedInput
+    condition: jax.Array,
+    config: LookupConfig,
+    inputs: embedding.PreprocessedInput,
 ) -> embedding.PreprocessedInput:
-  """The buffers; those of a batch without ids if the condition holds."""
+  """The buffers; those of a batch without ids if the condition bool[] holds."""
   return _with_row_pointers(
+      config,
       inputs,
       {
           name: jnp.where(condition, 0, x)
@@ -109,13 +132,18 @@ def without_ids_if(
 
 
 def _with_row_pointers(
-    inputs: embedding.PreprocessedInput, row_pointers: Mapping[str, Any]
+    config: LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    row_pointers: Mapping[str, jax.Array],
 ) -> embedding.PreprocessedInput:
-  """With these and, in case that is what is wrong, a possible minibatch count."""
   arrays = inputs.sparse_dense_matmul_input
-  return inputs.replace(
-      sparse_dense_matmul_input=arrays._replace(lhs_row_pointers=row_pointers),
-      num_minibatches=jnp.clip(
-          inputs.num_minibatches, 1, constants.MAX_MINIBATCHES
-      ),
+  inputs = inputs.replace(
+      sparse_dense_matmul_input=arrays._replace(lhs_row_pointers=row_pointers)
   )
+  if not config.enable_minibatching:
+    return inputs
+  # In case that this is what is wrong.
+  num_minibatches = jnp.clip(
+      inputs.num_minibatches, 1, constants.MAX_MINIBATCHES
+  )
+  return inputs.replace(num_minibatches=num_minibatches)

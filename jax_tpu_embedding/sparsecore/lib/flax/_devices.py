@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax._src import mesh as mesh_lib
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 
 DEFAULT_AXIS = "sparsecore_sharding"
 
@@ -21,25 +23,53 @@ ShardingAxis = str | tuple[str, ...]
 
 def resolve(
     mesh: jax.sharding.Mesh | None, sharding_axis: ShardingAxis
-) -> tuple[jax.sharding.Mesh, ShardingAxis]:
+) -> tuple[jax.sharding.Mesh, ShardingAxis, bool]:
   """The mesh and axis to split tables over, where not all was given.
+
+  And whether the caller chose the mesh, here or with jax.set_mesh.
 
   Args:
     mesh: None: that of jax.set_mesh, or else one axis over all devices.
     sharding_axis: DEFAULT_AXIS, if the mesh has no axis of this name, stands
       for all axes of the mesh.
   """
+  is_mesh_chosen = True
   if not mesh:
-    # jax.sharding.get_mesh is not for traced code, and the abstract mesh does
-    # not know whether all devices are in this process.
-    mesh = mesh_lib.get_concrete_mesh()
+    mesh = jax_private.concrete_mesh()
     if mesh is None or mesh.empty:
       name = DEFAULT_AXIS if isinstance(sharding_axis, tuple) else sharding_axis
       mesh = jax.sharding.Mesh(jax.devices(), (name,))
+      is_mesh_chosen = False
   if sharding_axis == DEFAULT_AXIS and DEFAULT_AXIS not in mesh.shape:
     axes = tuple(mesh.axis_names)
     sharding_axis = axes[0] if len(axes) == 1 else axes
-  return mesh, sharding_axis
+  return mesh, sharding_axis, is_mesh_chosen
+
+
+def on_every_device(
+    tree: Any,
+    mesh: jax.sharding.Mesh | None = None,
+    sharding_axis: ShardingAxis = DEFAULT_AXIS,
+) -> Any:
+  """Dense parameters and the like where the results of a train step are.
+
+  That is on all devices that have tables. What is elsewhere at first has the
+  step compiled a second time, for where its own results are.
+
+  Args:
+    tree: of arrays. Nothing is mutated.
+    mesh: of the layer; default: as there.
+    sharding_axis: of the layer.
+
+  Returns:
+    A tree of the same arrays, on one device or replicated over several.
+  """
+  mesh, *_ = resolve(mesh, sharding_axis)
+  if mesh.size == 1:
+    return jax.device_put(tree, mesh.devices.item())
+  return jax.device_put(
+      tree, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  )
 
 
 def lookup_config(
@@ -60,8 +90,9 @@ def lookup_config(
     sharding_axis: see `resolve`.
     num_sc_per_device: if not positive, that of the hardware; where SparseCores
       are emulated, as many as the specs were prepared for, if they were.
-    ids: raw ids of all features; see _partial_shapes.complete. None: inputs
-      are preprocessed, or there are none.
+    ids: raw ids of all features, which tell the sizes of the batch; see
+      _partial_shapes.complete. None: inputs are preprocessed, or there are
+      none.
     enable_minibatching: whether preprocessing may split a batch. Raw ids are
       converted to one, whatever their number.
     **options: other fields.
@@ -71,7 +102,7 @@ def lookup_config(
       ids.
     NotImplementedError: inside of jax.shard_map, over several devices.
   """
-  mesh, sharding_axis = resolve(mesh, sharding_axis)
+  mesh, sharding_axis, is_mesh_chosen = resolve(mesh, sharding_axis)
   manual_axes = jax.sharding.get_abstract_mesh().manual_axes
   if manual_axes and mesh.size > 1:
     raise NotImplementedError(
@@ -95,11 +126,24 @@ def lookup_config(
   embedding.prepare_feature_specs_for_training(
       feature_specs, num_devices, num_sc_per_device
   )
+  if ids is not None:
+    feature_specs = _batch_sizes.resize(
+        feature_specs,
+        _batch_sizes.of_ids(
+            _structure.flatten_like(
+                ids, feature_specs, "features", "feature_specs"
+            ),
+            jax.tree.leaves(feature_specs),
+            num_devices,
+            num_devices,
+        ),
+    )
   return _lookup_config.LookupConfig(
       feature_specs=feature_specs,
       mesh=mesh,
       sharding_axis=sharding_axis,
       num_sc_per_device=num_sc_per_device,
+      commits=is_mesh_chosen or mesh.size > 1,
       enable_minibatching=enable_minibatching and ids is None,
       **options,
   )

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Hashable
 import dataclasses
 import functools
 import math
@@ -13,8 +15,11 @@ from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import recent_values
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 
 P = jax.sharding.PartitionSpec
 
@@ -48,7 +53,8 @@ class LookupConfig:
   """What a lookup and its update need to know besides arrays.
 
   Raises:
-    ValueError: if the mesh lacks a sharding axis.
+    ValueError: if the mesh lacks a sharding axis, or `frozen` is not the tables
+      of whole stacks.
   """
 
   feature_specs: Any  # prepared for `topology.num_scs` SparseCores
@@ -61,14 +67,33 @@ class LookupConfig:
   # Whether inputs were preprocessed with it. Raw ids never need it.
   enable_minibatching: bool = False
   feature_stacking_strategy: str = "SPLIT_THEN_STACK"
+  # Whether tables are made on the devices of the mesh, as jax.device_put has it.
+  # On one device that nobody chose they are not: results of a step would then
+  # be on the mesh, dense parameters not yet, and the second step would be
+  # compiled once more.
+  commits: bool = True
+  # Names of tables that are looked up and never updated.
+  frozen: tuple[str, ...] = ()
 
   def __post_init__(self):
     # Raises if the mesh lacks an axis.
     num_devices_along(self.mesh, self.sharding_axis)
+    # Raises if a part of a stack is frozen.
+    _frozen_tables.stacks_of(self.feature_specs, self.frozen)
 
   @property
   def axes(self) -> tuple[str, ...]:
     return _as_tuple(self.sharding_axis)
+
+  @property
+  def frozen_stacks(self) -> set[str]:
+    return _frozen_tables.stacks_of(self.feature_specs, self.frozen)
+
+  def freezing(self, stacks: Collection[str]) -> LookupConfig:
+    """A copy in which the tables of these stacks are frozen, too."""
+    tables = embedding.get_table_specs(self.feature_specs).values()
+    names = (t.name for t in tables if t.setting_in_stack.stack_name in stacks)
+    return dataclasses.replace(self, frozen=(*self.frozen, *names))
 
   @property
   def num_shards(self) -> int:
@@ -113,17 +138,43 @@ class LookupConfig:
     Lookups and updates in it exchange rows along the sharding axis. On a mesh
     of one device it is `function` itself.
 
+    Outside of other programs, calls with equal configs share a program, which
+    is compiled once. So `function` is one of a module, which says it all.
+
     Args:
-      function: called with parts of its arguments, positional ones.
+      function: called with this config, and with parts of the arguments.
       in_specs: a tuple with a PartitionSpec, or a tree of them, for each.
       out_specs: the same for the result.
     """
     if self.mesh.size == 1:
-      return function
+      return functools.partial(function, self)
+
+    def of_global_arrays(*args):
+      make = lambda config: config._over_mesh(function, in_specs, out_specs)  # pylint: disable=protected-access
+      key = None
+      if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
+        key = self._key()
+      if key is None:
+        return make(self)(*args)
+      specs, structure = jax.tree.flatten(
+          (in_specs, out_specs), is_leaf=lambda node: isinstance(node, P)
+      )
+      program = _PROGRAMS.get(
+          (function, key, tuple(specs), structure),
+          lambda: make(self._without_initializers()),
+      )
+      return program(*args)
+
+    return of_global_arrays
+
+  def _over_mesh(
+      self, function: Callable[..., Any], in_specs: Any, out_specs: Any
+  ) -> Callable[..., Any]:
+    """A program, see on_each_device."""
 
     def of_device(*args):
       with mesh_axis.rows_are_split_over(self.axes):
-        return function(*args)
+        return function(self, *args)
 
     # The types of varying values know sets of axes and no order, so that
     # check_vma says nothing that the axes do not. It would refuse activations
@@ -142,6 +193,63 @@ class LookupConfig:
       return over_mesh(*self._lay_out(args, in_specs))
 
     return of_global_arrays
+
+  def _key(self) -> Hashable | None:
+    """Equal for configs of equal programs; None: programs cannot be shared.
+
+    Specs are taken apart: two are equal that are planned in different ways, and
+    planning changes them.
+    """
+    features, structure = jax.tree.flatten(self.feature_specs)
+    others = tuple(
+        getattr(self, field.name)
+        for field in dataclasses.fields(self)
+        if field.name != "feature_specs"
+    )
+    tables = embedding.get_table_specs(self.feature_specs).values()
+    optimizers = [vars(table.optimizer) for table in tables]
+    if any(
+        isinstance(value, jax.core.Tracer)
+        for parameters in optimizers
+        for value in parameters.values()
+    ):
+      return None  # They belong to another program.
+    key = (
+        others,
+        structure,
+        tuple(_values(feature, "table_spec") for feature in features),
+        tuple(feature.table_spec.name for feature in features),
+        tuple(
+            (*_values(t, "initializer"), t.setting_in_stack.num_shards)
+            for t in tables
+        ),
+    )
+    try:
+      is_constant = not any(
+          _learning_rate.is_of_nothing(parameters["learning_rate"])
+          for parameters in optimizers
+      )
+    except ValueError:
+      return None  # A function without a signature, of which updates complain.
+    # A program would keep the first value of what is read in each call.
+    return key if is_constant else None
+
+  def _without_initializers(self) -> LookupConfig:
+    """A copy that later changes of the specs do not reach.
+
+    A program is kept for long, and an initializer may hold a whole table.
+    """
+    copies = {
+        name: dataclasses.replace(table, initializer=jax.nn.initializers.zeros)
+        for name, table in embedding.get_table_specs(self.feature_specs).items()
+    }
+    feature_specs = jax.tree.map(
+        lambda feature: dataclasses.replace(
+            feature, table_spec=copies[feature.table_spec.name]
+        ),
+        self.feature_specs,
+    )
+    return dataclasses.replace(self, feature_specs=feature_specs)
 
   def _lay_out(self, args: Any, specs: Any) -> Any:
     """`args` split as `specs` say, where that is part of their types.
@@ -163,3 +271,17 @@ class LookupConfig:
     return jax.tree.map(
         lay_out, specs, args, is_leaf=lambda node: isinstance(node, P)
     )
+
+
+def _values(spec: Any, left_out: str) -> tuple[Any, ...]:
+  """The fields of a spec but one, hashable."""
+  values = (
+      getattr(spec, field.name)
+      for field in dataclasses.fields(spec)
+      if field.name != left_out
+  )
+  return tuple(tuple(v) if isinstance(v, list) else v for v in values)
+
+
+# Four for each layer and size of the batch: conversion, check, lookup, update.
+_PROGRAMS = recent_values.RecentValues(max_size=64)

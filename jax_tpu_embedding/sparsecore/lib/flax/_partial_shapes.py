@@ -16,8 +16,8 @@ import math
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 import numpy as np
 
 
@@ -56,6 +56,8 @@ def complete(feature_specs: Any, ids: Any | None, num_scs: int) -> Any:
           dataclasses.replace(
               feature,
               table_spec=tables[id(feature.table_spec)],
+              # That of the ids, if it is not that of the output.
+              input_shape=(None, *feature.input_shape[1:]),
               output_shape=shape,
           )
           for feature, shape in zip(features, shapes)

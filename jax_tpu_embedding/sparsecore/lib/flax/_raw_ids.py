@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Any
@@ -13,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
-from jax_tpu_embedding.sparsecore.lib.nn import _convert
-from jax_tpu_embedding.sparsecore.lib.nn import _structure
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 import numpy as np
 
 P = jax.sharding.PartitionSpec
@@ -85,30 +86,34 @@ def convert(
       )
   ]
 
-  def of_device(arrays):
-    structure = jax.tree.structure(config.feature_specs)
-    ids, weights = zip(
-        *(
-            _part_of_device(config, spec, feature)
-            for spec, feature in zip(specs, arrays)
-        )
-    )
-    inputs = embedding.convert_ids(
-        jax.tree.unflatten(structure, ids),
-        jax.tree.unflatten(structure, weights),
-        config.feature_specs,
-        config.topology,
-        feature_stacking_strategy=config.feature_stacking_strategy,
-        keeps_errors=True,
-    )
-    return inputs.replace(num_minibatches=None)  # no part of a device
-
   buffers = config.on_each_device(
-      of_device,
+      _convert_of_device,
       ([_partition(config, feature) for feature in features],),
       config.data_partition,
   )(features)
   return buffers.replace(num_minibatches=np.array(1, np.int32))
+
+
+def _convert_of_device(
+    config: LookupConfig, features: Sequence[_Feature]
+) -> embedding.PreprocessedInput:
+  """`convert` with one device's parts."""
+  specs, structure = jax.tree.flatten(config.feature_specs)
+  ids, weights = zip(
+      *(
+          _part_of_device(config, spec, feature)
+          for spec, feature in zip(specs, features)
+      )
+  )
+  inputs = embedding.convert_ids(
+      jax.tree.unflatten(structure, ids),
+      jax.tree.unflatten(structure, weights),
+      config.feature_specs,
+      config.topology,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+      keeps_errors=True,
+  )
+  return inputs.replace(num_minibatches=None)  # no part of a device
 
 
 @jax.tree_util.register_dataclass
@@ -195,9 +200,7 @@ def _part_of_device(
   )
   first = jnp.where(device == 0, 0, row_splits[0])
   capacity = feature.ids.shape[0]
-  row_splits = jnp.where(
-      row_splits > capacity, capacity + 1, row_splits - first
-  )
+  row_splits = jnp.where(row_splits > capacity, row_splits, row_splits - first)
   values = jnp.roll(feature.ids, -first)
   weights = feature.weights
   if weights is not None:

@@ -8,11 +8,15 @@ two of them, a part of one or their mean is no table. Optimizers, gradient
 accumulation and clipping do just that, and nothing in the types would tell.
 
 So beside the tables there is a parameter, the seal, that they treat the same
-way: (1, h, h * h, g, g * g), where h and g are whole numbers that depend on the
+way: it begins (1, h, h * h, g, g * g), where h and g are whole numbers that depend on the
 batch. Its "gradient" is the seal of that batch. A sum of seals does not start
 with 1, neither does a scaled one; the mean of two does not have both squares,
 unless the batches have the same h and the same g, which one in 4 million pairs
 has. A lookup checks the seal.
+
+What follows these five is the state of the tables, _table_state.py: the number
+of updates, as low + high * 2^16, and a number for the place of each table. A
+seal without it is one of five numbers, or none at all.
 
 A loss that does not use a layer has a gradient of zeros for its tables, and for
 its seal: that is how `replace` knows that the old tables are the new ones.
@@ -20,6 +24,7 @@ its seal: that is how `replace` knows that the old tables are the new ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -38,30 +43,59 @@ _BROKEN = (
     " apply_updates_for_sc_model, or the NNX PartitionedOptimizer; or use"
     " tables that are updated in place, tables='ref'; or sparse_gradients,"
     " which can be accumulated and clipped. If the tables are what you want,"
-    " such as an average of weights, set the seal to [1, 0, 0, 0, 0]."
+    " such as an average of weights, set the first five numbers of the seal to"
+    " [1, 0, 0, 0, 0]."
 )
 # The parameter of a layer with the seal of its tables.
 NAME = "update_seal"
+# The numbers that tell sums and means from a seal.
+_NUM_GUARDS = 5
+# Of the count of updates, which can pass 2^24, the largest exact float32.
+_HIGH = 2**16
 # Of each of two; their squares are exact in float32.
 _HASH_BITS = 11
 # Knuth's multiplicative hash: 2^32 divided by the golden ratio, made prime.
 _MULTIPLIER = np.uint32(2654435761)
 
 
-def initial_seal(
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
-) -> jax.Array:
-  """The seal of tables without an update, f32[5].
+def initial_seal(places: Sequence[int] = ()) -> np.ndarray:
+  """The seal of tables without an update, f32[7 + places].
 
   Args:
-    mesh: of the tables. The seals of updates are on it; if the first one is,
-      too, JAX does not compile a training step once more for the second step.
+    places: the numbers of _table_state.places_by_stack.
   """
-  seal = jnp.array([1.0, 0.0, 0.0, 0.0, 0.0], jnp.float32)
-  if mesh is None:
-    return seal
-  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-  return jax.device_put(seal, whole)
+  return np.array([1, *[0] * (_NUM_GUARDS + 1), *places], np.float32)
+
+
+def num_updates(seal: jax.Array) -> jax.Array | None:
+  """How often the tables were updated, i32[]; None if the seal does not say."""
+  if seal.shape[0] < _NUM_GUARDS + 2:
+    return None
+  low, high = seal[_NUM_GUARDS : _NUM_GUARDS + 2].astype(jnp.int32)
+  return low + high * _HIGH
+
+
+def places(seal: jax.Array) -> jax.Array:
+  """Where the tables are; zero or empty if the seal does not say.
+
+  The sum of two seals does not, and should not be mistaken for tables of
+  another layout.
+  """
+  numbers = seal[_NUM_GUARDS + 2 :]
+  return jnp.where(seal[0] == 1, numbers, 0) if numbers.size else numbers
+
+
+def after_update(
+    seal: jax.Array, inputs: embedding.PreprocessedInput
+) -> jax.Array:
+  """The seal that follows `seal`, of tables that this batch updated."""
+  guards = _guards_of_batch(inputs)
+  count = num_updates(seal)
+  if count is None:
+    return guards
+  count += 1
+  numbers = jnp.stack([count % _HIGH, count // _HIGH]).astype(jnp.float32)
+  return jnp.concatenate([guards, numbers, seal[_NUM_GUARDS + 2 :]])
 
 
 def hash_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
@@ -80,8 +114,8 @@ def _mix(x: jax.Array) -> jax.Array:
   return x ^ (x >> 15)
 
 
-def seal_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
-  """The seal of tables that this batch updated, f32[5]."""
+def _guards_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
+  """The first numbers of the seal of tables that this batch updated."""
   # The high bits are those that all bits of the sum reach.
   bits = hash_of_batch(inputs) >> (32 - 2 * _HASH_BITS)
   h = (bits >> _HASH_BITS).astype(jnp.float32)
@@ -97,13 +131,29 @@ def check(
   A lookup in tables whose seal is broken raises JaxRuntimeError on CPU. Other
   platforms cannot raise; there the activations are NaN.
   """
+  return _check(seal[:_NUM_GUARDS], inputs, _BROKEN)
+
+
+def fail_unless(
+    condition: jax.typing.ArrayLike,
+    inputs: embedding.PreprocessedInput,
+    message: str,
+) -> embedding.PreprocessedInput:
+  """`inputs` of one device; lookups fail as those with a broken seal do."""
+  guards = jnp.zeros(_NUM_GUARDS, jnp.float32).at[0].set(condition)
+  return _check(guards, inputs, message)
+
+
+def _check(
+    guards: jax.Array, inputs: embedding.PreprocessedInput, message: str
+) -> embedding.PreprocessedInput:
   arrays = inputs.sparse_dense_matmul_input
   names, gains = zip(*arrays.lhs_gains.items())
   num_minibatches, *gains = check_seal.check_seal_p.bind(
-      seal,
+      guards,
       jnp.asarray(inputs.num_minibatches),
       *map(jnp.asarray, gains),
-      message=_BROKEN,
+      message=message,
   )
   return inputs.replace(
       sparse_dense_matmul_input=arrays._replace(
@@ -138,7 +188,7 @@ def replace(old: Any, new: Any, seal: jax.Array) -> Any:
 
 
 def _check_concrete(seal: jax.typing.ArrayLike) -> None:
-  first, h, h_square, g, g_square = np.asarray(seal)
+  first, h, h_square, g, g_square = np.asarray(seal)[:_NUM_GUARDS]
   if first != 1 or h_square != h * h or g_square != g * g:
     numbers = ", ".join(map(str, (first, h, h_square, g, g_square)))
     raise ValueError(f"{_BROKEN} (The seal is {numbers}.)")

@@ -18,7 +18,8 @@ def seal_of(*ids):
   """The seal of a batch with these ids, as two devices may have them."""
   buffers = {"t": np.int32(ids)}
   arrays = embedding.SparseDenseMatmulInput({}, buffers, {}, {})
-  return np.asarray(_seal.seal_of_batch(embedding.PreprocessedInput(arrays)))
+  inputs = embedding.PreprocessedInput(arrays)
+  return np.asarray(_seal.after_update(_seal.initial_seal()[:5], inputs))
 
 
 def batches_of_equal_hash(position):
@@ -80,9 +81,18 @@ class SealTest(parameterized.TestCase):
       new = replace(OLD, NEW, seal)
       np.testing.assert_array_equal(new["t"], expected["t"])
 
-  def test_the_initial_seal_is_on_the_mesh(self):
-    mesh = jax.sharding.Mesh(jax.devices(), ("x",))
-    self.assertEqual(_seal.initial_seal(mesh).sharding.mesh, mesh)
+  @parameterized.parameters(0, 1, 2**16 - 1, 2**16, 2**24 + 3)
+  def test_it_counts_updates_and_keeps_places(self, count):
+    places = [2**24 - 1, 5]
+    seal = _seal.initial_seal(places)
+    seal[5:7] = count % 2**16, count // 2**16
+    arrays = embedding.SparseDenseMatmulInput({}, {"t": np.int32([3])}, {}, {})
+    new = jax.jit(_seal.after_update)(
+        jnp.asarray(seal), embedding.PreprocessedInput(arrays)
+    )
+    self.assertEqual(_seal.num_updates(new), count + 1)
+    np.testing.assert_array_equal(_seal.places(new), places)
+    np.testing.assert_array_equal(new[:5], seal_of(3))
 
 
 if __name__ == "__main__":

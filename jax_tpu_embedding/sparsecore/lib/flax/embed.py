@@ -11,5 +11,6 @@ EmbeddingLookupInput = embed.EmbeddingLookupInput
 LogicalNames = embed.LogicalNames
 Nested = embed.Nested
 SparseCoreEmbed = embed.SparseCoreEmbed
+on_every_device = embed.on_every_device
 WithSparseCoreLayout = embed.WithSparseCoreLayout
 with_sparsecore_layout = embed.with_sparsecore_layout

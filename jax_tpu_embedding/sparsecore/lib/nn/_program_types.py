@@ -13,23 +13,23 @@ import dataclasses
 import json
 
 from jax import export
-from jax_tpu_embedding.sparsecore.lib.nn import _initialize
-from jax_tpu_embedding.sparsecore.lib.nn import _inputs
-from jax_tpu_embedding.sparsecore.lib.nn import _sparse_gradients
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
+from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 
 
 def register() -> None:
   """Makes the types known to jax.export; once for each process."""
   for named_tuple in (
       _initialize.EmbeddingVariables,
-      _inputs.SparseDenseMatmulInput,
+      _buffers.SparseDenseMatmulInput,
       _sparse_gradients.SparseGradient,
   ):
     export.register_namedtuple_serialization(
         named_tuple, serialized_name=f"jax_tpu_embedding.{named_tuple.__name__}"
     )
   export.register_pytree_node_serialization(
-      _inputs.PreprocessedInput,
+      _buffers.PreprocessedInput,
       serialized_name="jax_tpu_embedding.PreprocessedInput",
       serialize_auxdata=_write_settings,
       deserialize_auxdata=_read_settings,
@@ -37,7 +37,7 @@ def register() -> None:
 
 
 def _write_settings(
-    static_fields: tuple[_inputs.BufferSettings | None],
+    static_fields: tuple[_buffers.BufferSettings | None],
 ) -> bytes:
   (settings,) = static_fields
   if settings is None:
@@ -45,12 +45,13 @@ def _write_settings(
   return json.dumps(dataclasses.asdict(settings)).encode()
 
 
-def _read_settings(data: bytes) -> tuple[_inputs.BufferSettings | None]:
+def _read_settings(data: bytes) -> tuple[_buffers.BufferSettings | None]:
   if not data:
     return (None,)
   fields = json.loads(data)
   fields["limits"] = tuple(
-      (name, _inputs.PartitionLimits(*limits))
+      (name, _buffers.PartitionLimits(*limits))
       for name, limits in fields["limits"]
   )
-  return (_inputs.BufferSettings(**fields),)
+  fields["batches"] = tuple(map(tuple, fields["batches"]))
+  return (_buffers.BufferSettings(**fields),)

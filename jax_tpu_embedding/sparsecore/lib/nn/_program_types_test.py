@@ -6,7 +6,7 @@ import jax
 from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
+from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
 

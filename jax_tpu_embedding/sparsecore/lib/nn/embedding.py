@@ -6,7 +6,7 @@
 The public functions of the library, each defined in a module of its own:
 
   prepare, stack           _plan.py
-  initialize               _initialize.py
+  initialize               _initialize.py   (read: _row_ids.py)
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
   look up, update          _lookup.py, _update.py
   gradients of rows        _sparse_gradients.py
@@ -23,21 +23,22 @@ from typing import Union
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import batch_errors
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
-from jax_tpu_embedding.sparsecore.lib.nn import _convert
-from jax_tpu_embedding.sparsecore.lib.nn import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn import _initialize
-from jax_tpu_embedding.sparsecore.lib.nn import _inputs
-from jax_tpu_embedding.sparsecore.lib.nn import _lookup
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
-from jax_tpu_embedding.sparsecore.lib.nn import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
-from jax_tpu_embedding.sparsecore.lib.nn import _sparse_gradients
-from jax_tpu_embedding.sparsecore.lib.nn import _stacking_plan
-from jax_tpu_embedding.sparsecore.lib.nn import _stats
-from jax_tpu_embedding.sparsecore.lib.nn import _structure
-from jax_tpu_embedding.sparsecore.lib.nn import _update
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
+from jax_tpu_embedding.sparsecore.lib.nn.step import _update
+from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -52,15 +53,18 @@ auto_stack_tables = _plan.auto_stack_tables
 prepare_feature_specs_for_training = _plan.prepare_feature_specs_for_training
 get_table_specs = _plan.get_table_specs
 get_stacked_table_specs = _plan.get_stacked_table_specs
-StackingPlan = _stacking_plan.StackingPlan
-get_plan = _stacking_plan.get_plan
+StackingPlan = _report.StackingPlan
+get_plan = _report.get_plan
 
 EmbeddingVariables = _initialize.EmbeddingVariables
 EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
 init_embedding_variables = _initialize.init_embedding_variables
 
-PreprocessedInput = _inputs.PreprocessedInput
-SparseDenseMatmulInput = _inputs.SparseDenseMatmulInput
+read_rows = _row_ids.read_rows
+
+PreprocessedInput = _buffers.PreprocessedInput
+BufferSettings = _buffers.BufferSettings
+SparseDenseMatmulInput = _buffers.SparseDenseMatmulInput
 preprocess_sparse_dense_matmul_input = (
     _preprocess.preprocess_sparse_dense_matmul_input
 )
@@ -76,9 +80,7 @@ compute_row_pointers_size_per_device = (
 compute_theoretical_max_coo_buffer_size = (
     _preprocess.compute_theoretical_max_coo_buffer_size
 )
-compute_coo_buffer_size_per_device = (
-    _preprocess.compute_coo_buffer_size_per_device
-)
+compute_coo_buffer_size_per_device = _plan.compute_coo_buffer_size_per_device
 sharding_strategy_to_enum = _preprocess.sharding_strategy_to_enum
 FeatureStackingStrategy = _feature_stacking.FeatureStackingStrategy
 feature_stacking_strategy_to_enum = (

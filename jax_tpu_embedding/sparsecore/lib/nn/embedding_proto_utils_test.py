@@ -11,10 +11,10 @@ from google.protobuf import text_format
 import hypothesis
 from hypothesis import strategies as st
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 import optax
 

@@ -5,39 +5,39 @@
 
 from __future__ import annotations
 
-from jax_tpu_embedding.sparsecore.lib.nn import _custom_optimizer_spec
-from jax_tpu_embedding.sparsecore.lib.nn import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_spec
-from jax_tpu_embedding.sparsecore.lib.nn import _optimizer_specs
-from jax_tpu_embedding.sparsecore.lib.nn import _slot_variables
-from jax_tpu_embedding.sparsecore.lib.nn import _specs
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _custom_optimizer
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizers
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
-DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = _specs.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
-CallableTableInitializer = _specs.CallableTableInitializer
-FeatureIdTransformation = _specs.FeatureIdTransformation
-FeatureSpec = _specs.FeatureSpec
-QuantizationConfig = _specs.QuantizationConfig
-StackedTableSpec = _specs.StackedTableSpec
-TableSettingInStack = _specs.TableSettingInStack
-TableSpec = _specs.TableSpec
+DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+CallableTableInitializer = _tables.CallableTableInitializer
+FeatureIdTransformation = _tables.FeatureIdTransformation
+FeatureSpec = _tables.FeatureSpec
+QuantizationConfig = _tables.QuantizationConfig
+StackedTableSpec = _tables.StackedTableSpec
+TableSettingInStack = _tables.TableSettingInStack
+TableSpec = _tables.TableSpec
 
 CallablePlaceholder = _learning_rate.CallablePlaceholder
-HyperParameterType = _optimizer_spec.HyperParameterType
+HyperParameterType = _optimizer.HyperParameterType
 LearningRate = _learning_rate.LearningRate
 NumericParameter = _learning_rate.NumericParameter
 
-OptimizerSpec = _optimizer_spec.OptimizerSpec
-AdagradMomentumOptimizerSpec = _optimizer_specs.AdagradMomentumOptimizerSpec
-AdagradOptimizerSpec = _optimizer_specs.AdagradOptimizerSpec
-AdamOptimizerSpec = _optimizer_specs.AdamOptimizerSpec
-CustomOptimizerSpec = _custom_optimizer_spec.CustomOptimizerSpec
-F2AOptimizerSpec = _optimizer_specs.F2AOptimizerSpec
-FTRLOptimizerSpec = _optimizer_specs.FTRLOptimizerSpec
-LaPropOptimizerSpec = _optimizer_specs.LaPropOptimizerSpec
-LionOptimizerSpec = _optimizer_specs.LionOptimizerSpec
-MomentumOptimizerSpec = _optimizer_specs.MomentumOptimizerSpec
-RowwiseAdagradOptimizerSpec = _optimizer_specs.RowwiseAdagradOptimizerSpec
-SGDOptimizerSpec = _optimizer_specs.SGDOptimizerSpec
+OptimizerSpec = _optimizer.OptimizerSpec
+AdagradMomentumOptimizerSpec = _optimizers.AdagradMomentumOptimizerSpec
+AdagradOptimizerSpec = _optimizers.AdagradOptimizerSpec
+AdamOptimizerSpec = _optimizers.AdamOptimizerSpec
+CustomOptimizerSpec = _custom_optimizer.CustomOptimizerSpec
+F2AOptimizerSpec = _optimizers.F2AOptimizerSpec
+FTRLOptimizerSpec = _optimizers.FTRLOptimizerSpec
+LaPropOptimizerSpec = _optimizers.LaPropOptimizerSpec
+LionOptimizerSpec = _optimizers.LionOptimizerSpec
+MomentumOptimizerSpec = _optimizers.MomentumOptimizerSpec
+RowwiseAdagradOptimizerSpec = _optimizers.RowwiseAdagradOptimizerSpec
+SGDOptimizerSpec = _optimizers.SGDOptimizerSpec
 
 AdagradMomentumSlotVariables = _slot_variables.AdagradMomentumSlotVariables
 AdagradSlotVariables = _slot_variables.AdagradSlotVariables

@@ -13,7 +13,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
-from jax_tpu_embedding.sparsecore.lib.nn import two_table_model
+from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
 P = jax.sharding.PartitionSpec
@@ -188,8 +188,8 @@ class LookupTest(parameterized.TestCase):
 
   def test_outputs_wider_than_the_table_are_an_error(self):
     spec = two_table_model.feature("f", two_table_model.table(embedding_dim=6))
-    spec.output_shape = (BATCH, 7)
     embedding.prepare_feature_specs_for_training([spec], 1, 1)
+    spec.output_shape = (BATCH, 7)
     with self.assertRaisesRegex(ValueError, "'f'.* wider than .* 6 of table"):
       embedding.unstack_embedding_activations(
           {"t": jnp.zeros((BATCH, 8))}, [spec], 1, 1
@@ -300,6 +300,42 @@ class UpdateTest(parameterized.TestCase):
     np.testing.assert_allclose(
         (update(3) - before) / 3, update(1) - before, rtol=1e-5, atol=1e-5
     )
+
+  def test_stacks_may_have_a_step_each(self):
+    rate = two_table_model.sgd(lambda step: step * 2.0)
+    model = Model(1, stacked=False, optimizer=rate)
+    gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
+    update = lambda step: embedding.tpu_sparse_dense_matmul_grad(
+        gradients, model.inputs, model.variables, model.specs, step=step
+    )
+    both = update({"users": 3, "items": 1})
+    for name, step in (("users", 3), ("items", 1)):
+      np.testing.assert_array_equal(both[name].table, update(step)[name].table)
+
+  def test_an_update_without_the_step_it_depends_on_is_logged(self):
+    model = Model(1, optimizer=embedding_spec.AdamOptimizerSpec())
+    gradients = {n: jnp.ones(s.output_shape) for n, s in model.specs.items()}
+    update = lambda step: embedding.tpu_sparse_dense_matmul_grad(
+        gradients, model.inputs, model.variables, model.specs, step=step
+    )
+    with self.assertLogs(level="WARNING") as logs:
+      without = update(None)
+    self.assertRegex(logs.output[0], "without a step, on which AdamOptimizerSp")
+    jax.tree.map(np.testing.assert_array_equal, without, update(0))
+
+  def test_gradients_of_stacks_must_be_by_name(self):
+    model = Model(1)
+    gradients = [jnp.ones((BATCH, 8))]
+    with self.assertRaisesRegex(
+        ValueError, "activation_gradients must be a mapping .*, got list"
+    ):
+      embedding.tpu_sparse_dense_matmul_grad(
+          gradients,
+          model.inputs,
+          model.variables,
+          model.specs,
+          perform_stacking=False,
+      )
 
   def test_primitives_stack_on_request(self):
     model = Model(2)
@@ -471,6 +507,10 @@ class PreprocessTest(absltest.TestCase):
           sharding_strategy="DIV",
       )
     self.assertEqual(int(embedding.sharding_strategy_to_enum("mod")), 1)
+    with self.assertRaisesRegex(
+        TypeError, "sharding_strategy must be .* got 3"
+    ):
+      embedding.sharding_strategy_to_enum(3)
 
 
 if __name__ == "__main__":

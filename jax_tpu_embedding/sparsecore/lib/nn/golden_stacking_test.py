@@ -15,9 +15,9 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 
 _CASES = json.loads(
     (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 
 _QUANTIZATION = embedding_spec.QuantizationConfig(
     min_value=-1.0, max_value=1.0, num_buckets=256

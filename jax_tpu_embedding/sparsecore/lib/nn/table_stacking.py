@@ -12,21 +12,21 @@ from collections.abc import Sequence
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.nn import _native_planner
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
-from jax_tpu_embedding.sparsecore.lib.nn import _planner
-from jax_tpu_embedding.sparsecore.lib.nn import _reshard
-from jax_tpu_embedding.sparsecore.lib.nn import _reshard_protos
-from jax_tpu_embedding.sparsecore.lib.nn import _row_ids
-from jax_tpu_embedding.sparsecore.lib.nn import _specs
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _native_planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.values import _reshard
+from jax_tpu_embedding.sparsecore.lib.nn.values import _reshard_protos
 
 ArrayLike = jax.typing.ArrayLike
-DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = _specs.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
 LimitsCallable = _planner.LimitsCallable
-Nested = _specs.Nested
+Nested = _tables.Nested
 Shape = tuple[int, ...]
-StackedTableSpec = _specs.StackedTableSpec
-TableSpec = _specs.TableSpec
+StackedTableSpec = _tables.StackedTableSpec
+TableSpec = _tables.TableSpec
 
 compute_physical_row_ids = _row_ids.compute_physical_row_ids
 get_default_limits = _planner.get_default_limits
@@ -48,7 +48,7 @@ _unstack_and_unshard_stacked_table = (
 
 
 def auto_stack_tables(
-    features: Nested[_specs.FeatureSpec],
+    features: Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int,
     rotation: int | None = None,
@@ -132,7 +132,7 @@ def compute_table_to_setting_in_stack(
     table_to_padded_vocab_size: Mapping[str, int],
     num_shards: int,
     rotation: int,
-) -> dict[str, _specs.TableSettingInStack]:
+) -> dict[str, _tables.TableSettingInStack]:
   """Where the tables of one stack are in it.
 
   Args:
@@ -155,7 +155,7 @@ def compute_table_to_setting_in_stack(
   sizes = [table_to_padded_vocab_size[name] for name in table_names]
   positions = _native_planner.place_tables(sizes, num_shards, rotation)
   return {
-      name: _specs.TableSettingInStack(
+      name: _tables.TableSettingInStack(
           stack_name=stack_name,
           padded_vocab_size=size,
           padded_embedding_dim=padded_embedding_dim,

@@ -9,12 +9,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.nn import _plan
-from jax_tpu_embedding.sparsecore.lib.nn import _planner
-from jax_tpu_embedding.sparsecore.lib.nn import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 import numpy as np
 
 

@@ -11,67 +11,65 @@ and a select follows, which XLA fuses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
-from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
 import numpy as np
-
-_TARGET = "jte_check_batch_cpu"
 
 
 def cpu(
-    ctx: mlir.LoweringRuleContext,
-    *operands,
-    num_devices: int,
-    num_sc_per_device: int,
-    rows_per_device: int,
-    batch_size: int,
-    enable_minibatching: bool,
-):
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[native_call.Operand]:
   """Rule of the check with the native call."""
-  return jax.ffi.ffi_lowering(_TARGET)(
-      ctx,
-      *operands,
-      num_devices=np.int64(num_devices),
-      num_sc_per_device=np.int64(num_sc_per_device),
-      enable_minibatching=enable_minibatching,
-      rows_per_device=np.int64(rows_per_device),
-      batch_size=np.int64(batch_size),
+  sizes = {
+      name: np.int64(params[name])
+      for name in (
+          "num_devices",
+          "num_sc_per_device",
+          "rows_per_device",
+          "batch_size",
+      )
+  }
+  return native_call.call(
+      "jte_check_batch_cpu",
+      operands,
+      enable_minibatching=params["enable_minibatching"],
+      **sizes,
   )
 
 
 def any_platform(
-    ctx: mlir.LoweringRuleContext,
-    *operands,
-    num_sc_per_device: int,
-    **params,
-):
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the check in jnp."""
-  del num_sc_per_device  # that of the row pointers
-
-  def check(*operands):
-    *coo, unused_device = operands
-    _, is_valid = corrupt_buffers.nan_if_corrupt(coo, **params)
-    return _empty_if(~is_valid, coo[0])
-
-  return mlir.lower_fun(check, multiple_results=True)(ctx, *operands)
+  *coo, unused_device = operands
+  params = dict(params)
+  del params["num_sc_per_device"]  # that of the row pointers
+  _, is_valid = corrupt_buffers.nan_if_corrupt(coo, **params)
+  return _empty_if(~is_valid, coo[0])
 
 
-def tpu(ctx: mlir.LoweringRuleContext, row_pointers, *others, **params):
+def tpu(
+    operands: Sequence[jax.Array],
+    unused_params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the check where SparseCores read the buffers.
 
   Of buffers it sees only whether their conversion failed, since to look at
   every cell would take longer than the lookup.
   """
-  del others, params
-
-  def check(row_pointers):
-    return _empty_if(row_pointers[0] < 0, row_pointers)
-
-  return mlir.lower_fun(check, multiple_results=True)(
-      ctx.replace(avals_in=ctx.avals_in[:1]), row_pointers
-  )
+  row_pointers, *_ = operands
+  return _empty_if(row_pointers[0] < 0, row_pointers)
 
 
 def _empty_if(
@@ -81,17 +79,21 @@ def _empty_if(
   return jnp.where(has_failed, 0, row_pointers), has_failed[None]
 
 
-def nan_on_cpu(ctx: mlir.LoweringRuleContext, activations, has_failed):
+def nan_on_cpu(
+    operands: Sequence[native_call.Operand],
+    unused_params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[native_call.Operand]:
   """Rule of NaN where the lookup writes it."""
-  del ctx, has_failed
+  activations, _ = operands
   return [activations]
 
 
-def nan_on_any_platform(ctx: mlir.LoweringRuleContext, *operands):
+def nan_on_any_platform(
+    operands: Sequence[jax.Array],
+    unused_params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of NaN in jnp."""
-  return mlir.lower_fun(
-      lambda activations, has_failed: jnp.where(
-          has_failed[0], jnp.nan, activations
-      ),
-      multiple_results=False,
-  )(ctx, *operands)
+  activations, has_failed = operands
+  return [jnp.where(has_failed[0], jnp.nan, activations)]

@@ -10,130 +10,78 @@ checks buffers itself, as do the native kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
-import functools
 from typing import Any
 
 import jax
-from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import device_records
-from jax_tpu_embedding.sparsecore.lib.core.lowering import exchange
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import one_device
+from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import device_records
 
-_NUM_COO = len(update_rules.COO_OPERANDS)
 
-
-def lookup(rule: one_device.LoweringRule) -> one_device.LoweringRule:
-  """The rule of a lookup over any number of devices, with the check.
+def lookup(
+    coo: Sequence[jax.Array], table: jax.Array, params: dict[str, Any]
+) -> jax.Array:
+  """The plain lookup on one device, with the check.
 
   Activations of corrupt buffers are NaN, also those of samples without entries.
-
-  Args:
-    rule: of the lookup.
   """
-
-  @functools.wraps(rule)
-  def wrapped(
-      ctx: mlir.LoweringRuleContext,
-      *operands,
-      enable_minibatching: bool = False,
-      **params,
-  ):
-    params["enable_minibatching"] = enable_minibatching
-    table = ctx.avals_in[_NUM_COO]
-    if mesh_axis.axis_of_table(ctx, table) is not None:
-      return rule(ctx, *operands, **params)
-
-    def on_operands(*operands):
-      *coo, table = operands
-      coo, is_valid = corrupt_buffers.nan_if_corrupt(
-          coo,
-          num_devices=1,
-          rows_per_device=table.shape[0],
-          batch_size=params["device_batch_size"],
-          enable_minibatching=enable_minibatching,
-      )
-      (activations,) = one_device.call(
-          rule, ctx.avals_out, *coo, table, **params
-      )
-      return [jnp.where(is_valid, activations, jnp.nan)]
-
-    return exchange.lower(on_operands, ctx, operands)
-
-  return wrapped
+  coo, is_valid = corrupt_buffers.nan_if_corrupt(
+      coo,
+      num_devices=1,
+      rows_per_device=table.shape[0],
+      batch_size=params["device_batch_size"],
+      enable_minibatching=params.get("enable_minibatching", False),
+  )
+  activations = reference.lookup_on_one_device(coo, table, params)
+  return jnp.where(is_valid, activations, jnp.nan)
 
 
 def update(
-    rule: one_device.LoweringRule,
-    table_operand: Callable[[dict[str, Any]], int],
-    gradient_operand: int,
-    *,
-    raises: bool = False,
-) -> one_device.LoweringRule:
-  """The rule of an update over any number of devices, with the check.
-
-  Args:
-    rule: of the update.
-    table_operand: from the parameters of the update, the number of its table.
-    gradient_operand: the number of its activation gradient.
-    raises: whether programs of the platform can, as long as one process has all
-      devices.
-  """
-
-  @functools.wraps(rule)
-  def wrapped(
-      ctx: mlir.LoweringRuleContext,
-      *operands,
-      enable_minibatching: bool = False,
-      **params,
-  ):
-    params["enable_minibatching"] = enable_minibatching
-    table = ctx.avals_in[table_operand(params)]
-    gradient = ctx.avals_in[gradient_operand]
-    axis = mesh_axis.axis_of_table(ctx, table)
-    if raises and (axis is None or axis.is_in_one_process):
-      check = functools.partial(_or_raise, axis)
-    elif axis is None:
-      check = _or_nan
-    else:
-      return rule(ctx, *operands, **params)
-
-    def on_buffers(*coo):
-      return check(
-          coo,
-          rows_per_device=table.shape[0],
-          batch_size=gradient.shape[0],
-          enable_minibatching=enable_minibatching,
-      )
-
-    avals = ctx.avals_in[:_NUM_COO]
-    coo = exchange.lower(
-        on_buffers,
-        ctx.replace(avals_in=avals, avals_out=avals),
-        operands[:_NUM_COO],
-    )
-    return rule(ctx, *coo, *operands[_NUM_COO:], **params)
-
-  return wrapped
-
-
-def _or_nan(coo: Sequence[jax.Array], **shape: Any) -> Sequence[jax.Array]:
-  """The buffers; some whose rows become NaN, if they are corrupt."""
-  coo, _ = corrupt_buffers.nan_if_corrupt(coo, num_devices=1, **shape)
-  return coo
-
-
-def _or_raise(
-    axis: mesh_axis.MeshAxis | None, coo: Sequence[jax.Array], **shape: Any
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
 ) -> Sequence[jax.Array]:
-  """The buffers; an error, on all devices, if those of one are corrupt."""
+  """The plain update on one device, with the check.
+
+  Rows that corrupt buffers name become NaN.
+  """
+  coo, _ = corrupt_buffers.nan_if_corrupt(
+      operands.coo, num_devices=1, **_sizes(operands, params)
+  )
+  return reference.update_on_one_device(
+      rule, operands._replace(coo=coo), params
+  )
+
+
+def or_raise(
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+    axis: mesh_axis.MeshAxis | None,
+) -> update_rules.UpdateOperands:
+  """The operands; an error, on all devices, if the buffers of one are corrupt.
+
+  For programs that can raise, as long as one process has all devices.
+  """
+  coo = operands.coo
   row_pointers, *others = coo
   _, _, _, gains, _ = coo
-  records, device = device_records.publish(axis, coo, gains, **shape)
+  records, device = device_records.publish(
+      axis, coo, gains, **_sizes(operands, params)
+  )
   # What reads the buffers waits for the check by the row pointers.
-  return *device_records.hold([row_pointers], records, device), *others
+  checked = device_records.hold([row_pointers], records, device)
+  return operands._replace(coo=(*checked, *others))
+
+
+def _sizes(
+    operands: update_rules.UpdateOperands, params: dict[str, Any]
+) -> dict[str, Any]:
+  return dict(
+      rows_per_device=operands.table.shape[0],
+      batch_size=operands.gradient.shape[0],
+      enable_minibatching=params.get("enable_minibatching", False),
+  )

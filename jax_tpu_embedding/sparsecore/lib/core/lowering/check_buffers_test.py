@@ -60,7 +60,9 @@ def _define(name, rule):
   return primitive
 
 
-_plain_sgd_p = _define("plain_sgd", lowerings.LOWERINGS["update_sgd", None])
+_plain_sgd_p = _define(
+    "plain_sgd", lowerings.lowering_rules("update_sgd")[None]
+)
 
 
 def _plain_sgd(*coo_and_table, **params):

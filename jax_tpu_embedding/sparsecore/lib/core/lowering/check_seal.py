@@ -5,31 +5,39 @@
 
 from __future__ import annotations
 
-import jax
-from jax.interpreters import mlir
-import jax.numpy as jnp
+from collections.abc import Sequence
+from typing import Any
 
-_TARGET = "jte_check_seal_cpu"
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
 
 
 def cpu(
-    ctx: mlir.LoweringRuleContext, seal, num_minibatches, *gains, message: str
-):
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[native_call.Operand]:
   """The lookup waits for the check by the number of minibatches."""
-  call = jax.ffi.ffi_lowering(_TARGET, operand_output_aliases={1: 0})
-  (checked,) = call(
-      ctx.replace(avals_in=ctx.avals_in[:2], avals_out=ctx.avals_out[:1]),
-      seal,
-      num_minibatches,
-      message=message,
+  seal, num_minibatches, *gains = operands
+  (checked,) = native_call.call(
+      "jte_check_seal_cpu",
+      (seal, num_minibatches),
+      [num_minibatches.aval],
+      aliases={1: 0},
+      message=params["message"],
   )
   return [checked, *gains]
 
 
-def any_platform(ctx: mlir.LoweringRuleContext, *operands, message: str):
+def any_platform(
+    operands: Sequence[jax.Array],
+    unused_params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Where a program cannot raise: gains that make all activations NaN."""
-  del message
-  return mlir.lower_fun(nan_if_broken, multiple_results=True)(ctx, *operands)
+  return nan_if_broken(*operands)
 
 
 def nan_if_broken(

@@ -4,7 +4,7 @@
 """What stands for corrupt COO buffers where a program cannot raise.
 
 Without it their entries would be left out, and nobody would know.
-kernels/messages.h does the same on a CPU.
+kernels/exchange/messages.h does the same on a CPU.
 """
 
 from __future__ import annotations

@@ -43,13 +43,14 @@ def as_on(
 
   Args:
     platform: None for one that has no rule of its own.
-    operation: a key of table.LOWERINGS.
+    operation: one of those in table.py.
     primitive: that of the operation.
   """
   result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
   result.multiple_results = primitive.multiple_results
   result.abstract_eval = primitive.abstract_eval
-  mlir.register_lowering(result, table.LOWERINGS[operation, platform])
+  rules = table.lowering_rules(operation)
+  mlir.register_lowering(result, rules[platform])
   return result
 
 
@@ -68,7 +69,7 @@ class Lowering:
   by_messages: bool = False  # as if every device had a process of its own
 
   def bind(self, operation: str, *operands: Any, **params: Any) -> list[Any]:
-    """The results of an operation of table.LOWERINGS, within `compiled`."""
+    """The results of an operation of table.py, within `compiled`."""
     primitives = _NATIVE if self.is_native else _REFERENCE
     return jax.tree.leaves(primitives[operation].bind(*operands, **params))
 

@@ -50,7 +50,7 @@ _SETTINGS = {
     ),
     "float16": _Rounded(
         dtype="float16",
-        row_options=("max_gradient_norm", "decoupled_weight_decay"),
+        row_options=("skip_non_finite_gradients", "decoupled_weight_decay"),
         max_value=0.25,
     ),
     "float16_minibatched": _Rounded(dtype="float16", num_minibatches=3),
@@ -148,6 +148,10 @@ class EveryUpdateTest(parameterized.TestCase):
     random_coo = updates[0].coo
     self.assertBetween(np.mean(random_coo.touched), 0.1, 0.9)
     zero = np.zeros_like(updates[0].operands.gradient)
+    non_finite, _ = update_programs.without_finite_gradients(updates[0])
+    left_out = [
+        update_programs.without_finite_gradients(given)[1] for given in updates
+    ]
     on_one_device = []
     for name in _IMPLEMENTATIONS[implementation]:
       lowering = _LOWERINGS[name]
@@ -155,8 +159,12 @@ class EveryUpdateTest(parameterized.TestCase):
       coo = lowering.coo_operands(random_coo, setting.num_sc)
       empty = (np.zeros_like(coo[0]), *coo[1:])
 
-      def assert_is_formula(coo, names, updates):
-        results = program(coo, updates)
+      def assert_is_formula(coo, names, updates, gradient=None):
+        """`updates` are what to expect, also of another gradient."""
+        given = updates
+        if gradient is not None:
+          given = _with_gradient(updates, gradient)
+        results = program(coo, given)
         for case, given, actual in zip(names, updates, results, strict=True):
           with self.subTest(f"{name}, {case}"):
             update_programs.assert_rows_are_stepped_once(
@@ -167,6 +175,8 @@ class EveryUpdateTest(parameterized.TestCase):
       results = [assert_is_formula(coo, *of_round) for of_round in rounds]
       assert_is_formula(coo, names, _with_gradient(updates, zero))
       assert_is_formula(empty, names, _without_entries(updates))
+      if "skip_non_finite_gradients" in setting.row_options:
+        assert_is_formula(coo, names, left_out, non_finite)
       on_one_device = on_one_device or results
       self.assert_are_those_of_one_device(
           implementation, results, on_one_device

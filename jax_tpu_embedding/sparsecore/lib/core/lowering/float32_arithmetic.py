@@ -44,6 +44,15 @@ def divide(a: jax.Array, b: jax.Array) -> jax.Array:
   return _narrow(_widen(a) / _widen(b))
 
 
+def divide_or_zero(a: jax.Array, b: jax.Array) -> jax.Array:
+  """a / b; zero where b is zero."""
+  b = _widen(b)
+  is_zero = b == 0
+  # Divided by one instead, so that no NaN is made on the way.
+  quotient = _widen(a) / jnp.where(is_zero, 1, b)
+  return _narrow(jnp.where(is_zero, 0, quotient))
+
+
 def sqrt(x: jax.Array) -> jax.Array:
   return _narrow(jnp.sqrt(_widen(x)))
 

@@ -4,6 +4,7 @@
 """A donated table is updated where it is: no compiled program copies it."""
 
 import re
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,11 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
 
 _ROWS, _DIM, _BATCH = 4096, 64, 8
 _TABLE_BYTES = _ROWS * _DIM * 4
@@ -182,6 +188,41 @@ class InPlaceTest(parameterized.TestCase):
     compiled = jax.jit(_lookup_and_update).lower(table).compile()
     self.assertNotEmpty(_table_copies(compiled))
 
+  @parameterized.parameters("shared_memory", "messages")
+  def test_several_devices_do_not_copy_a_donated_table(self, way):
+    coo = random_coo.random_coo(
+        num_sc_per_device=2,
+        rows_per_shard=_ROWS,
+        batch_size_per_sc=_BATCH,
+        ids_per_sample=4,
+    )
+    mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+    axis = jax.sharding.PartitionSpec("x")
+
+    def on_device(table, *buffers):
+      coo_operands = (*buffers, coo.num_minibatches)
+      activations = lookup.lookup_p.bind(
+          *coo_operands, table, device_batch_size=_BATCH, **_LIMITS
+      )
+      return activations, update.UPDATE_PRIMITIVES["sgd"].bind(
+          *coo_operands, table, _GRADIENT, _LEARNING_RATE, **_LIMITS
+      )
+
+    run = jax.shard_map(
+        on_device, mesh=mesh, in_specs=axis, out_specs=axis, check_vma=False
+    )
+    table = jax.ShapeDtypeStruct(
+        (2 * _ROWS, _DIM),
+        jnp.float32,
+        sharding=jax.sharding.NamedSharding(mesh, axis),
+    )
+    buffers = device_buffers.spread(coo, 2, 2)
+    with mock.patch.object(
+        mesh_axis, "_is_in_one_process", lambda _: way == "shared_memory"
+    ):
+      lowered = jax.jit(run, donate_argnums=0).lower(table, *buffers)
+    self.assert_in_place(lowered.compile())
+
   @parameterized.parameters(list(cpu.FUSED_UPDATE_RULES))
   def test_slots_are_updated_in_place(self, name):
     rule = update_rules.UPDATE_RULES[name]
@@ -189,7 +230,7 @@ class InPlaceTest(parameterized.TestCase):
         np.bool_(True) if n in rule.bool_hyperparameters else _LEARNING_RATE
         for n in rule.hyperparameters
     ]
-    static_params = dict.fromkeys(rule.static_params, True)
+    static_params = tpu_operands.static_params(rule)
 
     def program(*tables):
       return _lookup(tables[0]), update.UPDATE_PRIMITIVES[name].bind(
@@ -235,6 +276,7 @@ class InPlaceTest(parameterized.TestCase):
           np.ones((batch_size, _DIM), np.float32),
           _LEARNING_RATE,
           np.float32(1e-8),
+          embedding_dim=_DIM,
           **limits,
       )
 

@@ -37,7 +37,7 @@ class Feature:
 # Earlier ones end the process (0.0.42.1, 0.0.45, 0.0.48.1, 0.0.50.1).
 SUM_OVER_COLUMNS = Feature(
     "a step with a sum (or the like) over the columns of a row, as"
-    " max_gradient_norm and rowwise_adagrad have,",
+    " max_gradient_norm, skip_non_finite_gradients and rowwise_adagrad have,",
     (0, 0, 51),
 )
 # "Expected instruction to have shape equal to f32[1,16]" (0.0.42.1).

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
-from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu as cpu_calls
-import numpy as np
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 
 
 def reference(
@@ -35,36 +35,32 @@ def reference(
   return jnp.where(is_valid, out, jnp.nan)
 
 
-def any_platform(ctx: mlir.LoweringRuleContext, *operands, **params):
+def any_platform(
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the local lookup on any platform."""
-  function = functools.partial(reference, **params)
-  return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
+  return [reference(*operands, **params)]
 
 
-def cpu(ctx: mlir.LoweringRuleContext, *operands, device_batch_size: int):
+def cpu(
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the local lookup with the native call of the lookup.
 
   The entries are the one partition of one SparseCore.
   """
-  del device_batch_size  # that of the result
-  call = jax.ffi.ffi_call(cpu_calls.LOOKUP_TARGET, ctx.avals_out[0])
-
-  def with_row_pointers(embedding_ids, sample_ids, gains, table):
-    num_ids = embedding_ids.shape[0]
-    padding = (0, -num_ids % constants.ALIGNMENT)
-    return call(
-        jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_ids, jnp.int32),
-        jnp.pad(embedding_ids, padding),
-        jnp.pad(sample_ids, padding),
-        jnp.pad(gains, padding),
-        jnp.int32(1),  # minibatch
-        table,
-        num_devices=np.int64(1),
-        num_sc_per_device=np.int64(1),
-        enable_minibatching=False,
-        quantization=np.array([], np.float64),
-    )
-
-  return mlir.lower_fun(with_row_pointers, multiple_results=False)(
-      ctx, *operands
+  embedding_ids, sample_ids, gains, table = operands
+  num_ids = embedding_ids.shape[0]
+  padding = (0, -num_ids % constants.ALIGNMENT)
+  coo = (
+      jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_ids, jnp.int32),
+      jnp.pad(embedding_ids, padding),
+      jnp.pad(sample_ids, padding),
+      jnp.pad(gains, padding),
+      jnp.int32(1),  # minibatch
   )
+  return cpu_calls.lookup(coo, table, params)

@@ -23,10 +23,9 @@ import math
 from typing import Any
 
 import jax
-from jax._src import config
-from jax._src import xla_metadata_lib
 from jax.experimental import xla_metadata
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 
 _REMEDY = (
     "Split tables and buffers over one axis, and either name it,"
@@ -70,80 +69,110 @@ def rows_are_split_over(
 
 def named_axes() -> list[str] | None:
   """The axes of the surrounding rows_are_split_over, None outside of it."""
-  return _read_axes(xla_metadata_lib.current_xla_metadata())
+  return _read_axes(jax_private.current_metadata())
 
 
-def named_axes_of(ctx: mlir.LoweringRuleContext) -> list[str] | None:
-  """The axes of rows_are_split_over when an operation was traced.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+  """The devices of a program, as one operation in it sees them."""
 
-  Raises:
-    ValueError: if shard_map does not split all of them.
-  """
-  axes = _read_axes(ctx.jaxpr_eqn_ctx.xla_metadata)
-  context = ctx.module_context.axis_context
-  mesh = getattr(context, "mesh", None)
-  if axes is None or mesh is None:
-    return axes
-  unknown = [
-      name
-      for name in axes
-      if name not in context.manual_axes and mesh.shape.get(name) != 1
-  ]
-  if unknown:
-    manual = [name for name in mesh.axis_names if name in context.manual_axes]
-    raise ValueError(
-        f"rows_are_split_over was told {axes}, and jax.shard_map is over the"
-        f" mesh axes {manual}, without {unknown}. Name those that are in"
-        " PartitionSpec(axes, None) of the tables."
+  # That of the surrounding shard_map; None outside of it.
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None
+  manual_axes: frozenset[str]  # those that shard_map splits
+  count: int  # of the program outside of shard_map
+  checks_vma: bool  # whether shard_map has check_vma
+  axes_in_metadata: Sequence[str] | None  # what rows_are_split_over was told
+
+  def axis_of(self, table: Any) -> MeshAxis | None:
+    """The axis that splits the rows of `table`; None if a device has them all.
+
+    Args:
+      table: an operand of the operation, with an `aval`.
+
+    Raises:
+      NotImplementedError: if the program spans several devices without
+        shard_map, or several axes may split the table.
+    """
+    if self.mesh is None:
+      if self.count > 1:
+        raise NotImplementedError(
+            f"Lookup and update are asked to run over {self.count} devices"
+            " outside of jax.shard_map, where no device knows its part. Call"
+            " them inside jax.shard_map with buffers and tables split over one"
+            " mesh axis."
+        )
+      return None
+    sizes = self.mesh.shape
+    axes = self.named_axes()
+    if axes is None:
+      axes = self._possible_axes(table.aval)
+      if len(axes) > 1:
+        raise NotImplementedError(
+            f"The rows of a table may be split over any of the mesh axes {axes},"
+            f" with sizes {[sizes[name] for name in axes]}, and in any order."
+            f" {_REMEDY}"
+        )
+    axes = [name for name in axes if sizes[name] > 1]
+    if not axes:
+      return None
+    return MeshAxis(
+        name=axes[0] if len(axes) == 1 else tuple(axes),
+        size=math.prod(sizes[name] for name in axes),
+        is_in_one_process=_is_in_one_process(self.mesh),
     )
-  return axes
 
+  def named_axes(self) -> Sequence[str] | None:
+    """The axes of rows_are_split_over when the operation was traced.
 
-def axis_of_table(
-    ctx: mlir.LoweringRuleContext, table: jax.core.ShapedArray
-) -> MeshAxis | None:
-  """The axis that splits the rows of `table`; None if the device has them all.
-
-  Raises:
-    NotImplementedError: if the program spans several devices without shard_map,
-      or several axes may split the table.
-  """
-  context = ctx.module_context.axis_context
-  mesh = getattr(context, "mesh", None)
-  if mesh is None:
-    if context.num_devices > 1:
-      raise NotImplementedError(
-          "Lookup and update are asked to run over"
-          f" {context.num_devices} devices outside of jax.shard_map, where no"
-          " device knows its part. Call them inside jax.shard_map with buffers"
-          " and tables split over one mesh axis."
+    Raises:
+      ValueError: if shard_map does not split all of them.
+    """
+    axes = self.axes_in_metadata
+    if axes is None or self.mesh is None:
+      return axes
+    unknown = [
+        name
+        for name in axes
+        if name not in self.manual_axes and self.mesh.shape.get(name) != 1
+    ]
+    if unknown:
+      manual = [n for n in self.mesh.axis_names if n in self.manual_axes]
+      raise ValueError(
+          f"rows_are_split_over was told {axes}, and jax.shard_map is over the"
+          f" mesh axes {manual}, without {unknown}. Name those that are in"
+          " PartitionSpec(axes, None) of the tables."
       )
-    return None
-  axes = named_axes_of(ctx)
-  if axes is None:
-    axes = _possible_axes(context, table)
-    if len(axes) > 1:
-      raise NotImplementedError(
-          f"The rows of a table may be split over any of the mesh axes {axes},"
-          f" with sizes {[mesh.shape[name] for name in axes]}, and in any"
-          f" order. {_REMEDY}"
-      )
-  axes = [name for name in axes if mesh.shape[name] > 1]
-  if not axes:
-    return None
-  return MeshAxis(
-      name=axes[0] if len(axes) == 1 else tuple(axes),
-      size=math.prod(mesh.shape[name] for name in axes),
-      is_in_one_process=_is_in_one_process(mesh),
-  )
+    return axes
+
+  def are_several(self) -> bool:
+    """Whether the operation is part of a shard_map over several devices."""
+    return self.mesh is not None and any(
+        self.mesh.shape[name] > 1 for name in self.manual_axes
+    )
+
+  def _possible_axes(self, table: jax.core.ShapedArray) -> list[str]:
+    """Axes of several devices along which the table may differ."""
+    axes = [
+        name
+        for name in self.mesh.axis_names
+        if name in self.manual_axes and self.mesh.shape[name] > 1
+    ]
+    if self.checks_vma:
+      varying = jax_private.varies_over(table)
+      axes = [name for name in axes if name in varying]
+    return axes
 
 
-def is_one_of_several_devices(ctx: mlir.LoweringRuleContext) -> bool:
-  """Whether an operation is part of a shard_map over several devices."""
-  context = ctx.module_context.axis_context
+def devices_of(ctx: mlir.LoweringRuleContext) -> Devices:
+  """The devices that a lowering rule is called for."""
+  context = jax_private.axis_context(ctx)
   mesh = getattr(context, "mesh", None)
-  return mesh is not None and any(
-      mesh.shape[name] > 1 for name in context.manual_axes
+  return Devices(
+      mesh=mesh,
+      manual_axes=frozenset() if mesh is None else context.manual_axes,
+      count=1 if mesh is not None else context.num_devices,
+      checks_vma=jax_private.is_vma_checked(),
+      axes_in_metadata=_read_axes(jax_private.metadata_of_operation(ctx)),
   )
 
 
@@ -152,20 +181,6 @@ def _read_axes(metadata: Mapping[str, Any] | None) -> list[str] | None:
   if not metadata or _METADATA_KEY not in metadata:
     return None
   return metadata[_METADATA_KEY].split(",")
-
-
-def _possible_axes(
-    context: mlir.SPMDAxisContext, table: jax.core.ShapedArray
-) -> list[str]:
-  """Axes of several devices along which the table may differ."""
-  axes = [
-      name
-      for name in context.mesh.axis_names
-      if name in context.manual_axes and context.mesh.shape[name] > 1
-  ]
-  if config._check_vma.value:  # pylint: disable=protected-access
-    axes = [name for name in axes if name in table.mat.varying]
-  return axes
 
 
 def _is_in_one_process(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh):

@@ -36,7 +36,7 @@ MINIBATCHED = tpu_operands.Sizes(enable_minibatching=True)
 class Program(NamedTuple):
   """One call of an operation."""
 
-  operation: str  # a key of table.LOWERINGS
+  operation: str  # one of those in table.py
   function: Callable[..., Any]
   operands: tuple[jax.ShapeDtypeStruct, ...]
 

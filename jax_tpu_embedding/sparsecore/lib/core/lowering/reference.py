@@ -15,10 +15,13 @@ is left out. That it shows is for those to see to who call: check_buffers.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_rows
@@ -143,6 +146,50 @@ def update(
       min_value=min_value,
       max_value=max_value,
       **static_params,
+  )
+
+
+def lookup_on_one_device(
+    coo: Sequence[jax.Array], table: jax.Array, params: dict[str, Any]
+) -> jax.Array:
+  """`lookup` with the parameters of the primitive.
+
+  Limits are not among what it needs: there are no buffers that they could size.
+  """
+  return lookup(
+      *coo,
+      table,
+      device_batch_size=params["device_batch_size"],
+      quantization_config=params.get("quantization_config"),
+      **_layout(coo, params),
+  )
+
+
+def update_on_one_device(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+) -> tuple[jax.Array, ...]:
+  """`update` with the parameters of the primitive; `rule` has its options."""
+  return update(
+      rule,
+      operands,
+      min_value=params.get("min_value"),
+      max_value=params.get("max_value"),
+      rounding_shards=params.get("rounding_shards"),
+      **_layout(operands.coo, params),
+      **{name: params[name] for name in rule.static_params},
+  )
+
+
+def _layout(coo: Sequence[jax.Array], params: dict[str, Any]) -> dict[str, Any]:
+  """How the buffers of one device are laid out."""
+  enable_minibatching = params.get("enable_minibatching", False)
+  return dict(
+      num_sc_per_device=layout.num_sc_per_device_from_row_pointers(
+          coo[0].size, 1, enable_minibatching
+      ),
+      enable_minibatching=enable_minibatching,
   )
 
 

@@ -110,7 +110,7 @@ def _sort(
       partition=0,
       row=constants.PADDING_VALUE,
       sample=constants.PADDING_VALUE,
-      gain=jnp.nan,
+      gain=0,  # not NaN as on hosts, so that jax_debug_nans finds others
   )
   every = reference_occurrences.Occurrences(
       *(

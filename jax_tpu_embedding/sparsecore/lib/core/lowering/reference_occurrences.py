@@ -3,7 +3,7 @@
 
 """First stage of the conversion in jnp: what each id of a feature becomes.
 
-Source: cc/convert/clean_slice.h, cc/convert/gains.h.
+Source: cc/convert/stages/slice.h, cc/convert/stages/gains.h.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _gains(
   )
   if combiner == "sqrtn":
     divisor = float32_arithmetic.sqrt(divisor)
-  return float32_arithmetic.divide(weights, divisor[samples.sample])
+  return float32_arithmetic.divide_or_zero(weights, divisor[samples.sample])
 
 
 def _count_kept(samples: _Samples, is_kept: jax.Array) -> jax.Array:

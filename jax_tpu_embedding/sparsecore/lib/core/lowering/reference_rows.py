@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
@@ -49,6 +50,10 @@ def step_rows(
 
   def write(values, new):
     new = new.reshape(-1, *values.shape[1:])
+    if rule.skips_non_finite_gradients:
+      is_skipped = row_options.is_non_finite(grads)[:, 0] > 0
+      written = jnp.where(is_skipped, values.shape[0], rows)
+      return values.at[written].set(new, mode="drop")
     return values.at[rows].set(new, mode="drop", indices_are_sorted=True)
 
   new_rows, new_slots = rule.step(

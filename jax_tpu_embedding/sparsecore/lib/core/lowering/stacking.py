@@ -11,57 +11,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import itertools
+from typing import Any
 
-from jax.interpreters import mlir
+import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 
 
 def unstack_activations(
-    ctx: mlir.LoweringRuleContext,
-    activations,
-    *,
-    per_feature_batch_sizes: tuple[int, ...],
-    per_feature_dims: tuple[int, ...],
-    num_sc_per_device: int | None = None,
-):
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the cut: each SparseCore has a run of samples of each feature."""
-  num_scs = _num_sc_per_device(ctx, num_sc_per_device)
-  _check_shares("per_feature_batch_sizes", per_feature_batch_sizes, num_scs)
-  spans = _spans([size // num_scs for size in per_feature_batch_sizes])
-
-  def unstack(activations):
-    runs = activations.reshape(num_scs, -1, activations.shape[1])
-    return [
-        runs[:, begin:end, :dim].reshape(-1, dim)
-        for (begin, end), dim in zip(spans, per_feature_dims, strict=True)
-    ]
-
-  return mlir.lower_fun(unstack, multiple_results=True)(ctx, activations)
+  (activations,) = operands
+  batch_sizes = params["per_feature_batch_sizes"]
+  num_scs = _num_sc_per_device(devices, params)
+  _check_shares("per_feature_batch_sizes", batch_sizes, num_scs)
+  spans = _spans([size // num_scs for size in batch_sizes])
+  runs = activations.reshape(num_scs, -1, activations.shape[1])
+  return [
+      runs[:, begin:end, :dim].reshape(-1, dim)
+      for (begin, end), dim in zip(
+          spans, params["per_feature_dims"], strict=True
+      )
+  ]
 
 
 def stack_gradients(
-    ctx: mlir.LoweringRuleContext,
-    *gradients,
-    stacked_batch_size: int,
-    stacked_feature_dim: int,
-    num_sc_per_device: int | None = None,
-):
+    gradients: Sequence[jax.Array],
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+) -> Sequence[jax.Array]:
   """Rule of the inverse; columns that a feature does not have are zero."""
-  del stacked_batch_size  # the sum of the features' batches
-  num_scs = _num_sc_per_device(ctx, num_sc_per_device)
-  _check_shares("gradients", [g.shape[0] for g in ctx.avals_in], num_scs)
-
-  def stack(*gradients):
-    runs = [
-        jnp.pad(g, ((0, 0), (0, stacked_feature_dim - g.shape[1]))).reshape(
-            num_scs, -1, stacked_feature_dim
-        )
-        for g in gradients
-    ]
-    return jnp.concatenate(runs, axis=1).reshape(-1, stacked_feature_dim)
-
-  return mlir.lower_fun(stack, multiple_results=False)(ctx, *gradients)
+  stacked_dim = params["stacked_feature_dim"]
+  num_scs = _num_sc_per_device(devices, params)
+  _check_shares("gradients", [g.shape[0] for g in gradients], num_scs)
+  runs = [
+      jnp.pad(g, ((0, 0), (0, stacked_dim - g.shape[1]))).reshape(
+          num_scs, -1, stacked_dim
+      )
+      for g in gradients
+  ]
+  return [jnp.concatenate(runs, axis=1).reshape(-1, stacked_dim)]
 
 
 def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -80,13 +73,13 @@ def _check_shares(name: str, sizes: Sequence[int], num_scs: int) -> None:
 
 
 def _num_sc_per_device(
-    ctx: mlir.LoweringRuleContext, num_sc_per_device: int | None
+    devices: mesh_axis.Devices, params: dict[str, Any]
 ) -> int:
   """The number given, or that of the devices that are compiled for."""
-  mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-  if num_sc_per_device is None and mesh is not None:
+  num_sc_per_device = params.get("num_sc_per_device")
+  if num_sc_per_device is None and devices.mesh is not None:
     # Not the process's own devices when a program is compiled for others.
     return hardware.num_sparsecores_per_device(
-        mesh.abstract_mesh.abstract_device
+        devices.mesh.abstract_mesh.abstract_device
     )
   return hardware.resolve_num_sc_per_device(num_sc_per_device)

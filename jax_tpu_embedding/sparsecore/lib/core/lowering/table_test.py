@@ -64,14 +64,19 @@ def _shard_map(function, num_devices):
 class TableTest(parameterized.TestCase):
 
   def test_every_operation_has_a_rule_for_any_platform(self):
-    operations = {operation for operation, _ in lowerings.LOWERINGS}
+    rules = lowerings.RULES | lowerings.NATIVE_RULES | lowerings.MLIR_RULES
+    operations = {operation for operation, _ in rules}
     self.assertContainsSubset(
         {"lookup", "convert_ids"}
         | {f"update_{name}" for name in update_rules.UPDATE_RULES},
         operations,
     )
     for operation in operations:
-      self.assertIn((operation, None), lowerings.LOWERINGS)
+      self.assertIn((operation, None), lowerings.RULES)
+
+  def test_no_operation_has_two_rules_for_a_platform(self):
+    tables = (lowerings.RULES, lowerings.NATIVE_RULES, lowerings.MLIR_RULES)
+    self.assertLen(set().union(*tables), sum(map(len, tables)))
 
   @parameterized.named_parameters(_OPERATIONS)
   def test_platform_without_a_rule_gets_plain_operations(self, function):

@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.lowering import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
@@ -110,7 +111,7 @@ def check_local_table(table: jax.core.ShapedArray) -> None:
 
 def _num_devices(ctx: mlir.LoweringRuleContext, what: str) -> int:
   """The devices of the program, all of which take part in every call."""
-  context = ctx.module_context.axis_context
+  context = jax_private.axis_context(ctx)
   if not isinstance(context, mlir.SPMDAxisContext):
     if context.num_devices > 1:
       raise NotImplementedError(
@@ -130,7 +131,7 @@ def _num_devices(ctx: mlir.LoweringRuleContext, what: str) -> int:
         f"{what}: called under a jax.shard_map that leaves the mesh axes"
         f" {automatic} to the compiler. Let it map over every axis."
     )
-  named = mesh_axis.named_axes_of(ctx)
+  named = mesh_axis.devices_of(ctx).named_axes()
   if named is not None:
     _check_order(named, mesh, what)
   return mesh.size
@@ -154,7 +155,7 @@ def _num_sc_per_device_of_chip(
     ctx: mlir.LoweringRuleContext, what: str
 ) -> int | None:
   """S of the devices, or None where there is no telling what they are."""
-  context = ctx.module_context.axis_context
+  context = jax_private.axis_context(ctx)
   if isinstance(context, mlir.SPMDAxisContext):
     device = context.mesh.abstract_mesh.abstract_device
   else:

@@ -59,6 +59,7 @@ def _update_program(sizes, limits, name="adagrad", **params):
       enable_minibatching=sizes.enable_minibatching,
       computation_name="adagrad-stack",
       **limits,
+      **tpu_operands.static_params(rule),
       **params,
   )
   options = update_rules.with_options(rule, params.get("row_options", ()))
@@ -315,6 +316,9 @@ class LibtpuTest(parameterized.TestCase):
 
   @parameterized.parameters(
       functools.partial(_update_program, row_options=("max_gradient_norm",)),
+      functools.partial(
+          _update_program, row_options=("skip_non_finite_gradients",)
+      ),
       functools.partial(_update_program, name="rowwise_adagrad"),
   )
   def test_rule_with_a_sum_needs_a_new_libtpu(self, program):

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 
 # Of iterations: each of them is compiled.
 MAX_LOOP_LENGTH = 64
@@ -78,7 +79,7 @@ def _jaxpr_and_consts(
 
 def _iterate(params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
   """What lax.scan returns, and lax.fori_loop if its bounds are known."""
-  num_consts, num_carry = _num_consts_and_carry(params)
+  num_consts, num_carry = jax_private.num_consts_and_carry(params)
   consts = operands[:num_consts]
   carry = operands[num_consts : num_consts + num_carry]
   sequences = operands[num_consts + num_carry :]
@@ -91,11 +92,3 @@ def _iterate(params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     carry, outputs[i] = results[:num_carry], results[num_carry:]
   stacked = zip(*(outputs[i] for i in order), strict=True)
   return [*carry, *map(jax.numpy.stack, stacked)]
-
-
-def _num_consts_and_carry(params: dict[str, Any]) -> tuple[int, int]:
-  """How many operands of a scan are the same, and change, in all iterations."""
-  if "ft_in" not in params:  # before JAX 0.12
-    return params["num_consts"], params["num_carry"]
-  consts, carry, _ = params["ft_in"].unpack()
-  return len(consts.vals), len(carry.vals)

@@ -86,8 +86,9 @@ def hyperparameters(
 
 
 def static_params(rule: update_rules.UpdateRule) -> dict[str, Any]:
-  """Values for those of a rule."""
-  return {name: True for name in rule.static_params}
+  """Values for those of a rule, for tables of 12 columns and more."""
+  values = dict(multiply_linear_by_learning_rate=True, embedding_dim=12)
+  return {name: values[name] for name in rule.static_params}
 
 
 def _f32(*shape: int) -> jax.ShapeDtypeStruct:

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_custom_step
 from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_vectors
@@ -69,16 +71,21 @@ def row_function(
             rule.hyperparameters, rest[num_slots:], strict=True
         )
     )
-    row, slots = rule.step(
+    new_row, new_slots = rule.step(
         gradient, row, slots, hyperparameters, **static_params
     )
-    return (
-        utils.maybe_clip_params(row, min_value, max_value),
+    results = (
+        utils.maybe_clip_params(new_row, min_value, max_value),
         *(
             jnp.reshape(slot, (1,)) if name in rule.row_slots else slot
-            for name, slot in zip(rule.slots, slots, strict=True)
+            for name, slot in zip(rule.slots, new_slots, strict=True)
         ),
     )
+    if rule.skips_non_finite_gradients:
+      is_skipped = row_options.is_non_finite(gradient)
+      choose = functools.partial(_choose, is_skipped)
+      results = tuple(map(choose, (row, *rest[:num_slots]), results))
+    return results
 
   row = jax.core.ShapedArray((1, *(table_shape[1:] or (1,))), jnp.float32)
   number = row.update(shape=(1,))
@@ -96,6 +103,16 @@ def row_function(
       rows=(number,) * (len(rows) + len(vectors.constants)),
       constants=vectors.constants,
   )
+
+
+def _choose(
+    is_first: jax.Array, first: jax.Array, second: jax.Array
+) -> jax.Array:
+  """One of two arrays, f32[1, D] or f32[1], by a number f32[1, 1], 1 or 0."""
+  # The compiler broadcasts numbers, but no truth values, and ends the process
+  # for a choice of f32[1, 1] (0.0.51).
+  number = jnp.reshape(is_first, (1,) * first.ndim)
+  return jnp.where(jnp.broadcast_to(number, first.shape) > 0, first, second)
 
 
 def step_of_computation(

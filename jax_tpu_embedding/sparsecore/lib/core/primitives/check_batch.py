@@ -84,6 +84,7 @@ check_batch_p = define.primitive(
     operation="check_batch",
     multiple_results=True,
     differentiation_hint=_HINT,
+    can_be_mapped=True,
 )
 
 nan_if_failed_p = define.primitive(
@@ -92,4 +93,5 @@ nan_if_failed_p = define.primitive(
     operation="nan_if_failed",
     multiple_results=False,
     differentiation_hint=_HINT,
+    can_be_mapped=True,
 )

@@ -9,7 +9,8 @@ is_ragged, values [capacity] and row_splits i32[samples + 1]; then, if it
 has_weights, weights f32 shaped like the ids. Ids are int32, int64, uint32 or
 uint64. All are this device's.
 Results: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
-gains f32[B], laid out as without minibatching. The shapes of the ids bound the
+gains f32[B], laid out as without minibatching. Gains of cells without an entry
+are 0, not NaN: jax_debug_nans looks at all results. The shapes of the ids bound the
 number of entries, so B is large enough for any ids and nothing is dropped but
 what a feature's policy says. With keeps_errors the buffers of a batch that is
 wrong say so, for check_batch, where the program would fail.
@@ -176,7 +177,7 @@ def _check_samples(
       raise ValueError(
           f"Feature {feature.name!r}: ids must have a number of samples that"
           f" the {num_scs} SparseCores of a device can share equally, got"
-          f" {num_samples}."
+          f" {num_samples} samples. Use a multiple of {num_scs}."
       )
     if not num_samples:
       continue  # They overlap nothing.

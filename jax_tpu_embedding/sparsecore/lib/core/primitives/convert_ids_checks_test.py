@@ -113,7 +113,8 @@ class ConvertIdsChecksTest(parameterized.TestCase):
       (
           "row_splits_shared",
           {"row_splits": ((4,), jnp.int32)},
-          "Feature 'g': .* can share equally, got 3",
+          "Feature 'g': .* can share equally, got 3 samples. Use a multiple"
+          " of 2",
       ),
       (
           "weights_type",

@@ -81,7 +81,7 @@ class ConvertIdsTest(parameterized.TestCase):
     )
     # Id 1 occurs twice in one sample: one entry.
     self.assertEqual(gains[region + 8], 1.0)
-    self.assertTrue(np.isnan(gains[region + 9]))
+    self.assertEqual(gains[region + 9], 0.0)
 
   @parameterized.parameters(list(_IMPLEMENTATIONS))
   def test_values_after_the_last_split_are_ignored(self, implementation):
@@ -125,6 +125,17 @@ class ConvertIdsTest(parameterized.TestCase):
     np.testing.assert_array_equal(embedding_ids[:num_entries], expected)
     # Whatever is left of a sample, its gains add up to one.
     self.assertEqual(gains[:num_entries].sum(), 2.0)
+
+  @parameterized.parameters(list(_IMPLEMENTATIONS))
+  def test_good_ids_pass_jax_debug_nans(self, implementation):
+    ids = np.array([[0, 3], [5, 2]], np.int32)
+    # Without a care, the mean of the first sample would be NaN.
+    weights = np.array([[0, 0], [1, 3]], np.float32)
+    with jax.debug_nans(True), jax.debug_infs(True):
+      buffers = _IMPLEMENTATIONS[implementation](
+          ids, weights, **_params(has_weights=True)
+      )
+    np.testing.assert_array_equal(_activations(buffers, 2), [0, 1])
 
 
 class BadValuesTest(parameterized.TestCase):

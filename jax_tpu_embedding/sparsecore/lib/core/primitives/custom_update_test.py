@@ -138,7 +138,7 @@ class CustomUpdateTest(parameterized.TestCase):
       (
           "unknown_option",
           dict(slots=(_TABLE,), row_options=("decay",)),
-          r"row_options must be some of max_gradient_norm.*got \('decay',\)",
+          r"row_options must be some of .*max_gradient_norm.*got \('decay',\)",
       ),
       (
           "results",

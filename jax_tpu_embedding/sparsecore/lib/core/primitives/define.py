@@ -11,11 +11,11 @@ from typing import Any
 from typing import NoReturn
 
 import jax
-from jax._src import dispatch
 from jax.extend import core
 from jax.interpreters import ad
 from jax.interpreters import batching
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 
 
@@ -41,7 +41,7 @@ def primitive(
   """
   result = core.Primitive(name)
   result.multiple_results = multiple_results
-  result.def_impl(functools.partial(dispatch.apply_primitive, result))
+  result.def_impl(functools.partial(_run, result))
   result.def_abstract_eval(
       functools.partial(_varying_like_operands, name, abstract_eval)
   )
@@ -59,6 +59,26 @@ def primitive(
   )
   table.install(result, operation)
   return result
+
+
+def _run(primitive: core.Primitive, *operands: Any, **params: Any) -> Any:
+  """A call outside of a program: one that has nothing else."""
+  program = _program(primitive, **params)
+  if not jax.config.jax_disable_jit:
+    return program(*operands)
+  with jax.disable_jit(False):  # or the call would come here again
+    return program(*operands)
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(primitive: core.Primitive, **params: Any) -> Callable[..., Any]:
+  """The program of one call, compiled once for operands of the same shapes."""
+
+  def program(*operands):
+    return primitive.bind(*operands, **params)
+
+  program.__name__ = program.__qualname__ = primitive.name
+  return jax.jit(program)
 
 
 def _one_after_the_other(
@@ -106,19 +126,12 @@ def _varying_like_operands(
   except (TypeError, ValueError) as error:
     error.add_note(f"In a call of {name}.")
     raise
-  varying = frozenset().union(*(x.mat.varying for x in operands))
+  varying = frozenset().union(*map(jax_private.varies_over, operands))
   if not varying:
     return results
-  mesh = jax.sharding.get_abstract_mesh()
-
-  def vary(aval: jax.core.ShapedArray) -> jax.core.ShapedArray:
-    spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
-    return aval.update(
-        sharding=jax.sharding.NamedSharding(mesh, spec),
-        manual_axis_type=aval.mat.update(varying=varying),
-    )
-
-  return jax.tree.map(vary, results)
+  return jax.tree.map(
+      lambda result: jax_private.vary_over(result, varying), results
+  )
 
 
 def _refuse(message: str, *unused_args: Any, **unused_params: Any) -> NoReturn:

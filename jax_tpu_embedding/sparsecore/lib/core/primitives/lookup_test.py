@@ -145,6 +145,17 @@ class LookupTest(parameterized.TestCase):
     actual = _lookup_reference(coo, table, batch_size=4, num_sc_per_device=1)
     np.testing.assert_array_equal(actual[:, 0], [1, np.nan, np.nan, 1])
 
+  def test_runs_without_jit(self):
+    coo = _one_id_per_sample([2, 0])
+    with jax.disable_jit():
+      actual = _lookup_on_cpu(
+          coo,
+          jnp.arange(4.0)[:, None],
+          batch_size=2,
+          num_sc_per_device=1,
+      )
+    np.testing.assert_array_equal(actual, [[2], [0]])
+
   def test_runs_under_jit_and_compiles_once(self):
     coo = _one_id_per_sample([3, 1])
     traces = []

@@ -22,7 +22,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core.lowering import messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 

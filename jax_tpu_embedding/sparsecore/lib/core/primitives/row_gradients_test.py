@@ -11,11 +11,10 @@ from absl.testing import parameterized
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
-from jax_tpu_embedding.sparsecore.lib.core.lowering import any_platform
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_messages
-from jax_tpu_embedding.sparsecore.lib.core.lowering import messages
-from jax_tpu_embedding.sparsecore.lib.core.lowering import row_gradients as rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 import numpy as np
@@ -23,36 +22,28 @@ import numpy as np
 _NO_ROW = 2**31 - 1
 
 
-def _lowered_by(primitive, rule):
-  """`primitive`, lowered by `rule` on any platform."""
-  result = core.Primitive(f"other_{primitive.name}")
+def _by_messages(operands, params, unused_devices):
+  """The rule of a CPU that is one of several, where it is the only one."""
+  return rules.row_gradients(operands, cpu_messages, params, axis=None)
+
+
+def _row_gradients_by_messages():
+  result = core.Primitive("row_gradients_by_messages")
   result.multiple_results = True
-  result.def_abstract_eval(
-      lambda *operands, **params: primitive.abstract_eval(*operands, **params)[
-          0
-      ]
-  )
-  mlir.register_lowering(result, rule)
+  result.abstract_eval = row_gradients.row_gradients_p.abstract_eval
+  mlir.register_lowering(result, table.lowering_rule(_by_messages))
   return result
-
-
-def _implementations(lookup_rule, steps=None):
-  """Both primitives, lowered to sorts, and to lookups or `steps`."""
-  steps = steps or messages.steps(lookup_rule)
-  sum_rule = functools.partial(rules.sum_rows, lookup_rule)
-  rule = functools.partial(rules.row_gradients, steps, sum_rule)
-  return (
-      _lowered_by(row_gradients.row_gradients_p, rule),
-      _lowered_by(row_gradients.sum_rows_p, sum_rule),
-  )
 
 
 _IMPLEMENTATIONS = {
     "cpu": (row_gradients.row_gradients_p, row_gradients.sum_rows_p),
-    # With the native lookup, whose bits the native sums have.
-    "lookups": _implementations(cpu.lookup),
-    "messages": _implementations(cpu.lookup, cpu_messages.STEPS),
-    "reference": _implementations(any_platform.lookup),
+    "messages": (_row_gradients_by_messages(), row_gradients.sum_rows_p),
+    "reference": (
+        every_lowering.as_on(
+            None, "row_gradients", row_gradients.row_gradients_p
+        ),
+        every_lowering.as_on(None, "sum_rows", row_gradients.sum_rows_p),
+    ),
 }
 
 
@@ -130,7 +121,7 @@ class RowGradientsTest(parameterized.TestCase):
     )
     if implementation == "cpu":
       expected = _row_gradients(
-          "lookups", coo, gradient, enable_minibatching=enable_minibatching
+          "reference", coo, gradient, enable_minibatching=enable_minibatching
       )
       _assert_same_bits((rows, values), expected)
 
@@ -150,7 +141,7 @@ class RowGradientsTest(parameterized.TestCase):
     self.assertLen(rows, sum(sizes))
     np.testing.assert_allclose(_dense(rows, values, 40), expected, atol=1e-5)
     if implementation == "cpu":
-      _, with_lookup = _IMPLEMENTATIONS["lookups"]
+      _, with_lookup = _IMPLEMENTATIONS["reference"]
       _assert_same_bits((rows, values), jax.jit(with_lookup.bind)(*operands))
 
   def test_one_device_raises_for_more_rows_than_the_limit(self):

@@ -7,7 +7,8 @@ Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
 gains f32[B], num_minibatches i32[], table [rows, D] of float32, bfloat16 or
 float16, slots f32[rows, D] or, where the rule says so, f32[rows, 1]...,
 activation_gradient f32[samples, D], hyperparameters f32[]..., one number f32[]
-for each of `row_options`, and rounding_seed u32[] with `stochastic_rounding`.
+for each of `row_options` that has one, and rounding_seed u32[] with
+`stochastic_rounding`.
 A table of one column may be [rows]; its slots then are f32[rows].
 Results: table and slots after one step of the rule for each row that has an
 entry, with its summed gradient. `lowering/reference.py` defines it in jnp.
@@ -53,6 +54,8 @@ def abstract_eval(
   )
   _check_arguments(rule, operands, static_params)
   named = rule.group_operands(operands)
+  if "embedding_dim" in rule.static_params:
+    _check_embedding_dim(static_params["embedding_dim"], named.table)
   utils.validate_abstract_eval_params(
       *named.coo,
       named.table,
@@ -104,6 +107,17 @@ def _check_arguments(rule, operands, static_params) -> None:
         f"{rule.primitive_name} takes the static parameters"
         f" {sorted(rule.static_params)} beside those of every rule; got"
         f" {sorted(static_params)}."
+    )
+
+
+def _check_embedding_dim(embedding_dim, table) -> None:
+  """Raises unless a table of this width may have been padded to `table`."""
+  utils.ensure_integer(embedding_dim, "embedding_dim")
+  columns = utils.get_embedding_dim(table)
+  if not 1 <= embedding_dim <= columns:
+    raise ValueError(
+        "embedding_dim must be the width of the table without padding, in [1,"
+        f" {columns}] for operands of {columns} columns, got {embedding_dim}."
     )
 
 

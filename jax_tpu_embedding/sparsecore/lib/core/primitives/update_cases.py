@@ -75,9 +75,9 @@ def _f2a(w, g, slots, hyper):
   return w - lr * (g * multiplier / np.sqrt(a) + decay), (a, n)
 
 
-def _rowwise_adagrad(w, g, slots, hyper):
+def _rowwise_adagrad(w, g, slots, hyper, embedding_dim):
   lr, eps = hyper
-  a = slots[0] + np.mean(np.square(g), axis=-1, keepdims=True)
+  a = slots[0] + np.sum(np.square(g), axis=-1, keepdims=True) / embedding_dim
   return w - lr * g / (np.sqrt(a) + eps), (a,)
 
 
@@ -173,7 +173,7 @@ CASES = {
     "f2a": _case("f2a", 0.1, 0.5, 0.0, 0.0, 1e6, 3.0),
     "f2a_step_0": _case("f2a", 0.1, 0.5, 0.0, 0.0, 1e6, 0.0),
     "f2a_limits": _case("f2a", 0.1, 0.75, 0.2, 0.1, 1.5, 9.0),
-    "rowwise_adagrad": _case("rowwise_adagrad", 0.1, 1e-3),
+    "rowwise_adagrad": _case("rowwise_adagrad", 0.1, 1e-3, embedding_dim=1),
     "momentum": _case("momentum", 0.1, 0.9, False),
     "nesterov": _case("momentum", 0.1, 0.9, True),
     "lion": _case("lion", 0.1, 0.9, 0.99),

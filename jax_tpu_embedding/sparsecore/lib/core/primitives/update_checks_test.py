@@ -20,6 +20,7 @@ _ROW_OPTIONS = ("max_gradient_norm", "decoupled_weight_decay")
 
 def _valid_arguments(rule="adam", **setting):
   """Operands and static parameters of an update."""
+  static_params = update_cases.CASES[rule].static_params
   setting = update_programs.Setting(num_sc=1, **setting)
   rule = update_rules.with_options(
       update_rules.UPDATE_RULES[rule],
@@ -38,7 +39,7 @@ def _valid_arguments(rule="adam", **setting):
       operands.rounding_seed,
   )
   names = rule.operand_names
-  return dict(zip(names, values)), setting.params()
+  return dict(zip(names, values)), setting.params() | static_params
 
 
 def _bind(arguments, params, rule="adam", extra_operands=()):
@@ -161,8 +162,9 @@ class UpdateChecksTest(parameterized.TestCase):
       (
           "unknown_option",
           {"row_options": ("weight_decay",)},
-          r"row_options must be some of max_gradient_norm, l2_weight_decay,"
-          r" decoupled_weight_decay.*got \('weight_decay',\)",
+          r"row_options must be some of skip_non_finite_gradients,"
+          r" max_gradient_norm, l2_weight_decay, decoupled_weight_decay.*got"
+          r" \('weight_decay',\)",
       ),
       (
           "order_of_options",
@@ -173,6 +175,11 @@ class UpdateChecksTest(parameterized.TestCase):
           "option_twice",
           {"row_options": ("l2_weight_decay", "l2_weight_decay")},
           "each at most once",
+      ),
+      (
+          "flag_without_a_number",
+          {"row_options": ("skip_non_finite_gradients",)},
+          None,
       ),
       (
           "number_of_option",
@@ -220,6 +227,24 @@ class UpdateChecksTest(parameterized.TestCase):
         ValueError, r"accumulator must have shape \(40, 1\), got \(40, 24\)"
     ):
       _bind(arguments, params, "rowwise_adagrad")
+
+  @parameterized.parameters(
+      (24, None, None),
+      (np.int64(1), None, None),
+      (0, ValueError, r"in \[1, 24\] for operands of 24 columns, got 0"),
+      (25, ValueError, "the width of the table without padding.*got 25"),
+      (6.0, TypeError, "embedding_dim must be an integer, got 6.0"),
+  )
+  def test_width_without_padding_is_at_most_that_of_the_table(
+      self, embedding_dim, error, message
+  ):
+    arguments, params = _valid_arguments("rowwise_adagrad")
+    params["embedding_dim"] = embedding_dim
+    if error is None:
+      self.assertLen(_bind(arguments, params, "rowwise_adagrad"), 2)
+    else:
+      with self.assertRaisesRegex(error, message):
+        _bind(arguments, params, "rowwise_adagrad")
 
   def test_slots_have_as_many_dimensions_as_the_table(self):
     arguments, params = _valid_arguments(dim=None)

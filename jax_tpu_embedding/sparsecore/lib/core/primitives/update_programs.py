@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
@@ -69,8 +70,9 @@ def random_update(
   rng = np.random.default_rng(seed)
   columns = () if setting.dim is None else (setting.dim,)
   shape = (setting.num_sc * _ROWS_PER_SHARD, *columns)
-  names = (*case.rule.hyperparameters, *setting.row_options)
-  options = [update_cases.ROW_OPTIONS[name] for name in setting.row_options]
+  with_numbers = row_options.with_numbers(setting.row_options)
+  names = (*case.rule.hyperparameters, *with_numbers)
+  options = [update_cases.ROW_OPTIONS[name] for name in with_numbers]
   coo = _random_coo(setting.num_sc, setting.num_minibatches)
   return Update(
       coo=coo,
@@ -97,6 +99,30 @@ def random_update(
           ),
       ),
   )
+
+
+def without_finite_gradients(given: Update) -> tuple[np.ndarray, Update]:
+  """A gradient with two samples that are not finite, and what to expect of it.
+
+  Args:
+    given: an update, in which each sample names rows.
+
+  Returns:
+    The gradient, and the update that skip_non_finite_gradients makes of it:
+    without the rows that these samples name.
+  """
+  nan_sample, infinite_sample = samples = [1, 5]
+  finite = np.array(given.operands.gradient)
+  finite[samples] = 0
+  gradient = np.array(given.operands.gradient)
+  _matrix(gradient)[nan_sample, 0] = np.nan
+  _matrix(gradient)[infinite_sample, -1] = -np.inf
+  is_left_out = np.any(given.coo.weights[samples] != 0, axis=0)
+  touched = given.coo.touched & ~is_left_out
+  if not is_left_out.any() or not touched.any():
+    raise AssertionError("Rows must be left out, and others not.")
+  coo = dataclasses.replace(given.coo, touched=touched)
+  return gradient, Update(coo, given.operands._replace(gradient=finite))
 
 
 @functools.cache

@@ -47,6 +47,12 @@ _SETTINGS = {
         num_minibatches=3,
         row_options=("l2_weight_decay",),
     ),
+    "skip_bfloat16": _Setting(
+        dtype="bfloat16",
+        stochastic_rounding=True,
+        row_options=("skip_non_finite_gradients",),
+        max_value=0.25,
+    ),
     "float16": _Setting(
         dtype="float16",
         stochastic_rounding=True,
@@ -205,6 +211,54 @@ class UpdateTest(parameterized.TestCase):
     )
     self.assertTrue(np.isnan(table[coo.touched]).all())
     self.assertFalse(np.isnan(table[~coo.touched]).any())
+
+  @parameterized.product(
+      implementation=_OF_BUILT_IN_RULES, embedding_dim=[24, 8, 6, 2, 1]
+  )
+  def test_row_wise_steps_are_those_without_padding(
+      self, implementation, embedding_dim
+  ):
+    case = _CASES["rowwise_adagrad"]._replace(
+        static_params=dict(embedding_dim=embedding_dim)
+    )
+    given = update_programs.random_update(case, _Setting())
+    coo, operands = given
+    operands.gradient[:, embedding_dim:] = 0
+    table, accumulator = update_programs.run(
+        implementation, case, _Setting(), operands
+    )
+    gradient = (coo.weights.T @ operands.gradient)[:, :embedding_dim]
+    mean = np.mean(gradient**2, axis=1, keepdims=True)
+    expected = operands.slots[0] + mean
+    np.testing.assert_allclose(
+        accumulator[coo.touched], expected[coo.touched], rtol=1e-5
+    )
+    rate, epsilon = case.hyperparameters
+    step = rate * gradient / (np.sqrt(expected) + epsilon)
+    np.testing.assert_allclose(
+        table[coo.touched, :embedding_dim],
+        (operands.table[:, :embedding_dim] - step)[coo.touched],
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+  @parameterized.product(
+      implementation=["reference", "cpu", "custom"],
+      setting=["all_row_options", "one_dimension", "skip_bfloat16"],
+  )
+  def test_rows_without_finite_gradient_keep_their_bits(
+      self, implementation, setting
+  ):
+    case, setting = _CASES["adam"], _SETTINGS[setting]
+    given = update_programs.random_update(case, setting)
+    gradient, expected = update_programs.without_finite_gradients(given)
+    operands = given.operands._replace(gradient=gradient)
+    update_programs.assert_rows_are_stepped_once(
+        case,
+        setting,
+        expected,
+        update_programs.run(implementation, case, setting, operands),
+    )
 
   def test_options_have_gradients_of_both_kinds(self):
     given = update_programs.random_update(_CASES["sgd"], _Setting())

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import jax
 from jax import lax
-from jax._src import state
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 import jax.numpy as jnp
+import jax.ref
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
 import numpy as np
 
@@ -36,7 +36,7 @@ class Shaped(Protocol):
 
 def ensure_array(x: Shaped, name: str) -> None:
   """Raises TypeError if `x` is a jax.Ref, which has a shape and dtype too."""
-  if isinstance(x, state.AbstractRef):
+  if isinstance(x, jax.ref.AbstractRef):
     raise TypeError(
         f"{name} must be an array, got a jax.Ref, {x.str_short()}. Pass its"
         " value, ref[...]."

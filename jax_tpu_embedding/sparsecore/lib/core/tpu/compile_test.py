@@ -190,7 +190,10 @@ _UPDATES = {
     "width_of_12": (_rule_update("sgd"), dict(embedding_dim=12)),
     "without_columns": (_rule_update("ftrl"), dict(embedding_dim=None)),
     "without_columns_minibatched": (
-        _rule_update("adagrad_momentum", row_options=("max_gradient_norm",)),
+        _rule_update(
+            "adagrad_momentum",
+            row_options=("skip_non_finite_gradients", "max_gradient_norm"),
+        ),
         dict(embedding_dim=None, enable_minibatching=True),
     ),
     "custom_function": (_custom_update(custom_computation_fn=_decayed_sum), {}),
@@ -199,10 +202,23 @@ _UPDATES = {
         _rule_update("sgd", row_options=("max_gradient_norm",)),
         {},
     ),
+    "skip_non_finite_gradients": (
+        _rule_update("adam", row_options=("skip_non_finite_gradients",)),
+        {},
+    ),
+    "skip_in_row_slots": (
+        _rule_update(
+            "rowwise_adagrad",
+            row_options=("skip_non_finite_gradients", "max_gradient_norm"),
+        ),
+        {},
+    ),
 }
 # Those that not every libtpu compiles.
 _FEATURES = {
     "max_gradient_norm": libtpu_features.SUM_OVER_COLUMNS,
+    "skip_non_finite_gradients": libtpu_features.SUM_OVER_COLUMNS,
+    "skip_in_row_slots": libtpu_features.SUM_OVER_COLUMNS,
     "rowwise_adagrad": libtpu_features.SUM_OVER_COLUMNS,
     "rowwise_adagrad_minibatched": libtpu_features.SUM_OVER_COLUMNS,
     "width_of_12": libtpu_features.ANY_WIDTH,

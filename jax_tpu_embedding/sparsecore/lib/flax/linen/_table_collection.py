@@ -63,6 +63,9 @@ def select(
     raise ValueError(
         f"The collection {EMBEDDING_COLLECTION!r} lacks the stacks {missing};"
         f" it has {sorted(collection)}. Make it with create_embedding_variables"
-        " for the feature specs of this layer."
+        " for the feature specs of this layer. If these were stacked for"
+        " another batch, use those of the first: they take any batch, and"
+        " which tables auto_stack_tables puts together depends on it"
+        " (activation_mem_bytes_limit)."
     )
   return {name: collection[name] for name in stacks}

@@ -11,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 from jax.experimental import layout
-from jax_tpu_embedding.sparsecore.utils import utils
+from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 
 LogicalNames = tuple[str | tuple[str, ...] | None, ...]
 
@@ -19,7 +19,10 @@ LogicalNames = tuple[str | tuple[str, ...] | None, ...]
 class WithSparseCoreLayout(nn.Partitioned):
   """A parameter of tables and slots, split by rows, in the SparseCore layout.
 
-  The value is any tree of arrays that are laid out alike.
+  Attributes:
+    value: any tree of arrays that are laid out alike.
+    names: the mesh axes that each dimension is split over.
+    mesh: of these axes; None: that of the context.
   """
 
   def get_sharding(
@@ -35,7 +38,7 @@ class WithSparseCoreLayout(nn.Partitioned):
           "WithSparseCoreLayout.get_sharding needs the mesh that the tables are"
           f" split over by {self.get_partition_spec()}, got None."
       )
-    return utils.embedding_table_format(mesh, self.get_partition_spec())
+    return table_layouts.embedding_table_format(mesh, self.get_partition_spec())
 
   def unbox(self, apply_constraint: bool = True) -> Any:
     """The value as it is.

@@ -17,10 +17,12 @@ from jax_tpu_embedding.sparsecore.lib.flax import _bridge
 from jax_tpu_embedding.sparsecore.lib.flax import _devices
 from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax import _table_state
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 
 P = jax.sharding.PartitionSpec
 Nested = embedding.Nested
@@ -28,6 +30,7 @@ EmbeddingLookupInput = embedding.PreprocessedInput
 LogicalNames = _table_parameters.LogicalNames
 WithSparseCoreLayout = _table_parameters.WithSparseCoreLayout
 with_sparsecore_layout = _table_parameters.with_sparsecore_layout
+on_every_device = _devices.on_every_device
 
 # The parameter of a layer that owns its tables.
 EMBEDDING_PARAM_NAME = "sc_embedding_variables"
@@ -66,27 +69,38 @@ class SparseCoreEmbed(nn.Module):
 
   "auto": "param" if the layer has a mesh or is called with preprocessed inputs,
   and the model was applied without the collection "embedding"; else "ref".
+
+  Attributes:
+    feature_specs: the features to look up, any tree. Tables that are in no
+      stack yet are prepared by the layer, each alone.
+    sharding_axis: the mesh axis that tables and batches are split over, or a
+      tuple of several, the first one outermost. The default stands for all
+      axes of a mesh that has none of this name.
+    mesh: default: that of jax.set_mesh, or else one axis over all devices.
+    table_sharding_strategy: "MOD".
+    enable_minibatching: whether preprocessing may split a batch. Raw ids never
+      need it.
+    num_sc_per_device: default: that of the hardware; where SparseCores are
+      emulated, what the specs were prepared for.
+    tables: where they are, see above.
+    activation_dtype: of the activations; sums and gradients of rows are float32
+      in any case.
+    feature_stacking_strategy: which samples each SparseCore has.
+    frozen: names of tables that are looked up and never updated, all or none of
+      a stack. With tables="ref", stacks whose variables are arrays in place of
+      jax.Refs are so, too.
   """
 
-  # The features to look up, any tree. Tables that are in no stack yet are
-  # prepared by the layer, each alone.
   feature_specs: Nested[embedding_spec.FeatureSpec]
-  # The mesh axis that tables and batches are split over, or a tuple of several,
-  # the first one outermost. The default stands for all axes of a mesh that has
-  # none of this name.
   sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS
-  # Default: that of jax.set_mesh, or else one axis over all devices.
   mesh: jax.sharding.Mesh | None = None
   table_sharding_strategy: str = "MOD"
-  # Whether preprocessing may split a batch. Raw ids never need it.
   enable_minibatching: bool = False
-  # Default: that of the hardware; where SparseCores are emulated, what the
-  # specs were prepared for.
   num_sc_per_device: int = -1
   tables: Literal["auto", "ref", "param"] = "auto"
-  # Of the activations; sums and gradients of rows are float32 in any case.
   activation_dtype: jax.typing.DTypeLike = jnp.float32
   feature_stacking_strategy: str = "SPLIT_THEN_STACK"
+  frozen: tuple[str, ...] = ()
 
   def __post_init__(self):
     if self.tables not in ("auto", "ref", "param"):
@@ -158,6 +172,7 @@ class SparseCoreEmbed(nn.Module):
       weights: Nested[Any] | None = None,
       *,
       step: jax.typing.ArrayLike | None = None,
+      gradient_scale: jax.typing.ArrayLike | None = None,
   ) -> Nested[jax.Array]:
     """Looks up a batch.
 
@@ -169,13 +184,18 @@ class SparseCoreEmbed(nn.Module):
         shape `lead`, one per vector, or `(*lead, valency)`, pooled by the
         table's combiner.
       weights: with raw ids, a weight per id, or None for ones.
-      step: the training step, from 0, for learning rates that are schedules
-        and for the bias correction of Adam, which without it stays that of
-        step 0.
+      step: the training step, from 0, for learning rates that are schedules,
+        the bias correction of Adam and the like. Default: the number of updates
+        of the tables so far, which is counted beside them.
+      gradient_scale: what the loss was multiplied by, a number. Gradients are
+        divided by it before the optimizer of the tables sees them.
 
     Returns:
       The tree of `feature_specs` with activations [*output_shape] of
-      `activation_dtype`.
+      `activation_dtype`. While the model is initialized they are zeros where
+      there are no tables to look up, in the collection "embedding", and with
+      several processes. To have the parameters and an output in one call, apply
+      the model to {"embedding": tables} with rngs and mutable=["params"].
 
     Raises:
       ValueError: if inputs do not fit the specs, the collection "embedding" is
@@ -197,8 +217,12 @@ class SparseCoreEmbed(nn.Module):
       anchor = self.param(
           "update_anchor", nn.initializers.zeros, (), jnp.float32
       )
-    if self.is_initializing():
-      return _zero_activations(config.feature_specs, self.activation_dtype)
+    # Programs of several processes may initialize with one process's part of
+    # preprocessed inputs, which is no batch that can be looked up.
+    if self.is_initializing() and not (
+        has_parameter and jax.process_count() == 1
+    ):
+      return _zero_activations(config, inputs, self.activation_dtype)
 
     if not is_preprocessed:
       inputs = _bridge.convert(config, ids, weights)
@@ -211,6 +235,8 @@ class SparseCoreEmbed(nn.Module):
       activations = _bridge.lookup_updating_refs(
           config, anchor, inputs, refs, step
       )
+    if gradient_scale is not None:
+      activations = _bridge.scale_gradients(activations, gradient_scale)
     return jax.tree.map(lambda x: x.astype(self.activation_dtype), activations)
 
   def apply_gradient(
@@ -263,7 +289,7 @@ class SparseCoreEmbed(nn.Module):
       sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS,
       mesh: jax.sharding.Mesh | None = None,
       num_sc_per_device: int = -1,
-  ) -> dict[str, embedding.EmbeddingVariables]:
+  ) -> dict[str, _table_state.TableVariables]:
     """Makes the collection "embedding": tables and slots in mutable arrays.
 
     Specs that are not prepared are prepared, in place and without stacking.
@@ -276,8 +302,9 @@ class SparseCoreEmbed(nn.Module):
       num_sc_per_device: default: as the layer's.
 
     Returns:
-      Stack name -> EmbeddingVariables whose leaves are jax.Ref of
-      f32[stack_vocab_size, D].
+      Stack name -> (table, slot, state), whose leaves are jax.Ref: the first
+      two as in EmbeddingVariables, and the state i32[1 + tables], which is the
+      number of updates so far and where each table is. Save all of it.
     """
     config = _devices.lookup_config(
         flax.core.unfreeze(feature_specs),
@@ -285,7 +312,7 @@ class SparseCoreEmbed(nn.Module):
         sharding_axis,
         num_sc_per_device,
     )
-    return jax.tree.map(jax.new_ref, _bridge.init(config, rng))
+    return _bridge.init_refs(config, rng)
 
   @nn.nowrap
   def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
@@ -298,6 +325,7 @@ class SparseCoreEmbed(nn.Module):
         table_sharding_strategy=self.table_sharding_strategy,
         enable_minibatching=self.enable_minibatching,
         feature_stacking_strategy=self.feature_stacking_strategy,
+        frozen=self.frozen,
     )
 
   def _has_parameter(self, is_preprocessed: bool, collection: Any) -> bool:
@@ -318,7 +346,7 @@ class SparseCoreEmbed(nn.Module):
 
   def _parameters(
       self, config: _bridge.LookupConfig
-  ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array]:
+  ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
     """The tables and their seal; made if the layer is initialized."""
     if self.is_initializing():
       names = tuple(config.table_partition)
@@ -331,7 +359,7 @@ class SparseCoreEmbed(nn.Module):
       self.param(
           SEAL_PARAM_NAME,
           lambda unused_rng: {
-              EMBEDDING_PARAM_NAME: _seal.initial_seal(config.mesh)
+              EMBEDDING_PARAM_NAME: _bridge.initial_seal(config)
           },
       )
     # Not self.param, which would initialize the tables once more, in the
@@ -345,19 +373,20 @@ class SparseCoreEmbed(nn.Module):
           f" use the collection {EMBEDDING_COLLECTION!r}."
       )
     # Tables that were made elsewhere may come without a seal.
-    seal = self.get_variable(
-        "params",
-        SEAL_PARAM_NAME,
-        {EMBEDDING_PARAM_NAME: _seal.initial_seal()},
-    )
-    return dict(variables), seal[EMBEDDING_PARAM_NAME]
+    seal = self.get_variable("params", SEAL_PARAM_NAME, {})
+    return dict(variables), seal.get(EMBEDDING_PARAM_NAME)
 
 
 def _zero_activations(
-    feature_specs: Nested[embedding_spec.FeatureSpec],
+    config: _bridge.LookupConfig,
+    inputs: embedding.PreprocessedInput | None,
     dtype: jax.typing.DTypeLike,
 ) -> Nested[jax.Array]:
-  """What the layer returns while parameters are initialized: only shapes."""
+  """What the layer returns if there is nothing to look up: only shapes."""
+  settings = inputs and inputs.settings
+  feature_specs = _batch_sizes.resize(
+      config.feature_specs, dict(settings.batches) if settings else {}
+  )
   return jax.tree.map(
       lambda feature: jnp.zeros(feature.output_shape, dtype), feature_specs
   )

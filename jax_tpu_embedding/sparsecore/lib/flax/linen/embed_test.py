@@ -3,8 +3,11 @@
 
 """The layer on one device, with tables in mutable arrays."""
 
+import re
+
 from absl.testing import absltest
 from absl.testing import parameterized
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax import embed as older_name
@@ -178,6 +181,23 @@ class SparseCoreEmbedTest(parameterized.TestCase):
         jax.tree.map(jnp.shape, layer.init(jax.random.key(0), IDS)),
         {"params": {"update_anchor": ()}},
     )
+
+  def test_parameters_and_an_output_in_one_call(self):
+    layer, variables = make_layer()
+    expected = layer.apply(variables, IDS)
+    out, created = layer.apply(
+        {"embedding": variables["embedding"]},
+        IDS,
+        rngs={"params": jax.random.key(1)},
+        mutable=["params"],
+    )
+    jax.tree.map(np.testing.assert_array_equal, out, expected)
+    self.assertEqual(created, {"params": variables["params"]})
+
+  def test_tabulate_shows_shapes(self):
+    layer = embed.SparseCoreEmbed(two_feature_model.make_features())
+    text = nn.tabulate(layer, jax.random.key(0))(IDS)
+    self.assertIn(f"[{BATCH},{LENGTH},{DIM}]", re.sub(r"\x1b\[\w*m", "", text))
 
   def test_applying_without_tables_is_an_error(self):
     layer, variables = make_layer()

@@ -66,8 +66,8 @@ def step_with_refs(specs):
   return step, (params, tables)
 
 
-def step_with_parameters(specs):
-  layer = embed.SparseCoreEmbed(specs, tables="param")
+def step_with_parameters(specs, **options):
+  layer = embed.SparseCoreEmbed(specs, tables="param", **options)
   params = layer.init(jax.random.key(1), IDS)["params"]
   optimizer = embed_optimizer.create_optimizer_for_sc_model(
       params, optax.sgd(0.1)
@@ -110,6 +110,13 @@ class InPlaceTest(parameterized.TestCase):
       stacked = jax.tree.map(lambda x: np.stack([x] * 3), IDS)
       lowered = jax.jit(train, donate_argnums=0).lower(params, stacked)
     self.assert_no_copies(lowered.compile(), num_devices)
+
+  @parameterized.parameters(1, 4)
+  def test_frozen_tables_are_not_copied(self, num_devices):
+    with jax.set_mesh(make_mesh(num_devices, explicit=False)):
+      step, state = step_with_parameters(make_features(), frozen=("big",))
+      compiled = step.lower(*state, IDS, 0).compile()
+    self.assert_no_copies(compiled, num_devices)
 
   @parameterized.parameters(1, 4)
   def test_tables_that_the_loss_does_not_use_are_not_copied(self, num_devices):

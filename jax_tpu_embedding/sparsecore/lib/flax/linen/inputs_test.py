@@ -73,6 +73,30 @@ def make_ragged(rng, capacity=40):
 
 class InputsTest(parameterized.TestCase):
 
+  @parameterized.parameters(1, 2)
+  def test_another_batch_than_that_of_the_specs(self, num_devices):
+    specs = {
+        "f": make_feature(),
+        "g": make_feature(name="g", table=dict(name="u")),
+    }
+    embedding.auto_stack_tables(specs, num_devices, 2)
+    layer, variables = make_layer(num_devices, specs)
+    for batch in (2 * num_devices, 2 * BATCH):
+      ids = {
+          "f": np.resize(np.arange(VOCAB), (batch, 2)),
+          "g": np.resize(np.arange(5), (batch, 1)),
+      }
+      splits = np.arange(batch + 1)
+      ragged = {"f": ids["f"], "g": (ids["g"][:, 0], splits)}
+      for inputs in (ids, ragged, layer.preprocess_inputs(0, ids, None)):
+        params = layer.init(jax.random.key(0), inputs)["params"]
+        out = layer.apply(variables | {"params": params}, inputs)
+        for name, values in ids.items():
+          self.assertEqual(out[name].shape, (batch, DIM))
+          np.testing.assert_array_equal(out[name][:, 0], values.sum(axis=1))
+    with self.assertRaisesRegex(ValueError, f"multiple of {2 * num_devices}"):
+      layer.preprocess_inputs(0, {name: x[:3] for name, x in ids.items()}, None)
+
   @parameterized.parameters(1, 4)
   def test_one_ragged_pair_for_all_devices(self, num_devices):
     values, row_splits, weights, expected = make_ragged(
@@ -137,7 +161,7 @@ class InputsTest(parameterized.TestCase):
           "beyond_the_values",
           # 24 of 20, though from the last device's first, 12, it is not far.
           lambda s: s + 8 * (s == 16),
-          "must end in",
+          "must end in .*got 24",
       ),
   )
   def test_wrong_row_splits_give_nan_and_can_be_raised(self, change, message):
@@ -154,8 +178,8 @@ class InputsTest(parameterized.TestCase):
       ("three_arrays", _SparseTensor(0, 0, 0), "got a tuple of 3"),
       (
           "other_samples",
-          (np.zeros(4, "i4"), np.zeros(16, "i4")),
-          r"row_splits have shape \(16,\), expected \(17,\).* or \(20,\)",
+          (np.zeros(4, "i4"), np.zeros(15, "i4")),
+          r"row_splits have shape \(15,\), expected \(17,\).* or \(20,\)",
       ),
       ("floats", np.zeros((BATCH, 2), "f4"), "ids must be integers"),
   )
@@ -288,8 +312,10 @@ class InputsTest(parameterized.TestCase):
     self.assertBetween((first != 1).sum(), 400, 640)
     gradient(variables, ids, 1)
     second = two_feature_model.values(variables["embedding"])["t"].table
-    moved_again = (second != first).sum()
-    self.assertBetween(moved_again, 400, 640)
+    moved_again = second != first
+    self.assertBetween(moved_again.sum(), 400, 640)
+    # Another step rounds by other numbers: an eighth moves in both steps.
+    self.assertBetween((moved_again & (first != 1)).sum(), 20, 200)
     self.assertEqual(first.dtype, jnp.bfloat16)
 
 

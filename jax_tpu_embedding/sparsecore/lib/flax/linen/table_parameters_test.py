@@ -3,6 +3,8 @@
 
 """Tables as parameters of the layer: names, shapes, boxes, updates."""
 
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import flax.linen as nn
@@ -64,6 +66,27 @@ def rows_of(layer, variables):
 
 class TableParametersTest(parameterized.TestCase):
 
+  def test_init_with_output_looks_up(self):
+    layer = make_layer(num_sc_per_device=4)
+    inputs = layer.preprocess_inputs(0, make_ids(), None)
+    for batch in (make_ids(), inputs):
+      out, variables = layer.init_with_output(jax.random.key(0), batch)
+      np.testing.assert_array_equal(
+          out["f"], layer.apply(variables, batch)["f"]
+      )
+      self.assertTrue(np.any(out["f"]))
+
+  def test_init_in_several_processes_takes_the_inputs_of_one(self):
+    layer = make_layer()
+    with mock.patch.object(jax, "process_count", lambda: 2):
+      out, _ = layer.init_with_output(jax.random.key(0), make_ids())
+    np.testing.assert_array_equal(out["f"], np.zeros((BATCH, 6)))
+
+  def test_the_lookup_of_init_is_not_in_a_program_that_drops_it(self):
+    layer = make_layer()
+    lowered = jax.jit(layer.init).lower(jax.random.key(0), make_ids())
+    self.assertNotIn("jte_lookup", lowered.as_text())
+
   def test_parameters_are_boxed_variables_and_their_seal(self):
     layer = make_layer()
     params, _ = init(layer)
@@ -78,7 +101,7 @@ class TableParametersTest(parameterized.TestCase):
                     (64, 8), embedding_spec.SGDSlotVariables()
                 )
             },
-            "update_seal": {"sc_embedding_variables": (5,)},
+            "update_seal": {"sc_embedding_variables": (8,)},
         },
     )
     self.assertEqual(box.value["t"].table.sharding, box.get_sharding(MESH))

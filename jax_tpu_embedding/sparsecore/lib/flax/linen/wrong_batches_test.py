@@ -168,7 +168,8 @@ class WrongBatchesTest(parameterized.TestCase):
     loss = training.step(two_feature_model.make_ids(), **options)
     self.assertTrue(np.isfinite(loss))
     for old, new in zip(*map(jax.tree.leaves, (before, training.tables()))):
-      self.assertTrue((old != new).any())
+      # Beside tables and slots, there is what they carry with them.
+      self.assertTrue(new.ndim == 1 or (old != new).any())
       self.assertTrue(np.isfinite(new).all())
 
   @parameterized.product(

@@ -23,6 +23,7 @@ def train_step(model, optimizer, ids):
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from typing import Literal
 
@@ -45,6 +46,7 @@ is_embedding_variables = _embedding_variables.is_embedding_variables
 is_non_embedding_variables = _embedding_variables.is_non_embedding_variables
 get_named_sharding = _embedding_variables.get_named_sharding
 PartitionedOptimizer = _partitioned_optimizer.PartitionedOptimizer
+on_every_device = _devices.on_every_device
 
 
 class SparseCoreEmbed(nnx.Module):
@@ -66,7 +68,8 @@ class SparseCoreEmbed(nnx.Module):
   it is what makes JAX run the backward pass. A model with refs cannot be made
   inside nnx.jit, go through nnx.scan (jax.lax.scan over what nnx.split returned
   works) or be donated (there is no need to), which raises; and nnx.clone does
-  not copy them. In the modes without graphs (graph=False, graph_updates=False)
+  not copy them. Beside the table and slots of a stack is its `state`: the
+  number of its updates, and where its tables are. In the modes without graphs (graph=False, graph_updates=False)
   JAX 0.12 does not differentiate by a model with refs either: split off its
   nnx.Params, and differentiate by these.
 
@@ -87,6 +90,7 @@ class SparseCoreEmbed(nnx.Module):
       tables: Literal["param", "ref"] = "param",
       activation_dtype: jax.typing.DTypeLike = jnp.float32,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+      frozen: Collection[str] = (),
   ) -> None:
     """Initializes tables and slots on their devices.
 
@@ -108,17 +112,24 @@ class SparseCoreEmbed(nnx.Module):
       activation_dtype: of the activations; sums and gradients of rows are
         float32 in any case.
       feature_stacking_strategy: that of the preprocessing.
+      frozen: names of tables that are looked up and never updated, all or none
+        of a stack. The attribute may be changed. With tables="ref", stacks
+        whose variables are arrays in place of jax.Refs are so, too.
 
     Raises:
-      ValueError: if `tables` is another word, the mesh lacks the axis, or the
-        specs were prepared for other devices.
+      ValueError: if `tables` is another word, the mesh lacks the axis, the
+        specs were prepared for other devices, or a part of a stack is frozen.
     """
     if tables not in ("param", "ref"):
       raise ValueError(
           f"tables must be one of 'param' and 'ref', got {tables!r}."
       )
     config = _devices.lookup_config(
-        feature_specs, mesh, sharding_axis, num_sc_per_device
+        feature_specs,
+        mesh,
+        sharding_axis,
+        num_sc_per_device,
+        frozen=frozen,
     )
     features, tree = jax.tree.flatten(feature_specs)
     # NNX compares what is static, to know which program to run.
@@ -131,23 +142,23 @@ class SparseCoreEmbed(nnx.Module):
     self.table_sharding_strategy = table_sharding_strategy
     self.activation_dtype = jnp.dtype(activation_dtype)
     self.feature_stacking_strategy = feature_stacking_strategy
+    self.frozen = nnx.static(tuple(frozen))
 
     by_rows = jax.sharding.NamedSharding(config.mesh, config.table_partition)
     everywhere = by_rows.update(spec=jax.sharding.PartitionSpec())
-    variables = _bridge.init(config, rngs.params())
     if tables == "ref":
       # Not as nnx.Variables: nnx.grad copies those that are not differentiated,
       # and the update is lost with the copy.
-      self.embedding_table = nnx.data(jax.tree.map(jax.new_ref, variables))
+      self.embedding_table = nnx.data(_bridge.init_refs(config, rngs.params()))
       self.update_anchor = EmbeddingVariablesParam(
           jnp.zeros((), jnp.float32), embedding_sharding=everywhere
       )
     else:
       self.embedding_table = EmbeddingVariablesParam(
-          variables, embedding_sharding=by_rows
+          _bridge.init(config, rngs.params()), embedding_sharding=by_rows
       )
       self.update_seal = EmbeddingVariablesParam(
-          _seal.initial_seal(config.mesh), embedding_sharding=everywhere
+          _bridge.initial_seal(config), embedding_sharding=everywhere
       )
 
   @property
@@ -176,9 +187,12 @@ class SparseCoreEmbed(nnx.Module):
       step: jax.typing.ArrayLike | None = None,
       *,
       weights: Nested[jax.typing.ArrayLike] | None = None,
+      gradient_scale: jax.typing.ArrayLike | None = None,
   ) -> Nested[jax.Array]:
     """Looks a batch up, see embedding_lookup."""
-    return embedding_lookup(self, inputs, step=step, weights=weights)
+    return embedding_lookup(
+        self, inputs, step, weights=weights, gradient_scale=gradient_scale
+    )
 
   def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
     """What a lookup needs besides arrays; for raw ids, of their sizes."""
@@ -191,6 +205,7 @@ class SparseCoreEmbed(nnx.Module):
         table_sharding_strategy=self.table_sharding_strategy,
         enable_minibatching=self.enable_minibatching,
         feature_stacking_strategy=self.feature_stacking_strategy,
+        frozen=self.frozen,
     )
 
   def _read_inputs(
@@ -210,6 +225,7 @@ def embedding_lookup(
     step: jax.typing.ArrayLike | None = None,
     *,
     weights: Nested[jax.typing.ArrayLike] | None = None,
+    gradient_scale: jax.typing.ArrayLike | None = None,
 ) -> Nested[jax.Array]:
   """Looks a batch up; differentiating the result updates the tables.
 
@@ -219,9 +235,12 @@ def embedding_lookup(
       arrays; or the tree of the layer's features with raw ids, which are
       converted inside the program: for each feature an integer array or a pair
       (values, row_splits); see _raw_ids.convert.
-    step: the training step, from 0, for learning rates that are schedules and
-      for the bias correction of Adam, which without it stays that of step 0.
+    step: the training step, from 0, for learning rates that are schedules, the
+      bias correction of Adam and the like. Default: the number of updates of
+      the tables so far, which is counted beside them.
     weights: with raw ids, a weight per id, or None for ones.
+    gradient_scale: what the loss was multiplied by, a number. Gradients are
+      divided by it before the optimizer of the tables sees them.
 
   Returns:
     The tree of the layer's features with activations [*output_shape] of its
@@ -234,15 +253,16 @@ def embedding_lookup(
   config, inputs = layer._read_inputs(inputs, weights)  # pylint: disable=protected-access
   table = layer.embedding_table
   if isinstance(table, EmbeddingVariablesParam):
-    variables, seal = table.get_value(), layer.update_seal.get_value()
     activations = _bridge.lookup_returning_tables(
-        config, variables, seal, inputs, step
+        config, table.get_value(), _seal_of(layer), inputs, step
     )
   else:
     anchor = layer.update_anchor.get_value()
     activations = _bridge.lookup_updating_refs(
         config, anchor, inputs, table, step
     )
+  if gradient_scale is not None:
+    activations = _bridge.scale_gradients(activations, gradient_scale)
   return jax.tree.map(lambda x: x.astype(layer.activation_dtype), activations)
 
 
@@ -272,8 +292,16 @@ def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
   (layer_g, inputs_g, step_g), activations_g = g
   config, inputs = layer._read_inputs(inputs, None)  # pylint: disable=protected-access
   variables = layer.embedding_table.get_value()
-  layer_g["embedding_table"].set_value(
-      _bridge.update(config, activations_g, inputs, variables, step)
+  tables, seal = _bridge.update_sealed(
+      config, activations_g, inputs, variables, _seal_of(layer), step
   )
-  layer_g["update_seal"].set_value(_seal.seal_of_batch(inputs))
+  layer_g["embedding_table"].set_value(tables)
+  if seal is not None:
+    layer_g["update_seal"].set_value(seal)
   return layer_g, inputs_g, step_g
+
+
+def _seal_of(layer: SparseCoreEmbed) -> jax.Array | None:
+  """The seal of the tables; None if they were made without one."""
+  seal = getattr(layer, _seal.NAME, None)
+  return None if seal is None else seal.get_value()

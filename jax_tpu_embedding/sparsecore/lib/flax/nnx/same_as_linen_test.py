@@ -29,9 +29,17 @@ class SameAsLinenTest(parameterized.TestCase):
     layer = linen.SparseCoreEmbed(
         click_model.make_specs(), "data", mesh, tables=tables
     )
-    copy = jax.device_put(
+    by_rows = model.embed.embedding_table_partition
+    copy = jax.tree.map(
+        lambda x: jax.device_put(
+            x,
+            jax.sharding.NamedSharding(
+                # The state of a stack is whole on every device.
+                mesh,
+                by_rows if x.ndim == 2 else jax.sharding.PartitionSpec(),
+            ),
+        ),
         click_model.variables_of(model),
-        jax.sharding.NamedSharding(mesh, model.embed.embedding_table_partition),
     )
     if tables == "ref":
       refs = jax.tree.map(jax.new_ref, copy)

@@ -49,11 +49,42 @@ module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 
     %32 = stablehlo.broadcast_in_dim %cst_4, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
     %33 = stablehlo.broadcast_in_dim %cst_5, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
     %34 = stablehlo.clamp %32, %31, %33 : tensor<1x16xf32>
-    %35 = stablehlo.tuple %34, %18, %24 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
-    return %35 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    %35 = stablehlo.abs %arg0 : tensor<1x16xf32>
+    %cst_6 = stablehlo.constant dense<0x7F800000> : tensor<f32>
+    %36 = stablehlo.broadcast_in_dim %cst_6, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %37 = stablehlo.compare LT, %35, %36, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %cst_7 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %cst_8 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %38 = call @_where_0(%37, %cst_7, %cst_8) : (tensor<1x16xi1>, tensor<f32>, tensor<f32>) -> tensor<1x16xf32>
+    %cst_9 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %39 = stablehlo.reduce(%38 init: %cst_9) applies stablehlo.maximum across dimensions = [1] : (tensor<1x16xf32>, tensor<f32>) -> tensor<1xf32>
+    %40 = stablehlo.broadcast_in_dim %39, dims = [0] : (tensor<1xf32>) -> tensor<1x1xf32>
+    %41 = stablehlo.broadcast_in_dim %40, dims = [0, 1] : (tensor<1x1xf32>) -> tensor<1x16xf32>
+    %cst_10 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %42 = stablehlo.broadcast_in_dim %cst_10, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %43 = stablehlo.compare GT, %41, %42, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %44 = call @_where(%43, %arg1, %34) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %45 = stablehlo.broadcast_in_dim %40, dims = [0, 1] : (tensor<1x1xf32>) -> tensor<1x16xf32>
+    %cst_11 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %46 = stablehlo.broadcast_in_dim %cst_11, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %47 = stablehlo.compare GT, %45, %46, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %48 = call @_where(%47, %arg2, %18) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %49 = stablehlo.broadcast_in_dim %40, dims = [0, 1] : (tensor<1x1xf32>) -> tensor<1x16xf32>
+    %cst_12 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %50 = stablehlo.broadcast_in_dim %cst_12, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %51 = stablehlo.compare GT, %49, %50, FLOAT : (tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xi1>
+    %52 = call @_where(%51, %arg3, %24) : (tensor<1x16xi1>, tensor<1x16xf32>, tensor<1x16xf32>) -> tensor<1x16xf32>
+    %53 = stablehlo.tuple %44, %48, %52 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
+    return %53 : tuple<tensor<1x16xf32>, tensor<1x16xf32>, tensor<1x16xf32>>
   }
   func.func private @_where(%arg0: tensor<1x16xi1>, %arg1: tensor<1x16xf32>, %arg2: tensor<1x16xf32>) -> tensor<1x16xf32> {
     %0 = stablehlo.select %arg0, %arg1, %arg2 : tensor<1x16xi1>, tensor<1x16xf32>
     return %0 : tensor<1x16xf32>
+  }
+  func.func private @_where_0(%arg0: tensor<1x16xi1>, %arg1: tensor<f32>, %arg2: tensor<f32>) -> tensor<1x16xf32> {
+    %0 = stablehlo.broadcast_in_dim %arg1, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %1 = stablehlo.broadcast_in_dim %arg2, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    %2 = stablehlo.select %arg0, %0, %1 : tensor<1x16xi1>, tensor<1x16xf32>
+    return %2 : tensor<1x16xf32>
   }
 }

@@ -13,7 +13,7 @@ module @jit_bind attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>
     %2 = stablehlo.reduce(%1 init: %cst) applies stablehlo.add across dimensions = [1] : (tensor<1x16xf32>, tensor<f32>) -> tensor<1xf32>
     %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<1xf32>) -> tensor<1x1xf32>
-    %cst_0 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
+    %cst_0 = stablehlo.constant dense<1.200000e+01> : tensor<f32>
     %4 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<1x1xf32>
     %5 = stablehlo.divide %3, %4 : tensor<1x1xf32>
     %6 = stablehlo.add %0, %5 : tensor<1x1xf32>

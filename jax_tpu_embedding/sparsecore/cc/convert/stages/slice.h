@@ -1,0 +1,114 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The samples of one feature that one SparseCore gets, with their ids: as users
+// gave them, and as the feature's policies leave them.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_SLICE_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_SLICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/input_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+
+namespace jte::convert {
+
+// Views of the plan's batches, or of memory that replaces them.
+struct Slice {
+  SampleRange samples;
+  IdSpan ids;  // of these samples only, like the weights
+  std::optional<std::span<const float>> weights = std::nullopt;
+  int64_t valency = 0;  // dense
+  // Ragged: samples.size + 1, from any number on; else empty.
+  std::span<const int64_t> row_splits = {};
+
+  // Position in `ids` of the first id of the r-th sample; r <= samples.size.
+  int64_t FirstId(int64_t r) const {
+    return row_splits.empty() ? r * valency : row_splits[r] - row_splits[0];
+  }
+  int64_t num_ids() const { return FirstId(samples.size); }
+};
+
+// `local_sc` counts the SparseCores of this process, device by device.
+inline Slice SliceOf(const StackPlan& plan, const FeaturePlan& feature,
+                     int64_t local_sc) {
+  const SampleRange samples = plan.SamplesOf(feature, local_sc);
+  const InputBatch& batch = feature.input.batch;
+  const int64_t begin = batch.FirstId(samples.first);
+  const int64_t size = batch.FirstId(samples.first + samples.size) - begin;
+  Slice slice = {.samples = samples,
+                 .ids = std::visit(
+                     [begin, size](auto all) -> IdSpan {
+                       return all.subspan(begin, size);
+                     },
+                     batch.ids),
+                 .weights = std::nullopt,
+                 .valency = batch.valency,
+                 .row_splits = {}};
+  if (batch.weights) slice.weights = batch.weights->subspan(begin, size);
+  if (!batch.row_splits.empty()) {
+    slice.row_splits =
+        batch.row_splits.subspan(samples.first, samples.size + 1);
+  }
+  return slice;
+}
+
+// The sample of each id of a slice. They are handed out block by block, small
+// enough that a block stays in the L1 cache until its reader is done.
+//
+//   SampleIds samples(slice);
+//   samples.Next(512, block);  // of the first 512 ids
+//   samples.Next(100, block);  // of the next 100
+class SampleIds {
+ public:
+  // How far Next may write beyond the samples it was asked for.
+  static constexpr int64_t kSlack = 32;
+
+  // `slice` outlives this.
+  explicit SampleIds(const Slice& slice);
+
+  // Writes the samples of the next n ids; there are as many.
+  void Next(int64_t n, uint32_t* samples);
+
+ private:
+  void Repeat(int64_t n, uint32_t* samples);
+
+  const Slice& slice_;
+  int64_t position_ = 0;  // the next id
+  int64_t row_ = 0;       // its sample, if looked up
+  // If computed, for samples of v ids: ceil(2^32 / v); else 0.
+  uint64_t multiplier_ = 0;
+};
+
+// ---- What policies make of ids outside of a table and of weights that are not
+// finite. The usual slice has neither, which extraction sees at no cost; only
+// the others come here, to be copied.
+
+// A slice in memory of its own. All ids are in range.
+struct CleanSlice {
+  SampleRange samples;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;  // empty unless has_weights
+  std::vector<int64_t> row_splits;
+  bool has_weights = false;
+  int64_t dropped_id_count = 0;
+
+  // A view of this.
+  Slice View() const;
+};
+
+// Applies the policies of `feature` to its ids and then, to those that are not
+// dropped, to their weights.
+//
+// Errors: what a policy calls an error; the message names the first one.
+Result<CleanSlice> Clean(const FeatureInput& feature, const Slice& slice);
+
+}  // namespace jte::convert
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_SLICE_H_

@@ -1,0 +1,169 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the library uses of JAX that JAX makes no promise about.
+
+No other module imports `jax._src`, or reads an attribute that no page of JAX's
+documentation has. So this is the one file to mend when a release of JAX changes
+such a name, and jax_private_test.py says which, every night with the newest
+JAX. A public name that appears in JAX replaces the line here.
+
+`jax.extend` and `jax.interpreters` are meant for libraries that define
+primitives, and are imported where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+from typing import Any
+
+import jax
+from jax._src import config
+from jax._src import mesh as mesh_lib
+from jax._src import xla_metadata_lib
+from jax._src.interpreters import mlir as mlir_lib
+from jax.interpreters import mlir
+
+
+def lower_per_platform(
+    ctx: mlir.LoweringRuleContext,
+    description: str,
+    rules: Mapping[str, Callable[..., Any]],
+    rule_for_others: Callable[..., Any],
+    *operands: mlir.ir.Value,
+    **params: Any,
+) -> Sequence[mlir.ir.Value]:
+  """Lowers for each platform that the program is for with its rule.
+
+  `mlir.register_lowering(..., platform=)` is the public way. For several
+  platforms at once, as in jax.export, it adds `avals_out` to a list, and for a
+  primitive that is not cacheable it passes a tuple: a TypeError in JAX 0.10.2.
+
+  Args:
+    ctx: of the lowering.
+    description: of the primitive, for errors.
+    rules: platform -> lowering rule.
+    rule_for_others: the rule for any other platform.
+    *operands: of the primitive.
+    **params: of the primitive.
+  """
+  return mlir_lib.lower_per_platform(
+      ctx.replace(avals_out=list(ctx.avals_out)),
+      description,
+      dict(rules),
+      rule_for_others,
+      (),  # effects
+      *operands,
+      **params,
+  )
+
+
+def add_module(
+    ctx: mlir.LoweringRuleContext, name: str, module: mlir.ir.Module
+) -> str:
+  """Adds `module` to the one that is lowered; the name of its `main` there.
+
+  jax.export does this for programs that it has exported itself, and the public
+  API has nothing for a module from elsewhere (JAX 0.10.2 to 0.12).
+  """
+  context = ctx.module_context
+  return mlir_lib.merge_mlir_modules(
+      context.module, name, module, dst_symtab=context.symbol_table
+  )
+
+
+def axis_context(ctx: mlir.LoweringRuleContext) -> Any:
+  """Where an operation stands: mesh and manual axes, or number of devices.
+
+  Tracing has jax.sharding.get_abstract_mesh(); a lowering rule has nothing
+  public, and runs when that mesh is no longer set (JAX 0.10.2 to 0.12).
+
+  Returns:
+    mlir.SPMDAxisContext with `mesh` and `manual_axes` under jax.shard_map, and
+    otherwise something without `mesh` that has `num_devices`.
+  """
+  return ctx.module_context.axis_context
+
+
+def metadata_of_operation(
+    ctx: mlir.LoweringRuleContext,
+) -> Mapping[str, Any] | None:
+  """What set_xla_metadata said around an operation when it was traced.
+
+  jax.experimental.xla_metadata can only write (JAX 0.10.2 to 0.12).
+  """
+  return ctx.jaxpr_eqn_ctx.xla_metadata
+
+
+def current_metadata() -> Mapping[str, Any] | None:
+  """What set_xla_metadata says around the operations that are traced now.
+
+  jax.experimental.xla_metadata can only write (JAX 0.10.2 to 0.12).
+  """
+  return xla_metadata_lib.current_xla_metadata()
+
+
+def varies_over(x: jax.core.ShapedArray) -> frozenset[str]:
+  """The mesh axes along which `x` differs, as shard_map's check_vma knows them.
+
+  `jax.typeof(x).vma` was the name until JAX 0.10; the documentation has no name
+  for what came after it.
+  """
+  return frozenset(x.mat.varying)
+
+
+def vary_over(
+    x: jax.core.ShapedArray, axes: frozenset[str]
+) -> jax.core.ShapedArray:
+  """`x`, as a result on the current mesh that differs along `axes`.
+
+  jax.lax.pcast does so for arrays, and nothing for the shapes that an abstract
+  evaluation returns (JAX 0.10.2 to 0.12).
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  spec = jax.sharding.PartitionSpec(*[None] * x.ndim)
+  return x.update(
+      sharding=jax.sharding.NamedSharding(mesh, spec),
+      manual_axis_type=x.mat.update(varying=axes),
+  )
+
+
+def is_vma_checked() -> bool:
+  """Whether the surrounding shard_map has check_vma; see `varies_over`.
+
+  It is an argument of jax.shard_map, and cannot be asked for (JAX 0.10.2 to
+  0.12).
+  """
+  return config._check_vma.value  # pylint: disable=protected-access
+
+
+def without_check_vma() -> contextlib.AbstractContextManager[None]:
+  """For what a lowering rule traces, in which every step may mix axes.
+
+  Like `is_vma_checked`, an argument of jax.shard_map only.
+  """
+  return config._check_vma(False)  # pylint: disable=protected-access
+
+
+def concrete_mesh() -> jax.sharding.Mesh | None:
+  """The mesh of jax.set_mesh, with its devices; None or empty if there is none.
+
+  jax.sharding.get_mesh() raises in traced code, and get_abstract_mesh() does
+  not know whether all devices are in this process (JAX 0.10.2 to 0.12).
+  """
+  return mesh_lib.get_concrete_mesh()
+
+
+def num_consts_and_carry(scan_params: Mapping[str, Any]) -> tuple[int, int]:
+  """How many operands of a scan are the same, and change, in all iterations.
+
+  JAX promises nothing about the parameters of its primitives; this one changed
+  in 0.12.
+  """
+  if "ft_in" not in scan_params:  # before JAX 0.12
+    return scan_params["num_consts"], scan_params["num_carry"]
+  consts, carry, _ = scan_params["ft_in"].unpack()
+  return len(consts.vals), len(carry.vals)

@@ -1,0 +1,158 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Batches of another size than the specs declare, tables stacked or not."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
+import numpy as np
+
+# Compiling is all that takes time here.
+jax.config.update("jax_disable_most_optimizations", True)
+
+
+def _rows(ids):
+  """The ids as what SciPy and others have: a value each, and row splits."""
+  splits = np.arange(len(ids) + 1, dtype=np.int32) * ids.shape[1]
+  return ids.reshape(-1), splits
+
+
+class BatchSizesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      # One sample, some, and more than there are.
+      (1, 1, True, "SPLIT_THEN_STACK", np.asarray),
+      (2, 6, True, "STACK_THEN_SPLIT", _rows),
+      (2, 6, False, "SPLIT_THEN_STACK", np.asarray),
+      (2, 40, True, "SPLIT_THEN_STACK", _rows),
+  )
+  def test_results_are_those_of_specs_with_this_batch(
+      self, num_sc, batch, stacked, strategy, form
+  ):
+    model = two_table_model.TwoTableModel(num_sc, stacked=stacked)
+    ids = {
+        name: np.resize(x, (batch, x.shape[1])) for name, x in model.ids.items()
+    }
+    in_form = {name: form(x) for name, x in ids.items()}
+    tables = model.logical_tables(model.variables)
+    options = dict(feature_stacking_strategy=strategy)
+    on_host, _ = embedding.preprocess_sparse_dense_matmul_input(
+        in_form, None, model.specs, 1, 1, num_sc_per_device=num_sc, **options
+    )
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
+    )
+    in_program = embedding.convert_ids(
+        in_form, None, model.specs, topology, **options
+    )
+
+    @jax.jit
+    def step(inputs, variables):
+      activations = embedding.tpu_sparse_dense_matmul(
+          inputs, variables, model.specs
+      )
+      # The gradient of a row is its count.
+      ones = jax.tree.map(jnp.ones_like, activations)
+      rows = embedding.sparse_gradients(ones, inputs, model.specs)
+      return (
+          activations,
+          embedding.tpu_sparse_dense_matmul_grad(
+              ones, inputs, variables, model.specs
+          ),
+          embedding.apply_sparse_gradients(rows, variables, model.specs),
+      )
+
+    for inputs in (on_host, in_program):
+      activations, *updated = step(inputs, model.variables)
+      for name, spec in model.specs.items():
+        table = np.asarray(tables[spec.table_spec.name])
+        np.testing.assert_allclose(
+            activations[name], table[ids[name]].sum(axis=1), atol=1e-5
+        )
+      for name, table in tables.items():
+        counts = np.zeros(len(table))
+        for feature, spec in model.specs.items():
+          if spec.table_spec.name == name:
+            np.add.at(counts, ids[feature].ravel(), 1)
+        expected = np.asarray(table) - 0.5 * counts[:, None]
+        for variables in updated:
+          np.testing.assert_allclose(
+              model.logical_tables(variables)[name], expected, atol=1e-4
+          )
+
+  def test_features_may_have_batches_of_their_own(self):
+    # A user, and every item for them.
+    model = two_table_model.TwoTableModel(1)
+    ids = {
+        "user": np.array([[3]]),
+        "item": np.arange(70)[:, None],
+        "last": np.array([[5, 6]]),
+    }
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        ids, None, model.specs, 1, 1, num_sc_per_device=1
+    )
+    activations = model.lookup(inputs, model.variables)
+    tables = model.logical_tables(model.variables)
+    np.testing.assert_array_equal(activations["item"], tables["items"])
+    np.testing.assert_array_equal(activations["user"], tables["users"][3:4])
+
+  @parameterized.parameters(
+      (np.zeros((2, 5), np.int32), (2, 5, 8)),
+      (np.zeros((2, 5, 4), np.int32), (2, 5, 8)),
+      (np.zeros((10, 4), np.int32), (2, 5, 8)),
+      (_rows(np.zeros((10, 4), np.int32)), (2, 5, 8)),
+      # As declared, although 30 is a batch of positions, too.
+      (np.zeros((30, 4), np.int32), (6, 5, 8)),
+  )
+  def test_positions_are_no_batch(self, ids, expected):
+    table = two_table_model.table(embedding_dim=8)
+    feature = two_table_model.feature("f", table, batch=6)
+    feature.output_shape = (6, 5, 8)
+    specs = {"f": feature}
+    embedding.prepare_feature_specs_for_training(specs, 1, 1)
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        {"f": ids}, None, specs, 1, 1, num_sc_per_device=1
+    )
+    variables = embedding.init_embedding_variables(
+        jax.random.key(0),
+        embedding.get_table_specs(specs),
+        two_table_model.one_device_sharding(),
+        1,
+    )
+    activations = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
+    self.assertEqual(activations["f"].shape, expected)
+
+  def test_a_batch_that_sparsecores_cannot_share_says_which_one_they_can(self):
+    model = two_table_model.TwoTableModel(2)
+    ids = {name: x[:3] for name, x in model.ids.items()}
+    with self.assertRaisesRegex(ValueError, "3 samples.*multiple of 2"):
+      embedding.preprocess_sparse_dense_matmul_input(
+          ids, None, model.specs, 1, 1, num_sc_per_device=2
+      )
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=2
+    )
+    with self.assertRaisesRegex(ValueError, "3 samples.*multiple of 2"):
+      embedding.convert_ids(ids, None, model.specs, topology)
+
+  def test_specs_stay_as_they_are(self):
+    model = two_table_model.TwoTableModel(2)
+    before = repr(model.specs)
+    embedding.preprocess_sparse_dense_matmul_input(
+        {name: x[:2] for name, x in model.ids.items()},
+        None,
+        model.specs,
+        1,
+        1,
+        num_sc_per_device=2,
+    )
+    self.assertEqual(repr(model.specs), before)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,398 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Preprocessing on the host: ids of a batch to the buffers of every device."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import NamedTuple
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+import numpy as np
+
+OutputPool = converter.OutputPool
+
+
+def preprocess_sparse_dense_matmul_input(
+    features: Any,
+    features_weights: Any | None,
+    feature_specs: Any,
+    local_device_count: int,
+    global_device_count: int,
+    *,
+    num_sc_per_device: int | None = None,
+    sharding_strategy: str = "MOD",
+    has_leading_dimension: bool = False,
+    allow_id_dropping: bool = False,
+    batch_number: int = 0,
+    enable_minibatching: bool = False,
+    all_reduce_interface: Any | None = None,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    num_threads: int | None = None,
+    output_pool: OutputPool | None = None,
+) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
+  """Converts this process's part of a batch to the buffers of its devices.
+
+  Runs on the host with NumPy arrays, releases the interpreter lock while it
+  works, and may be called from several threads at once. The result depends
+  neither on the number of threads nor on the form that the ids come in.
+
+  Args:
+    features: the tree of `feature_specs` with the ids of each feature, samples
+      in device order. For each feature one of
+
+      * an integer array [samples, valency] or [samples], with any strides; a
+        feature with one vector per position may also have the shape of its
+        positions;
+      * a 1-D object array of integer rows;
+      * a tuple (values, row_splits): sample r has the ids
+        values[row_splits[r] : row_splits[r + 1]];
+      * a sparse tensor, that is an object with `indices` [n, 2] of (sample,
+        position), `values` [n] and `dense_shape`; entries of a sample in the
+        order in which they come;
+      * a SciPy sparse array [samples, vocabulary_size], whose columns are ids
+        and whose values are their weights;
+      * a pyarrow array of integer lists.
+
+    features_weights: the same tree with a weight per id, in the form of the
+      ids; None for ones, of some features or of all.
+    feature_specs: prepared specs, any tree. Their `out_of_range_ids` and
+      `non_finite_weights` say what to do with such ids and weights. A batch of
+      another size than they declare is looked up as it is, if SparseCores can
+      share it evenly.
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: as JAX's first device.
+    sharding_strategy: "MOD".
+    has_leading_dimension: return [devices, size] arrays instead of flat ones.
+    allow_id_dropping: drop and count the ids beyond the limits of a stack,
+      instead of raising.
+    batch_number: names the batch in reductions between hosts; each number at
+      most once.
+    enable_minibatching: let a batch that exceeds the limits take several
+      passes.
+    all_reduce_interface: how hosts agree on minibatches, from
+      get_all_reduce_interface. Needed for minibatching with several processes.
+    feature_stacking_strategy: "SPLIT_THEN_STACK", where each SparseCore gets a
+      part of every feature, or "STACK_THEN_SPLIT", where the features of a
+      stack follow one another and each SparseCore gets an equal part of the
+      whole. Lookup and update need the same.
+    num_threads: how many threads work; default: one per CPU, or what the
+      environment variable SPARSECORE_INPUT_PREPROCESSING_THREADS says if that
+      is less. They end with the call.
+    output_pool: where the buffers' memory comes from, and returns to when they
+      are no longer used; default: the pool of the process,
+      OutputPool.of_process(), which keeps at most 128 MiB.
+
+  Returns:
+    The buffers, and what they needed.
+
+  Raises:
+    ValueError: for bad arguments or data, and for ids beyond the limits of a
+      stack without `allow_id_dropping`.
+    TypeError: for ids that are not integers.
+    RuntimeError: when the reduction between hosts fails.
+  """
+  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  specs, structure = jax.tree.flatten(feature_specs)
+  ids = _structure.flatten_as(features, structure, "features", "feature_specs")
+  weights = _structure.flatten_weights(features_weights, structure)
+  if (
+      enable_minibatching
+      and all_reduce_interface is None
+      and local_device_count < global_device_count
+  ):
+    raise ValueError(
+        "Minibatching with several processes needs an all_reduce_interface:"
+        f" this process has {local_device_count} of {global_device_count}"
+        " devices. get_all_reduce_interface makes one."
+    )
+  _plan.check_prepared(specs, global_device_count * num_sc_per_device)
+  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+      feature_stacking_strategy
+  )
+  batches = _batch_sizes.of_ids(
+      ids, specs, local_device_count, global_device_count
+  )
+  specs = _batch_sizes.resize(specs, batches)
+  for i, spec in enumerate(specs):
+    if len(spec.output_shape) > 2:
+      batch = spec.output_shape[0] * local_device_count // global_device_count
+      ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
+      weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
+  # Plain calls and no helpers: a small batch takes 17 us, most of them here.
+  row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
+      converter.preprocess_sparse_dense_matmul_input(
+          ids,
+          weights,
+          specs,
+          local_device_count,
+          global_device_count,
+          num_sc_per_device=num_sc_per_device,
+          sharding_strategy=sharding_strategy_to_enum(sharding_strategy),
+          has_leading_dimension=has_leading_dimension,
+          allow_id_dropping=allow_id_dropping,
+          batch_number=batch_number,
+          enable_minibatching=enable_minibatching,
+          all_reduce_interface=all_reduce_interface,
+          feature_stacking_strategy=strategy,
+          num_threads=num_threads,
+          output_pool=output_pool,
+      )
+  )
+  minibatches_per_device = np.empty(
+      (local_device_count, 1) if has_leading_dimension else local_device_count,
+      np.int32,
+  )
+  minibatches_per_device.fill(num_minibatches)
+  return (
+      _buffers.PreprocessedInput(
+          _buffers.SparseDenseMatmulInput(
+              row_pointers, embedding_ids, sample_ids, gains
+          ),
+          minibatches_per_device,
+          _buffers.BufferSettings(
+              global_device_count=global_device_count,
+              num_sc_per_device=num_sc_per_device,
+              limits=_buffers.limits_of_specs(specs),
+              enable_minibatching=enable_minibatching,
+              feature_stacking_strategy=strategy.name,
+              batches=tuple(batches.items()),
+          ),
+      ),
+      _stats.SparseDenseMatmulInputStats.from_cc(stats),
+  )
+
+
+class _SparseTensor(NamedTuple):
+  indices: Any  # integers [n, 2]
+  values: Any  # integers [n]
+  dense_shape: Any  # integers [2]
+
+
+def preprocess_sparse_dense_matmul_input_from_sparse_tensor(
+    indices: Any,
+    values: Any,
+    dense_shapes: Any,
+    feature_specs: Any,
+    local_device_count: int,
+    global_device_count: int,
+    *,
+    num_sc_per_device: int | None = None,
+    sharding_strategy: str = "MOD",
+    has_leading_dimension: bool = False,
+    allow_id_dropping: bool = False,
+    batch_number: int = 0,
+    enable_minibatching: bool = False,
+    all_reduce_interface: Any | None = None,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+    num_threads: int | None = None,
+    output_pool: OutputPool | None = None,
+) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
+  """preprocess_sparse_dense_matmul_input of sparse tensors in three trees.
+
+  Args:
+    indices: the tree of `feature_specs` with integers [n, 2]: the sample and
+      the position of each id.
+    values: the same tree with integers [n]: the ids.
+    dense_shapes: the same tree with integers [2]: the number of samples of this
+      process, and a number that plays no role.
+    feature_specs: as there, like everything below.
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device.
+    sharding_strategy: "MOD".
+    has_leading_dimension: return [devices, size] arrays.
+    allow_id_dropping: drop and count ids beyond limits.
+    batch_number: names the batch in reductions between hosts.
+    enable_minibatching: let a batch take several passes.
+    all_reduce_interface: how hosts agree on minibatches.
+    feature_stacking_strategy: which samples each SparseCore gets.
+    num_threads: how many threads work.
+    output_pool: where the buffers' memory comes from.
+
+  Returns:
+    The buffers, and what they needed.
+
+  Raises:
+    What preprocess_sparse_dense_matmul_input raises.
+  """
+  parts = [
+      _structure.flatten_like(tree, feature_specs, name, "feature_specs")
+      for tree, name in (
+          (indices, "indices"),
+          (values, "values"),
+          (dense_shapes, "dense_shapes"),
+      )
+  ]
+  tensors = [_SparseTensor(*leaves) for leaves in zip(*parts)]
+  return preprocess_sparse_dense_matmul_input(
+      jax.tree.unflatten(jax.tree.structure(feature_specs), tensors),
+      None,
+      feature_specs,
+      local_device_count,
+      global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      sharding_strategy=sharding_strategy,
+      has_leading_dimension=has_leading_dimension,
+      allow_id_dropping=allow_id_dropping,
+      batch_number=batch_number,
+      enable_minibatching=enable_minibatching,
+      all_reduce_interface=all_reduce_interface,
+      feature_stacking_strategy=feature_stacking_strategy,
+      num_threads=num_threads,
+      output_pool=output_pool,
+  )
+
+
+def _positions_as_samples(
+    values: Any, feature: embedding_spec.FeatureSpec, batch: int, name: str
+) -> Any:
+  """The `values` of a sequence, with a row for each position."""
+  if not isinstance(values, (np.ndarray, jax.Array)) or values.ndim < 2:
+    return values
+  # Of a masked array too, which the converter refuses.
+  values = np.asanyarray(values)
+  return _samples.one_row_per_sample(values, feature, batch, name)
+
+
+def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
+  """The strategy called `name`, in any letter case.
+
+  Raises:
+    TypeError: if it is no string.
+    ValueError: if there is none.
+  """
+  if not isinstance(name, str):
+    raise TypeError(f"sharding_strategy must be 'MOD', got {name!r}.")
+  if name.upper() != "MOD":
+    raise ValueError(
+        f"Unsupported sharding strategy {name!r}. The choices are: 'MOD'."
+    )
+  return converter.ShardingStrategy.MOD
+
+
+def eval_preprocess_sparse_dense_matmul_input_shape(
+    feature_specs: Any,
+    local_device_count: int,
+    global_device_count: int,
+    *,
+    num_sc_per_device: int | None = None,
+    has_leading_dimension: bool = False,
+    enable_minibatching: bool = False,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+) -> _buffers.PreprocessedInput:
+  """Shapes and dtypes of what preprocessing returns, as ShapeDtypeStructs.
+
+  For L local devices with R row pointers and B cells each.
+
+  Args:
+    feature_specs: prepared specs, any tree.
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: those of the hardware.
+    has_leading_dimension: [L, R] and [L, B] in place of [L * R] and [L * B].
+    enable_minibatching: as in preprocessing.
+    feature_stacking_strategy: as in preprocessing.
+
+  Raises:
+    ValueError: if a count is not positive, there are more local than global
+      devices, specs are not prepared, or a suggested buffer size exceeds what
+      the limits of the stack can fill.
+  """
+  topology = layout.Topology(
+      local_device_count=local_device_count,
+      global_device_count=global_device_count,
+      num_sc_per_device=hardware.resolve_num_sc_per_device(num_sc_per_device),
+  )
+  cells = _plan.compute_coo_buffer_size_per_device(
+      feature_specs,
+      global_device_count,
+      topology.num_sc_per_device,
+      enable_minibatching,
+  )
+  num_row_pointers = layout.row_pointers_per_device(
+      topology, enable_minibatching
+  )
+
+  def per_device(size, dtype):
+    if has_leading_dimension:
+      return jax.ShapeDtypeStruct((local_device_count, size), dtype)
+    return jax.ShapeDtypeStruct((local_device_count * size,), dtype)
+
+  return _buffers.PreprocessedInput(
+      _buffers.SparseDenseMatmulInput(
+          {name: per_device(num_row_pointers, np.int32) for name in cells},
+          {name: per_device(size, np.int32) for name, size in cells.items()},
+          {name: per_device(size, np.int32) for name, size in cells.items()},
+          {name: per_device(size, np.float32) for name, size in cells.items()},
+      ),
+      per_device(1, np.int32),
+      _buffers.BufferSettings(
+          global_device_count=global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          limits=_buffers.limits_of_specs(jax.tree.leaves(feature_specs)),
+          enable_minibatching=enable_minibatching,
+          feature_stacking_strategy=(
+              _feature_stacking.feature_stacking_strategy_to_enum(
+                  feature_stacking_strategy
+              ).name
+          ),
+      ),
+  )
+
+
+def compute_row_pointers_size_per_device(
+    *,
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
+) -> int:
+  """Row pointers of one device.
+
+  Raises:
+    ValueError: if a count is not positive.
+  """
+  return layout.row_pointers_per_device(
+      _one_process(global_device_count, num_sc_per_device), enable_minibatching
+  )
+
+
+def compute_theoretical_max_coo_buffer_size(
+    max_ids_per_partition: int,
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
+) -> int:
+  """Cells of one device that hold any batch within `max_ids_per_partition`.
+
+  Raises:
+    ValueError: if a count of devices or SparseCores is not positive.
+  """
+  return layout.max_coo_cells_per_device(
+      max_ids_per_partition,
+      _one_process(global_device_count, num_sc_per_device),
+      enable_minibatching,
+  )
+
+
+def _one_process(
+    global_device_count: int, num_sc_per_device: int | None
+) -> layout.Topology:
+  return layout.Topology(
+      local_device_count=global_device_count,
+      global_device_count=global_device_count,
+      num_sc_per_device=hardware.resolve_num_sc_per_device(num_sc_per_device),
+  )

@@ -1,0 +1,350 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plans on specs: the public API stores a plan in the specs that it is for.
+
+Each function that changes specs is a call of _planner, which returns a plan,
+and one of apply, which stores it. Nothing is stored when planning fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import math
+from typing import Any
+
+from absl import logging
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+
+
+def apply(plan: _planner.Plan, feature_specs: Any) -> None:
+  """Stores `plan` in the specs it covers, in place, and logs its warnings."""
+  for warning in plan.warnings:
+    logging.warning("%s", warning)
+  for feature in jax.tree.leaves(feature_specs):
+    setting = plan.settings.get(feature.table_spec.name)
+    if setting is None:
+      continue
+    feature.table_spec.setting_in_stack = setting
+    feature.table_spec.stacked_table_spec = plan.stacks[setting.stack_name]
+    feature.id_transformation = plan.transformations[feature.name]
+
+
+def prepare_feature_specs_for_training(
+    feature_specs: Any,
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+) -> None:
+  """Gives every table that is in no stack yet a stack of its own, in place.
+
+  Tables that are stacked already stay as they are, so a second call changes
+  nothing. They must have been stacked for the same number of SparseCores,
+  together with all their features.
+
+  Args:
+    feature_specs: a tree of FeatureSpecs.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: those of the first JAX
+      device.
+
+  Raises:
+    ValueError: if a spec is invalid.
+  """
+  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  for feature in jax.tree.leaves(feature_specs):
+    _check_shapes(feature)
+  plan = _planner.plan_stack_alone(
+      feature_specs,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  stacked = [
+      feature
+      for feature in jax.tree.leaves(feature_specs)
+      if feature.table_spec.is_stacked()
+  ]
+  check_planned_for(
+      [feature.table_spec for feature in stacked],
+      global_device_count * num_sc_per_device,
+  )
+  for feature in stacked:
+    if feature._id_transformation is None:
+      raise ValueError(
+          f"Feature {feature.name!r} was not there when its table"
+          f" {feature.table_spec.name!r} was stacked, so the stack has no place"
+          " for its samples. Stack or prepare all features together."
+      )
+  apply(plan, feature_specs)
+
+
+def _check_shapes(feature: _tables.FeatureSpec) -> None:
+  """Shapes must agree with each other and with the table."""
+  *lead, width = feature.output_shape
+  if None in lead:
+    return  # Only raw ids tell.
+  if width > feature.table_spec.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {tuple(feature.output_shape)}"
+        f" is wider than the embedding_dim {feature.table_spec.embedding_dim}"
+        f" of table {feature.table_spec.name!r}."
+    )
+  declared = feature.input_shape[0]
+  if declared not in (None, lead[0], math.prod(lead)):
+    raise ValueError(
+        f"Feature {feature.name!r}: input_shape {tuple(feature.input_shape)}"
+        f" is of a batch of {declared}, and output_shape"
+        f" {tuple(feature.output_shape)} of one of {lead[0]}. Give both the"
+        " global batch."
+    )
+
+
+def stack_tables(
+    features: Any,
+    table_names: Sequence[str],
+    global_device_count: int,
+    num_sc_per_device: int,
+    rotation: int | None = None,
+    stack_to_max_ids_per_partition: _planner.LimitsCallable = (
+        _planner.get_default_limits
+    ),
+    stack_to_max_unique_ids_per_partition: _planner.LimitsCallable = (
+        _planner.get_default_limits
+    ),
+    stack_name: str | None = None,
+    fail_on_excess_padding: bool = False,
+    *,
+    activation_mem_bytes_limit: int = (
+        _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+    ),
+) -> None:
+  """Makes one stack of the named tables, in this order, in place.
+
+  Args:
+    features: a tree of FeatureSpecs.
+    table_names: the tables. They must have the same optimizer, combiner and
+      quantization, with row-wise Adagrad the same embedding_dim too, and be in
+      no stack with others.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device.
+    rotation: shards by which each table is rotated against the one before it;
+      default: num_sc_per_device.
+    stack_to_max_ids_per_partition: gives the limit of the stack. Not used for a
+      stack of one table, which has the limits of its table.
+    stack_to_max_unique_ids_per_partition: the same for distinct rows.
+    stack_name: default: the names joined by "_", shortened if long.
+    fail_on_excess_padding: refuse, and not only warn, if tables have to be
+      padded to the width of the widest.
+    activation_mem_bytes_limit: recorded in the stack.
+
+  Raises:
+    ValueError: if a spec is invalid or the tables cannot form the stack.
+    KeyError: if no feature has a table of one of the names.
+  """
+  plan = _planner.plan_stack_tables(
+      features,
+      table_names,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      stack_name=stack_name,
+      rotation=rotation,
+      fail_on_excess_padding=fail_on_excess_padding,
+      limits=_planner.StackLimits(
+          max_ids_per_partition=stack_to_max_ids_per_partition,
+          max_unique_ids_per_partition=stack_to_max_unique_ids_per_partition,
+          activation_mem_bytes_limit=activation_mem_bytes_limit,
+      ),
+  )
+  apply(plan, features)
+
+
+def auto_stack_tables(
+    feature_specs: Any,
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+    stack_to_max_ids_per_partition: _planner.LimitsCallable = (
+        _planner.get_default_limits
+    ),
+    stack_to_max_unique_ids_per_partition: _planner.LimitsCallable = (
+        _planner.get_default_limits
+    ),
+    use_short_stack_names: bool = True,
+    *,
+    activation_mem_bytes_limit: int | None = None,
+) -> None:
+  """Stacks all tables that are alike, in place.
+
+  Tables share a stack if they have the same padded width, optimizer, combiner
+  and quantization, with row-wise Adagrad the same embedding_dim too, while the
+  activations of the stack on one SparseCore take no more than
+  `activation_mem_bytes_limit`.
+
+  Args:
+    feature_specs: a tree of FeatureSpecs.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: those of the first JAX
+      device.
+    stack_to_max_ids_per_partition: gives the limit of a stack with several
+      tables; a stack with one table has the limits of its table.
+    stack_to_max_unique_ids_per_partition: the same for distinct rows.
+    use_short_stack_names: shortens long names and ends them in a hash.
+    activation_mem_bytes_limit: default: 2 MiB.
+
+  Raises:
+    ValueError: if a spec is invalid, or a table is in a stack with others.
+  """
+  if activation_mem_bytes_limit is None:
+    activation_mem_bytes_limit = _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+  plan = _planner.plan_auto_stack(
+      feature_specs,
+      global_device_count=global_device_count,
+      num_sc_per_device=hardware.resolve_num_sc_per_device(num_sc_per_device),
+      use_short_stack_names=use_short_stack_names,
+      limits=_planner.StackLimits(
+          max_ids_per_partition=stack_to_max_ids_per_partition,
+          max_unique_ids_per_partition=stack_to_max_unique_ids_per_partition,
+          activation_mem_bytes_limit=activation_mem_bytes_limit,
+      ),
+  )
+  apply(plan, feature_specs)
+
+
+def get_table_specs(feature_specs: Any) -> dict[str, _tables.TableSpec]:
+  """The tables of the features by name.
+
+  Raises:
+    ValueError: if two features have one name.
+  """
+  names = set()
+  tables = {}
+  for feature in jax.tree.leaves(feature_specs):
+    if feature.name in names:
+      raise ValueError(
+          f"Feature spec {feature.name} is already defined. Rename one of the"
+          " two."
+      )
+    names.add(feature.name)
+    tables[feature.table_spec.name] = feature.table_spec
+  return tables
+
+
+def get_stacked_table_specs(
+    feature_specs: Any,
+) -> dict[str, _tables.StackedTableSpec]:
+  """The stacks of the features by name.
+
+  Raises:
+    ValueError: if two features have one name, or a table is not stacked.
+  """
+  stacks = {}
+  for table in get_table_specs(feature_specs).values():
+    if not table.is_stacked():
+      raise ValueError(
+          "embedding.prepare_feature_specs_for_training was not called for"
+          f" table {table.name}. Call it first."
+      )
+    stack = table.stacked_table_spec
+    stacks[stack.stack_name] = stack
+  return stacks
+
+
+def embedding_dim_of_tables(
+    stack: _tables.StackedTableSpec, feature_specs: Any
+) -> int:
+  """The embedding_dim of the tables of a stack, of which there must be one.
+
+  Raises:
+    ValueError: if they have different ones. Earlier versions planned so, for
+      any optimizer.
+  """
+  widths = {
+      table.name: table.embedding_dim
+      for table in get_table_specs(feature_specs).values()
+      if table.setting_in_stack.stack_name == stack.stack_name
+  }
+  if len(set(widths.values())) > 1:
+    raise ValueError(
+        f"Stack {stack.stack_name!r}: with {stack.optimizer!r} its tables must"
+        f" have the same embedding_dim, got {widths}. Stack new specs, and move"
+        " tables that are trained to the new stacks."
+    )
+  return next(iter(widths.values()))
+
+
+def check_prepared(
+    features: Sequence[_tables.FeatureSpec], num_shards: int
+) -> None:
+  """Checks that the ids of features can be used.
+
+  Args:
+    features: the leaves of a tree of FeatureSpecs.
+    num_shards: SparseCores of the job.
+
+  Raises:
+    ValueError: if two features have one name, or a table is not stacked, or was
+      planned for another number of shards.
+  """
+  # One loop over plain attributes: it runs for every batch.
+  tables = {}
+  for feature in features:
+    table = feature.table_spec
+    tables[table.name] = table
+    if not table.is_stacked():
+      get_stacked_table_specs(features)  # raises
+  if len({feature.name for feature in features}) < len(features):
+    get_table_specs(features)  # raises
+  _check_planned_for(tables.values(), num_shards)
+
+
+def check_planned_for(table_specs: Any, num_shards: int) -> None:
+  """Checks that tables were planned for this many shards.
+
+  Where a row is depends on their number: with another one, ids would find the
+  rows of other ids.
+
+  Args:
+    table_specs: a tree of TableSpecs.
+    num_shards: SparseCores of the job.
+
+  Raises:
+    ValueError: if a table was planned for another number.
+  """
+  _check_planned_for(jax.tree.leaves(table_specs), num_shards)
+
+
+def _check_planned_for(
+    tables: Iterable[_tables.TableSpec], num_shards: int
+) -> None:
+  for table in tables:
+    planned = table.setting_in_stack.num_shards
+    if planned is not None and planned != num_shards:
+      raise ValueError(
+          f"Table {table.name!r} was prepared for {planned} SparseCores in all,"
+          f" and is used with {num_shards}. Pass the same global_device_count"
+          " and num_sc_per_device everywhere, or prepare new specs."
+      )
+
+
+def compute_coo_buffer_size_per_device(
+    feature_specs: Any,
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool = False,
+) -> dict[str, int]:
+  """Stack name -> cells of one device.
+
+  Raises:
+    ValueError: if specs are not prepared, or a suggested size exceeds what the
+      limits of the stack can fill.
+  """
+  get_stacked_table_specs(feature_specs)  # raises if not prepared
+  return converter.compute_coo_buffer_size_per_device(
+      jax.tree.leaves(feature_specs),
+      global_device_count,
+      hardware.resolve_num_sc_per_device(num_sc_per_device),
+      enable_minibatching,
+  )

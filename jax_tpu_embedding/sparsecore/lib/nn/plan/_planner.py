@@ -1,0 +1,408 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Planning: feature specs in, a frozen plan out. Changes nothing.
+
+The C++ planner (cc/planner) decides which tables share a stack and where they
+go. This module says in a message what it has to know, and adds to its answer
+what only Python can: short names (a hash), limits (functions of the user) and
+the specs' own objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _native_planner
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
+from jax_tpu_embedding.sparsecore.lib.proto import planner_pb2
+import numpy as np
+
+# Stack name, samples of the stack in a global batch -> limit.
+LimitsCallable = Callable[[str, int], int]
+
+# Limits are counted in int32.
+_MAX_LIMIT = 2**31 - 1
+# Of the limits of tables that a warning names.
+_MAX_LISTED = 6
+
+
+def get_default_limits(name: str, batch_size: int) -> int:
+  """The limit of any stack if the user sets none: 256."""
+  del name, batch_size
+  return 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """How tables become stacks. Covers the tables that were asked for only."""
+
+  stacks: Mapping[str, _tables.StackedTableSpec]  # by stack name
+  settings: Mapping[str, _tables.TableSettingInStack]  # by table name
+  transformations: Mapping[str, _tables.FeatureIdTransformation]  # by feature
+  warnings: tuple[str, ...] = ()  # what the user should know
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackLimits:
+  """The limits of stacks with several tables.
+
+  A stack with one table has the limits of its table.
+  """
+
+  max_ids_per_partition: LimitsCallable = get_default_limits
+  max_unique_ids_per_partition: LimitsCallable = get_default_limits
+  # Recorded in every stack.
+  activation_mem_bytes_limit: int = _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+
+
+def plan_auto_stack(
+    feature_specs: Any,
+    *,
+    global_device_count: int,
+    num_sc_per_device: int,
+    rotation: int | None = None,
+    limits: StackLimits = StackLimits(),
+    use_short_stack_names: bool = True,
+) -> Plan:
+  """Stacks all tables that are alike, up to the limit of activation memory.
+
+  Raises:
+    ValueError: if a spec is invalid, or a table is in a stack with others.
+  """
+  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  request.auto_stack.activation_mem_bytes_limit = (
+      limits.activation_mem_bytes_limit
+  )
+  if rotation is not None:
+    request.auto_stack.rotation = rotation
+  answer = _ask(request)
+  for stack in answer.embedding_spec.stacked_table_specs:
+    names = [table.table_name for table in stack.table_specs]
+    stack.stack_name = stack_name_of(names, use_short_stack_names)
+  return _to_plan(answer, _distinct_tables(feature_specs), limits)
+
+
+def plan_stack_tables(
+    feature_specs: Any,
+    table_names: Sequence[str],
+    *,
+    global_device_count: int,
+    num_sc_per_device: int,
+    stack_name: str | None = None,
+    rotation: int | None = None,
+    fail_on_excess_padding: bool = False,
+    limits: StackLimits = StackLimits(),
+) -> Plan:
+  """Stacks the named tables, in this order.
+
+  Raises:
+    ValueError: if a spec is invalid, or the tables cannot form one stack of
+      this name.
+    KeyError: if no feature has a table of one of the names.
+  """
+  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  strategy = request.stack_tables
+  strategy.table_names.extend(table_names)
+  strategy.stack_name = stack_name or stack_name_of(table_names)
+  strategy.fail_on_excess_padding = fail_on_excess_padding
+  if rotation is not None:
+    strategy.rotation = rotation
+  return _to_plan(_ask(request), _distinct_tables(feature_specs), limits)
+
+
+def plan_stack_alone(
+    feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
+) -> Plan:
+  """Gives each table that is in no stack yet a stack of its own.
+
+  Unlike the other two, carries suggested buffer sizes over to the stacks.
+
+  Raises:
+    ValueError: if a spec is invalid.
+  """
+  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  request.stack_alone.SetInParent()
+  tables = _distinct_tables(feature_specs)
+  plan = _to_plan(_ask(request), tables, StackLimits())
+  return dataclasses.replace(
+      plan,
+      stacks={
+          name: stack.replace(
+              suggested_coo_buffer_size_per_device=tables[
+                  name
+              ].suggested_coo_buffer_size_per_device
+          )
+          for name, stack in plan.stacks.items()
+      },
+  )
+
+
+def explain(
+    feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
+) -> dict[str, planner_pb2.StackReport]:
+  """What the planner says about the stacks that the tables are in now.
+
+  Returns:
+    Stack name -> report, in the order in which features first name them.
+
+  Raises:
+    AssertionError: if a table is not stacked.
+    ValueError: if a spec is invalid.
+  """
+  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  stacks = {}
+  for table in _distinct_tables(feature_specs).values():
+    stack = table.stacked_table_spec
+    stacks[stack.stack_name] = stack.activation_mem_bytes_limit
+  request.explain_stacks.SetInParent()
+  for stack_name, limit in stacks.items():
+    request.explain_stacks.stacks.add(
+        stack_name=stack_name, activation_mem_bytes_limit=limit
+    )
+  return {report.stack_name: report for report in _ask(request).reports}
+
+
+def stack_name_of(
+    table_names: Sequence[str],
+    use_short_stack_names: bool = True,
+    max_original_display_length: int = 50,
+    hash_length: int = 12,
+) -> str:
+  """The names joined by "_"; a long name ends in a hash of the whole.
+
+  >>> stack_name_of(["a", "b"])
+  'a_b'
+  """
+  name = "_".join(table_names)
+  if not use_short_stack_names or len(name) <= max_original_display_length:
+    return name
+  digest = hashlib.sha256(name.encode()).hexdigest()
+  return f"{name[:max_original_display_length]}...{digest[:hash_length]}"
+
+
+def _distinct_tables(feature_specs: Any) -> dict[str, _tables.TableSpec]:
+  """The tables by name, in the order in which features first name them."""
+  tables = {}
+  for feature in jax.tree.leaves(feature_specs):
+    table = feature.table_spec
+    _check_same_table(tables.get(table.name, table), table)
+    tables[table.name] = table
+  return tables
+
+
+def _check_same_table(a: _tables.TableSpec, b: _tables.TableSpec) -> None:
+  """Two specs of one name must describe one table, in one state."""
+  if a is b:
+    return
+  states = [
+      f"in stack {t.stacked_table_spec.stack_name!r}"
+      if t.is_stacked()
+      else "in no stack"
+      for t in (a, b)
+  ]
+  if states[0] != states[1]:
+    raise ValueError(
+        f"Table {a.name!r} has two specs, of which one is {states[0]} and the"
+        f" other {states[1]}. Give the features one spec, or stack and prepare"
+        " them all together."
+    )
+  for field in dataclasses.fields(_tables.TableSpec):
+    # Initializers are closures, which differ even if made by the same call.
+    if not field.compare or field.name == "initializer":
+      continue
+    values = getattr(a, field.name), getattr(b, field.name)
+    if values[0] != values[1]:
+      raise ValueError(
+          f"Table {a.name!r} has two specs with different {field.name}:"
+          f" {values[0]!r} and {values[1]!r}. Give the features one spec, or"
+          " the tables two names."
+      )
+
+
+def _request(
+    feature_specs: Any, global_device_count: int, num_sc_per_device: int
+) -> planner_pb2.PlanRequest:
+  request = planner_pb2.PlanRequest(
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  # What a table is updated with, by which its type counts too, and where the
+  # optimizer asks for it, its width. Numbered by hash: a job may have an
+  # optimizer per table.
+  optimizers: dict[Any, int] = {}
+  descriptions = []
+  for table in _distinct_tables(feature_specs).values():
+    optimizer_id = optimizers.setdefault(
+        (
+            table.optimizer,
+            table.dtype,
+            table.optimizer.depends_on_embedding_dim and table.embedding_dim,
+        ),
+        len(optimizers),
+    )
+    if optimizer_id == len(descriptions):
+      descriptions.append(_describe_optimizer(table))
+    message = request.tables.add(
+        name=table.name,
+        vocabulary_size=table.vocabulary_size,
+        embedding_dim=table.embedding_dim,
+        combiner=table.combiner,
+        optimizer_id=optimizer_id,
+        optimizer=descriptions[optimizer_id],
+        stack_name=table.setting_in_stack.stack_name,
+        is_stacked=table.is_stacked(),
+    )
+    if table.quantization_config is not None:
+      message.quantization.CopyFrom(
+          planner_pb2.Quantization(
+              **dataclasses.asdict(table.quantization_config)
+          )
+      )
+  for feature in jax.tree.leaves(feature_specs):
+    if None in feature.output_shape:
+      raise ValueError(
+          f"Feature {feature.name!r}: output_shape is"
+          f" {tuple(feature.output_shape)}, and a plan needs all sizes. Leave"
+          " out only what a layer is to take from raw ids, and do not stack or"
+          " prepare such features yourself."
+      )
+    request.features.add(
+        name=feature.name,
+        table_name=feature.table_spec.name,
+        num_samples=math.prod(feature.output_shape[:-1]),
+    )
+  return request
+
+
+def _ask(request: planner_pb2.PlanRequest) -> planner_pb2.Plan:
+  answer = _native_planner.plan(request.SerializeToString())
+  return planner_pb2.Plan.FromString(answer)
+
+
+def _to_plan(
+    answer: planner_pb2.Plan,
+    tables: Mapping[str, _tables.TableSpec],
+    limits: StackLimits,
+) -> Plan:
+  stacks, settings, transformations = {}, {}, {}
+  warnings = list(answer.warnings)
+  for stack in answer.embedding_spec.stacked_table_specs:
+    members = [tables[table.table_name] for table in stack.table_specs]
+    spec = _to_stack(stack, members, limits)
+    stacks[spec.stack_name] = spec
+    warnings.extend(_ignored_limits(spec, members))
+    for table in stack.table_specs:
+      settings[table.table_name] = _tables.TableSettingInStack(
+          stack_name=stack.stack_name,
+          padded_vocab_size=table.padded_vocab_size,
+          padded_embedding_dim=table.padded_embedding_dim,
+          row_offset_in_shard=table.row_offset_in_shard,
+          shard_rotation=table.shard_rotation,
+          num_shards=stack.num_sparsecores,
+      )
+      for feature in table.feature_specs:
+        transformations[feature.feature_name] = _tables.FeatureIdTransformation(
+            row_offset=feature.row_offset,
+            col_offset=feature.col_offset,
+            col_shift=feature.col_shift,
+        )
+  return Plan(
+      stacks=stacks,
+      settings=settings,
+      transformations=transformations,
+      warnings=tuple(warnings),
+  )
+
+
+def _describe_optimizer(table: _tables.TableSpec) -> str:
+  description = repr(table.optimizer)
+  if table.optimizer.depends_on_embedding_dim:
+    description += f" over {table.embedding_dim} columns"
+  if table.dtype != np.float32:
+    description += f" of {table.dtype.name}"
+  return description
+
+
+def _to_stack(
+    stack: embedding_spec_pb2.StackedTableSpecProto,
+    members: Sequence[_tables.TableSpec],
+    limits: StackLimits,
+) -> _tables.StackedTableSpec:
+  first = members[0]
+  chosen = {}
+  for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
+    # Asked for every stack, so that the function sees them all.
+    limit = getattr(limits, field)(stack.stack_name, stack.total_sample_count)
+    if len(members) == 1:
+      limit = getattr(first, field)
+    chosen[field] = _checked_limit(stack.stack_name, field, limit)
+  return _tables.StackedTableSpec(
+      stack_name=stack.stack_name,
+      stack_vocab_size=stack.stack_vocab_size,
+      stack_embedding_dim=stack.stack_embedding_dim,
+      optimizer=first.optimizer,
+      combiner=first.combiner,
+      total_sample_count=stack.total_sample_count,
+      activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
+      quantization_config=first.quantization_config,
+      dtype=first.dtype,
+      **chosen,
+  )
+
+
+def _checked_limit(stack_name: str, field: str, limit: Any) -> int:
+  # Numbers of NumPy and JAX, and 64.0, are integers; True and "64" are not.
+  try:
+    is_integer = not isinstance(limit, bool | str) and int(limit) == limit
+  except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
+    is_integer = False
+  if not is_integer or not 0 < limit <= _MAX_LIMIT:
+    raise ValueError(
+        f"Stack {stack_name!r}: {field} must be an integer in [1,"
+        f" {_MAX_LIMIT}], but its table or the function that sets it says"
+        f" {limit!r}."
+    )
+  return int(limit)
+
+
+def _ignored_limits(
+    stack: _tables.StackedTableSpec, members: Sequence[_tables.TableSpec]
+) -> list[str]:
+  """A warning if the stack does not keep to limits that its tables set."""
+  fields = ("max_ids_per_partition", "max_unique_ids_per_partition")
+  ignored = {}
+  for field in fields:
+    for table in members:
+      if getattr(table, field) not in (
+          getattr(stack, field),
+          getattr(_tables.TableSpec, field),
+      ):
+        ignored.setdefault(field, {})[table.name] = getattr(table, field)
+  if not ignored:
+    return []
+  limits = ", ".join(f"{field} {getattr(stack, field)}" for field in fields)
+  listed = [
+      f"the {field} {limit} of table {name!r}"
+      for field, by_table in ignored.items()
+      for name, limit in by_table.items()
+  ]
+  of_tables = ", ".join(listed[:_MAX_LISTED])
+  if len(listed) > _MAX_LISTED:
+    of_tables += f" and {len(listed) - _MAX_LISTED} other limits of its tables"
+  remedy = " and ".join(
+      f"stack_to_{field}=lambda name, batch: {max(by_table.values())}"
+      for field, by_table in ignored.items()
+  )
+  return [
+      f"Stack {stack.stack_name!r} has {limits}, and ignores {of_tables}. Stack"
+      f" with {remedy}, or whatever its tables need together."
+  ]

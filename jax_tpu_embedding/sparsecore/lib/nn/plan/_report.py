@@ -1,0 +1,226 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The plan of a model as a value that people can read and draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+
+_BYTES_PER_SLOT_VALUE = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableInPlan:
+  """A table, where it is in its stack, and who uses it."""
+
+  name: str
+  vocabulary_size: int
+  embedding_dim: int
+  padded_vocabulary_size: int
+  padded_embedding_dim: int
+  row_offset_in_shard: int
+  shard_rotation: int
+  feature_names: tuple[str, ...]
+
+  @property
+  def num_values(self) -> int:
+    return self.vocabulary_size * self.embedding_dim
+
+  @property
+  def num_padded_values(self) -> int:
+    return self.padded_vocabulary_size * self.padded_embedding_dim
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackInPlan:
+  """A stack. Bytes are those of the table and its slots, on all devices."""
+
+  name: str
+  num_rows: int
+  num_columns: int
+  num_slots: int
+  num_row_slots: int  # those of them with one number per row
+  table_value_bytes: int  # of one value of the table; slots have 4
+  tables: tuple[TableInPlan, ...]  # in the order of their rows
+  num_samples: int  # of all features, in a global batch
+  activation_bytes_per_sc: int
+  activation_mem_bytes_limit: int
+  max_ids_per_partition: int
+  max_unique_ids_per_partition: int
+  coo_buffer_size_per_device: int
+  why_apart: str  # what keeps it from being part of another stack
+
+  @property
+  def num_bytes(self) -> int:
+    num_values = self.num_rows * self.num_columns
+    return num_values * self.table_value_bytes + self._slot_bytes(
+        self.num_rows, num_values
+    )
+
+  @property
+  def num_table_bytes(self) -> int:
+    """Of the table, without padding."""
+    return self._num_values * self.table_value_bytes
+
+  @property
+  def num_slot_bytes(self) -> int:
+    """Of the slots, without padding."""
+    num_rows = sum(table.vocabulary_size for table in self.tables)
+    return self._slot_bytes(num_rows, self._num_values)
+
+  @property
+  def num_padding_bytes(self) -> int:
+    return self.num_bytes - self.num_table_bytes - self.num_slot_bytes
+
+  @property
+  def _num_values(self) -> int:
+    return sum(table.num_values for table in self.tables)
+
+  def _slot_bytes(self, num_rows: int, num_values: int) -> int:
+    num_full = self.num_slots - self.num_row_slots
+    return _BYTES_PER_SLOT_VALUE * (
+        num_full * num_values + self.num_row_slots * num_rows
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackingPlan:
+  """All stacks of a model, on one topology.
+
+  Attributes:
+    global_device_count: devices that share the tables.
+    num_sc_per_device: SparseCores per device.
+    stacks: in the order in which features first name them.
+  """
+
+  global_device_count: int
+  num_sc_per_device: int
+  stacks: tuple[StackInPlan, ...]
+
+  @property
+  def num_shards(self) -> int:
+    return self.global_device_count * self.num_sc_per_device
+
+  @property
+  def num_bytes(self) -> int:
+    return sum(stack.num_bytes for stack in self.stacks)
+
+  @property
+  def num_padding_bytes(self) -> int:
+    return sum(stack.num_padding_bytes for stack in self.stacks)
+
+  def describe(self) -> str:
+    """The plan as text: sizes, padding, limits, and why stacks are apart."""
+    return _report_text.describe(self)
+
+  def plot(self, path: str | os.PathLike[str]) -> None:
+    """Draws the plan: stacks to scale, and what they take of a device.
+
+    Args:
+      path: the file to write; its suffix says the format (.png, .svg, .pdf).
+
+    Raises:
+      ImportError: if matplotlib is not there. It comes with the extra `plots`.
+    """
+    # Here, since matplotlib is an extra.
+    from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
+
+    _report_picture.plot(self, path)
+
+
+def get_plan(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    global_device_count: int,
+    num_sc_per_device: int | None = None,
+) -> StackingPlan:
+  """The plan that prepared feature specs hold. Changes nothing.
+
+      embedding.auto_stack_tables(features, 8, 4)
+      embedding.prepare_feature_specs_for_training(features, 8, 4)
+      print(embedding.get_plan(features, 8, 4).describe())
+
+  Args:
+    feature_specs: a tree of FeatureSpecs.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device; default: those of the first JAX
+      device.
+
+  Raises:
+    ValueError: if a table is not stacked, or was for another topology.
+  """
+  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  tables = _plan.get_table_specs(feature_specs)
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  _plan.check_planned_for(
+      list(tables.values()), global_device_count * num_sc_per_device
+  )
+  reports = _planner.explain(
+      feature_specs,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+  )
+  buffers = _plan.compute_coo_buffer_size_per_device(
+      feature_specs, global_device_count, num_sc_per_device
+  )
+  return StackingPlan(
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      stacks=tuple(
+          StackInPlan(
+              name=name,
+              num_rows=stack.stack_vocab_size,
+              num_columns=stack.stack_embedding_dim,
+              num_slots=stack.optimizer.slot_variables_count(),
+              num_row_slots=sum(stack.optimizer.slot_variables_of_rows()),
+              table_value_bytes=stack.dtype.itemsize,
+              tables=_tables_of(name, feature_specs, tables.values()),
+              num_samples=stack.total_sample_count,
+              activation_bytes_per_sc=reports[name].activation_bytes_per_sc,
+              activation_mem_bytes_limit=stack.activation_mem_bytes_limit,
+              max_ids_per_partition=stack.max_ids_per_partition,
+              max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
+              coo_buffer_size_per_device=buffers[name],
+              why_apart=reports[name].why_apart,
+          )
+          for name, stack in stacks.items()
+      ),
+  )
+
+
+def _tables_of(
+    stack_name: str, feature_specs: Any, tables: Sequence[_tables.TableSpec]
+) -> tuple[TableInPlan, ...]:
+  members = [
+      table
+      for table in tables
+      if table.setting_in_stack.stack_name == stack_name
+  ]
+  members.sort(key=lambda table: table.setting_in_stack.row_offset_in_shard)
+  return tuple(
+      TableInPlan(
+          name=table.name,
+          vocabulary_size=table.vocabulary_size,
+          embedding_dim=table.embedding_dim,
+          padded_vocabulary_size=table.setting_in_stack.padded_vocab_size,
+          padded_embedding_dim=table.setting_in_stack.padded_embedding_dim,
+          row_offset_in_shard=table.setting_in_stack.row_offset_in_shard,
+          shard_rotation=table.setting_in_stack.shard_rotation,
+          feature_names=tuple(
+              feature.name
+              for feature in jax.tree.leaves(feature_specs)
+              if feature.table_spec.name == table.name
+          ),
+      )
+      for table in members
+  )

@@ -1,0 +1,396 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a user declares, tables and features, and what planning adds to it.
+
+TableSpec and FeatureSpec are mutable for one reason: the public API stores
+plans on them. Everything that a plan consists of is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Any
+from typing import TypeVar
+from typing import Union
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _checks
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
+import numpy as np
+
+_T = TypeVar("_T")
+
+# Any pytree with leaves of one type; these are the common ones.
+Nested = Union[_T, Sequence[_T], Mapping[str, _T]]
+
+DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = 2 * 1024 * 1024
+
+# Called as initializer(key, shape).
+CallableTableInitializer = (
+    jax.nn.initializers.Initializer | Callable[..., jax.typing.ArrayLike]
+)
+
+
+def default_initializer(
+    key: jax.Array,
+    shape: Sequence[int],
+    dtype: jax.typing.DTypeLike | None = None,
+) -> jax.Array:
+  """Rows of length about 1: normal numbers, standard deviation 1 / sqrt(D).
+
+  A function of the module, so that specs can be compared and pickled.
+  """
+  return jax.nn.initializers.variance_scaling(
+      1.0, mode="fan_out", distribution="truncated_normal"
+  )(key, shape, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureIdTransformation:
+  """Where the ids and samples of a feature are in its stack.
+
+  Attributes:
+    row_offset: its first sample in the stacked global batch.
+    col_offset: the table's row_offset_in_shard times the number of shards.
+    col_shift: the table's shard_rotation.
+  """
+
+  row_offset: int = 0
+  col_offset: int = 0
+  col_shift: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableSettingInStack:
+  """Where a table is in its stack.
+
+  Attributes:
+    stack_name: of the stack.
+    padded_vocab_size: rows that the table takes of it.
+    padded_embedding_dim: columns of the stack.
+    row_offset_in_shard: first row in each shard.
+    shard_rotation: the shard that has row 0.
+    num_shards: the shards that these numbers are for; None if they were not
+      planned. Not compared: the promised fields say where a table is.
+  """
+
+  stack_name: str
+  padded_vocab_size: int
+  padded_embedding_dim: int
+  row_offset_in_shard: int = 0
+  shard_rotation: int = 0
+  num_shards: int | None = dataclasses.field(
+      default=None, compare=False, repr=False
+  )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationConfig:
+  """Rows are rounded to `num_buckets` levels when they are looked up.
+
+  Attributes:
+    min_value: the lowest level.
+    max_value: the highest level.
+    num_buckets: how many there are.
+
+  Raises:
+    ValueError: if there are fewer than two levels, or no finite range.
+    TypeError: if the number of levels is not an integer.
+  """
+
+  min_value: float
+  max_value: float
+  num_buckets: int
+
+  def __post_init__(self):
+    _checks.check_integer("QuantizationConfig", "num_buckets", self.num_buckets)
+    if self.num_buckets < 2:
+      raise ValueError(
+          "QuantizationConfig: num_buckets must be at least 2, got"
+          f" {self.num_buckets}."
+      )
+    # Not "min >= max": that would let NaN pass.
+    if not self.min_value < self.max_value:
+      raise ValueError(
+          "QuantizationConfig: min_value must be less than max_value, got"
+          f" {self.min_value} and {self.max_value}."
+      )
+    if math.isinf(self.max_value - self.min_value):
+      raise ValueError(
+          "QuantizationConfig: min_value and max_value must be finite, got"
+          f" {self.min_value} and {self.max_value}."
+      )
+
+  def as_tuple(self) -> tuple[float, float, int]:
+    return self.min_value, self.max_value, self.num_buckets
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackedTableSpec:
+  """A stack. A pytree of its fields, so that it can pass through jit.
+
+  Attributes:
+    stack_name: names its arrays everywhere.
+    stack_vocab_size: rows, padding included.
+    stack_embedding_dim: columns, padding included.
+    optimizer: of all its tables.
+    combiner: of all its tables.
+    total_sample_count: samples of all features, in a global batch.
+    max_ids_per_partition: ids that one SparseCore may send to another in a
+      batch, or in a minibatch.
+    max_unique_ids_per_partition: the same for distinct rows.
+    activation_mem_bytes_limit: what auto_stack_tables kept the activations of
+      one SparseCore below.
+    suggested_coo_buffer_size_per_device: COO cells of a device's input buffer;
+      None: as many as the limits allow.
+    quantization_config: of all its tables.
+    dtype: of the table. No leaf of the pytree, as programs depend on it.
+  """
+
+  stack_name: str
+  stack_vocab_size: int
+  stack_embedding_dim: int
+  optimizer: _optimizer.OptimizerSpec
+  combiner: str
+  total_sample_count: int
+  max_ids_per_partition: int = 256
+  max_unique_ids_per_partition: int = 256
+  activation_mem_bytes_limit: int = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
+  suggested_coo_buffer_size_per_device: int | None = None
+  quantization_config: QuantizationConfig | None = None
+  dtype: np.dtype = dataclasses.field(
+      default=np.dtype(np.float32), metadata=dict(static=True)
+  )
+
+  def replace(self, **changes: Any) -> StackedTableSpec:
+    """A copy with some fields replaced."""
+    return dataclasses.replace(self, **changes)
+
+
+# The attributes of a TableSpec that can be set when it is stacked.
+_PLAN_ATTRIBUTES = frozenset(
+    (
+        "_stacked_table_spec",
+        "_setting_in_stack",
+        "stacked_table_spec",
+        "setting_in_stack",
+    )
+)
+# Those that belong to the stack once there is one.
+_BUFFER_ATTRIBUTES = frozenset(
+    (
+        "max_ids_per_partition",
+        "max_unique_ids_per_partition",
+        "suggested_coo_buffer_size_per_device",
+    )
+)
+
+
+@dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
+class TableSpec:
+  """An embedding matrix, [vocabulary_size, embedding_dim].
+
+  Attributes cannot be changed once the table is in a stack.
+
+  Attributes:
+    name: unlike that of any other table.
+    vocabulary_size: rows; ids are below.
+    embedding_dim: columns.
+    initializer: called as initializer(key, shape), or without arguments for an
+      array that has the whole table. Default: normal, such that rows have about
+      length 1.
+    optimizer: how rows are updated, such as SGDOptimizerSpec(learning_rate).
+    combiner: how the rows of a sample become one: "sum", "mean" (sum / sum of
+      weights) or "sqrtn" (sum / root of the sum of squared weights).
+    max_ids_per_partition: ids that one SparseCore may send to another in a
+      batch. Stacks of several tables have limits of their own.
+    max_unique_ids_per_partition: the same for distinct rows.
+    suggested_coo_buffer_size_per_device: COO cells of a device's input buffer;
+      None: as many as the limits allow.
+    quantization_config: rounds rows that are looked up; None: does not.
+    dtype: float32, bfloat16 or float16, by name or as a type. Slots,
+      activations and gradients are float32.
+
+  Raises:
+    ValueError: if a field has a value that no table can have.
+    TypeError: if a field has the wrong type.
+  """
+
+  name: str
+  vocabulary_size: int
+  embedding_dim: int
+  initializer: CallableTableInitializer = default_initializer
+  optimizer: _optimizer.OptimizerSpec
+  combiner: str = "sum"
+  max_ids_per_partition: int = 256
+  max_unique_ids_per_partition: int = 256
+  suggested_coo_buffer_size_per_device: int | None = None
+  quantization_config: QuantizationConfig | None = None
+  dtype: np.typing.DTypeLike = np.dtype(np.float32)
+
+  # The plan's part, once there is a plan.
+  _stacked_table_spec: StackedTableSpec | None = dataclasses.field(
+      default=None, compare=False
+  )
+  _setting_in_stack: TableSettingInStack | None = dataclasses.field(
+      default=None, compare=False
+  )
+
+  # Whether the constructor is done; until then every field may be set.
+  _initialized: bool = dataclasses.field(
+      default=False, init=False, compare=False, repr=False
+  )
+
+  def __post_init__(self):
+    if self._setting_in_stack is None:
+      self._setting_in_stack = TableSettingInStack(
+          stack_name=self.name,
+          padded_vocab_size=self.vocabulary_size,
+          padded_embedding_dim=self.embedding_dim,
+      )
+    self._initialized = True
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if self._initialized and self.is_stacked() and name not in _PLAN_ATTRIBUTES:
+      raise AttributeError(
+          f"Table {self.name!r} is stacked, so {name} cannot be set."
+          + _how_to_change(name)
+      )
+    # Here, and not in the constructor only: fields can be set later.
+    if name == "dtype":
+      value = _checks.as_table_dtype(f"Table {self.name!r}", value)
+    if name in _TABLE_CHECKS:
+      owner = "Table" if name == "name" else f"Table {self.name!r}"
+      _TABLE_CHECKS[name](owner, name, value)
+    super().__setattr__(name, value)
+
+  def is_stacked(self) -> bool:
+    return self._stacked_table_spec is not None
+
+  @property
+  def setting_in_stack(self) -> TableSettingInStack:
+    if self._setting_in_stack is None:
+      raise AssertionError(f"Table {self.name} has no setting_in_stack.")
+    return self._setting_in_stack
+
+  @setting_in_stack.setter
+  def setting_in_stack(self, setting: TableSettingInStack) -> None:
+    self._setting_in_stack = setting
+
+  @property
+  def stacked_table_spec(self) -> StackedTableSpec:
+    if self._stacked_table_spec is None:
+      raise AssertionError(
+          f"Table {self.name} is not stacked. Call"
+          " embedding.prepare_feature_specs_for_training first."
+      )
+    return self._stacked_table_spec
+
+  @stacked_table_spec.setter
+  def stacked_table_spec(self, stack: StackedTableSpec) -> None:
+    self._stacked_table_spec = stack
+
+
+@dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
+class FeatureSpec:
+  """An input column and the table that its ids are looked up in.
+
+  Hashable, and so usable as a static argument of jit, if the shapes are tuples.
+
+  Attributes:
+    name: unlike that of any other feature.
+    table_spec: the table; features may share one.
+    input_shape: (global batch, ids per sample). Ragged input may leave out the
+      second.
+    output_shape: (global batch, ..., embedding_dim): one vector per entry but
+      the last, so (batch, positions, embedding_dim) looks up every position by
+      itself. The batch is what stacks are planned for; others can be looked up.
+      Sizes but the last may be None where raw ids tell: in layers.
+    out_of_range_ids: what to do with ids that are not rows of the table:
+      "error"; "drop" them, as if they were not in the sample, and count them;
+      "clamp", take the nearest row; or "modulo" vocabulary_size.
+    non_finite_weights: what to do with weights that are infinite or NaN:
+      "error"; "drop" the id; "clamp" to the largest float32, NaN to 0; or
+      "keep" them.
+
+  Raises:
+    ValueError: if a field has a value that no feature can have.
+    TypeError: if a field has the wrong type.
+  """
+
+  name: str
+  table_spec: TableSpec
+  input_shape: Sequence[int | None]
+  output_shape: Sequence[int | None]
+  out_of_range_ids: str = "error"
+  non_finite_weights: str = "error"
+
+  # The plan's part, once there is a plan.
+  _id_transformation: FeatureIdTransformation | None = dataclasses.field(
+      default=None, compare=False
+  )
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name in _FEATURE_CHECKS:
+      owner = "Feature" if name == "name" else f"Feature {self.name!r}"
+      _FEATURE_CHECKS[name](owner, name, value)
+    super().__setattr__(name, value)
+
+  @property
+  def id_transformation(self) -> FeatureIdTransformation:
+    if self._id_transformation is None:
+      raise AssertionError(
+          f"Feature {self.name} has no id_transformation. Call"
+          " embedding.prepare_feature_specs_for_training first."
+      )
+    return self._id_transformation
+
+  @id_transformation.setter
+  def id_transformation(self, transformation: FeatureIdTransformation) -> None:
+    self._id_transformation = transformation
+
+
+def _how_to_change(name: str) -> str:
+  if name in _BUFFER_ATTRIBUTES:
+    return (
+        " Call embedding.update_preprocessing_parameters, which changes the"
+        " stack."
+    )
+  return (
+      f" Make a new spec with dataclasses.replace(table, {name}=...,"
+      " _stacked_table_spec=None, _setting_in_stack=None) and prepare the"
+      " features that use it again."
+  )
+
+
+_TABLE_CHECKS: Mapping[str, _checks.Check] = {
+    "name": _checks.check_name,
+    "vocabulary_size": _checks.check_positive,
+    "embedding_dim": _checks.check_count,
+    "initializer": _checks.check_callable,
+    "optimizer": _checks.instance_of(_optimizer.OptimizerSpec),
+    "combiner": _checks.one_of(raw_ids.COMBINERS),
+    "max_ids_per_partition": _checks.check_count,
+    "max_unique_ids_per_partition": _checks.check_count,
+    "suggested_coo_buffer_size_per_device": _checks.optional(
+        _checks.check_count
+    ),
+    "quantization_config": _checks.optional(
+        _checks.instance_of(QuantizationConfig)
+    ),
+}
+_FEATURE_CHECKS: Mapping[str, _checks.Check] = {
+    "name": _checks.check_name,
+    "table_spec": _checks.instance_of(TableSpec),
+    "input_shape": _checks.check_input_shape,
+    "output_shape": _checks.check_output_shape,
+    "out_of_range_ids": _checks.one_of(raw_ids.ID_POLICIES),
+    "non_finite_weights": _checks.one_of(raw_ids.WEIGHT_POLICIES),
+}

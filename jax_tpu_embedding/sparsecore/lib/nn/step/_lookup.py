@@ -1,0 +1,225 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookup: from buffers and tables to the activations of every feature."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+from typing import Any
+from typing import NamedTuple
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
+from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+
+
+@functools.partial(jax.named_call, name="tpu_sparse_dense_matmul")
+def tpu_sparse_dense_matmul(
+    preprocessed_inputs: (
+        _buffers.PreprocessedInput | _buffers.SparseDenseMatmulInput
+    ),
+    embedding_variables: Mapping[str, Any],
+    feature_specs: Any,
+    *,
+    global_device_count: int | None = None,
+    sharding_strategy: str = "MOD",
+    num_sc_per_device: int | None = None,
+    enable_minibatching: bool | None = None,
+    perform_unstacking: bool = True,
+    use_activation_unstack_primitive: bool = False,
+    feature_stacking_strategy: str | None = None,
+) -> Any:
+  """Looks up one device's samples: `sum over ids of gain * table row`.
+
+  Runs on one device's part of inputs and tables: call it under shard_map with
+  inputs split on their first axis and tables on rows, or directly on a single
+  device. Nothing is mutated.
+
+  Inputs know what they were made for, their `settings`: arguments that repeat
+  it can be left out, and must agree.
+
+  Args:
+    preprocessed_inputs: the buffers.
+    embedding_variables: stack name -> (table f32[rows, D], slots).
+    feature_specs: the prepared specs, any tree.
+    global_device_count: devices of the job; default: that of the inputs.
+    sharding_strategy: "MOD".
+    num_sc_per_device: SparseCores per device; default: that of the inputs.
+    enable_minibatching: whether the inputs were preprocessed with it; default:
+      what they say.
+    perform_unstacking: False returns the activations of whole stacks.
+    use_activation_unstack_primitive: see unstack_embedding_activations.
+    feature_stacking_strategy: that of the preprocessing; default: what the
+      inputs say.
+
+  Returns:
+    The tree of `feature_specs` with activations f32[*output_shape], where the
+    batch is this device's; or stack name -> f32[device_batch, D].
+
+  Raises:
+    ValueError: if specs are not prepared, or inputs, tables and specs do not
+      belong together.
+    NotImplementedError: over several devices outside of shard_map, or if
+      several axes of the mesh may split the tables.
+  """
+  strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  settings = _buffers.check_settings(
+      feature_specs,
+      preprocessed_inputs,
+      embedding_variables,
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy,
+  )
+  buffers = _buffers.device_buffers(preprocessed_inputs, settings)
+  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  activations = {}
+  for name, stack in stacks.items():
+    quantization = stack.quantization_config
+    activations[name] = (
+        sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
+            *buffers[name],
+            embedding_variables[name][0],
+            device_batch_size=(
+                stack.total_sample_count // settings.global_device_count
+            ),
+            **settings.limits_of(name)._asdict(),
+            sharding_strategy=int(strategy),
+            quantization_config=quantization and quantization.as_tuple(),
+            enable_minibatching=settings.enable_minibatching,
+        )
+    )
+  if not perform_unstacking:
+    return activations
+  return unstack_embedding_activations(
+      activations,
+      feature_specs,
+      settings.global_device_count,
+      settings.num_sc_per_device,
+      use_activation_unstack_primitive,
+      feature_stacking_strategy=settings.feature_stacking_strategy,
+  )
+
+
+def unstack_embedding_activations(
+    activations: Mapping[str, jax.Array],
+    feature_specs: Any,
+    global_device_count: int,
+    num_sc_per_device: int,
+    use_activation_unstack_primitive: bool = False,
+    *,
+    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
+) -> Any:
+  """Cuts the activations of stacks into those of features.
+
+  Args:
+    activations: stack name -> f32[device_batch, D].
+    feature_specs: the prepared specs, any tree.
+    global_device_count: devices of the job.
+    num_sc_per_device: SparseCores per device.
+    use_activation_unstack_primitive: whether one primitive cuts each stack,
+      which cannot be differentiated, instead of plain operations. The results
+      are the same.
+    feature_stacking_strategy: which samples each SparseCore has; the module
+      _feature_stacking.py has the picture.
+
+  Returns:
+    The tree of `feature_specs` with f32[*output_shape], the batch divided by
+    `global_device_count`.
+
+  Raises:
+    ValueError: if an output is wider than its table, or a batch cannot be split
+      evenly over the SparseCores.
+  """
+  num_runs = _feature_stacking.runs_per_device(
+      _feature_stacking.feature_stacking_strategy_to_enum(
+          feature_stacking_strategy
+      ),
+      num_sc_per_device,
+  )
+
+  cut = _cut_with_primitive if use_activation_unstack_primitive else _cut
+  features, tree = jax.tree.flatten(feature_specs)
+  by_stack = collections.defaultdict(list)
+  for position, feature in enumerate(features):
+    _check_width(feature)
+    span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+    stack_name = feature.table_spec.setting_in_stack.stack_name
+    stacked = activations[stack_name]
+    if stacked.shape[0] % num_sc_per_device:
+      raise ValueError(
+          f"Feature {feature.name!r}: the stack has {stacked.shape[0]} samples"
+          f" on a device, which {num_sc_per_device} SparseCores cannot share"
+          " evenly."
+      )
+    width = feature.output_shape[-1]
+    by_stack[stack_name].append(_Part(span.start, span.stop, width, position))
+
+  results = [None] * len(features)
+  for stack_name, parts in by_stack.items():
+    parts.sort()
+    samples = cut(activations[stack_name], parts, num_runs)
+    for part, of_feature in zip(parts, samples, strict=True):
+      shape = features[part.position].output_shape
+      results[part.position] = of_feature.reshape(
+          shape[0] // global_device_count, *shape[1:]
+      )
+  return jax.tree.unflatten(tree, results)
+
+
+class _Part(NamedTuple):
+  """What a feature has of each run of a stack."""
+
+  begin: int  # of its samples
+  end: int
+  width: int
+  position: int  # of the feature in the flattened tree
+
+
+def _check_width(feature: embedding_spec.FeatureSpec) -> None:
+  width = feature.output_shape[-1]
+  if width > feature.table_spec.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {feature.output_shape} is"
+        f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
+        f" table {feature.table_spec.name!r}."
+    )
+
+
+def _cut(
+    stacked: jax.Array, parts: Sequence[_Part], num_runs: int
+) -> list[jax.Array]:
+  """The samples of each part, run after run."""
+  runs = stacked.reshape(num_runs, -1, *stacked.shape[1:])
+  if stacked.ndim == 1:  # one-dimensional tables have no columns to cut
+    return [runs[:, part.begin : part.end] for part in parts]
+  return [runs[:, part.begin : part.end, : part.width] for part in parts]
+
+
+def _cut_with_primitive(
+    stacked: jax.Array, parts: Sequence[_Part], num_runs: int
+) -> list[jax.Array]:
+  """The same for parts that are the whole stack."""
+  primitive = (
+      sparse_dense_matmul_activation_unstack.tpu_sparse_dense_matmul_activation_unstack_primitive
+  )
+  return primitive.bind(
+      stacked,
+      per_feature_batch_sizes=tuple(
+          num_runs * (part.end - part.begin) for part in parts
+      ),
+      per_feature_dims=tuple(part.width for part in parts),
+      num_sc_per_device=num_runs,
+  )

@@ -1,0 +1,236 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The programs that make a variable of a stack, table by table.
+
+The first one makes the stack, the others write their table into it, in place.
+A program has no names, and takes the place of a table as an argument: it is the
+same for all tables of one shape and kind of initializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax.experimental import layout
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import table_layouts
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
+from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
+from jax_tpu_embedding.sparsecore.lib.nn.values import _stack_values
+import numpy as np
+
+StackPlacement = _placement.StackPlacement
+TablePlacement = _placement.TablePlacement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fill:
+  """The program of one table, and its arguments."""
+
+  # jax.jit of a fill_program.
+  program: Any
+  # The stack's shape; None for the first table.
+  stack: jax.ShapeDtypeStruct | None
+  # A key, or the shape of a whole table.
+  source: jax.Array | jax.ShapeDtypeStruct
+  # Makes a whole table, which is in memory only while it is written.
+  make_whole: Callable[[], jax.Array] | None
+  # Row offset and rotation; None for the first table, which knows its own.
+  place: np.ndarray | None
+
+  def lower(self) -> jax.stages.Lowered:
+    return self.program.lower(self.stack, self.source, self.place)
+
+  def run(
+      self, program: Callable[..., jax.Array], stack: jax.Array | None
+  ) -> jax.Array:
+    """The stack with the table in it; `stack` is consumed.
+
+    Args:
+      program: what to run: self.program, or that compiled.
+      stack: the result of the fill before; None for the first table.
+    """
+    source = self.make_whole() if self.make_whole else self.source
+    return program(stack, source, self.place)
+
+
+def plan_fills(
+    rng: jax.Array,
+    placement: StackPlacement,
+    variable: int,
+    initializers: Sequence[Callable[..., Any]],
+    global_sharding: jax.sharding.NamedSharding,
+    dtype: np.dtype,
+    commit: bool = True,
+) -> list[Fill]:
+  """What makes one variable of a stack, if it is run in order.
+
+  Args:
+    rng: the user's key.
+    placement: the stack.
+    variable: 0 for the table, then the slots.
+    initializers: that of every table of the stack.
+    global_sharding: how the result is laid out, over axes of type Auto. If it
+      has three dimensions, the first is that of devices.
+    dtype: of the result.
+    commit: whether the result is committed to the sharding. If not, that has
+      one device, and no layout of SparseCores.
+  """
+  rows = global_sharding.spec[0]
+  by_rows = global_sharding.update(spec=jax.sharding.PartitionSpec(rows, None))
+  shape = (placement.num_rows, placement.embedding_dim)
+  if len(global_sharding.spec) == 3:
+    num_devices = _shardings.num_parts(global_sharding.mesh, rows)
+    shape = (num_devices, shape[0] // num_devices, shape[1])
+  table_layout = layout_of(global_sharding)
+  if not commit and table_layout == global_sharding:
+    by_rows = table_layout = None
+  stack = jax.ShapeDtypeStruct(shape, dtype, sharding=table_layout)
+
+  fills = []
+  for table, initializer in zip(placement.tables, initializers):
+    make_whole = None
+    if _initializers.returns_whole_table(initializer, table.name):
+      own = placement.only(table)
+      source = jax.ShapeDtypeStruct(
+          (own.num_rows, own.embedding_dim), np.float32, sharding=by_rows
+      )
+      make_whole = functools.partial(_place, own, initializer, by_rows)
+      initializer = None
+    else:
+      source = _initializers.key_of(rng, table.name, variable)
+    program = fill_program(
+        placement,
+        table,
+        initializer,
+        by_rows,
+        stack,
+        pads_with_zero=not variable,
+    )
+    place = np.array(
+        [table.row_offset_in_shard, table.shard_rotation], np.int32
+    )
+    fills.append(
+        Fill(
+            program=jax.jit(
+                program,
+                out_shardings=table_layout,
+                donate_argnums=0,
+                keep_unused=True,
+            ),
+            stack=stack if fills else None,
+            source=source,
+            make_whole=make_whole,
+            place=place if fills else None,
+        )
+    )
+  return fills
+
+
+def layout_of(
+    sharding: jax.sharding.NamedSharding,
+) -> jax.sharding.Sharding | layout.Format:
+  """Of a variable with that sharding."""
+  # SparseCores have a layout for tables, which are two-dimensional.
+  if len(sharding.spec) == 2:
+    return table_layouts.embedding_table_format_with_sharding(sharding)
+  return sharding
+
+
+def fill_program(
+    placement: StackPlacement,
+    table: TablePlacement,
+    initializer: Callable[..., Any] | None,
+    by_rows: jax.sharding.NamedSharding | None,
+    result: jax.ShapeDtypeStruct,
+    *,
+    pads_with_zero: bool,
+) -> Callable[..., jax.Array]:
+  """The function (stack, key or whole table, place) -> stack.
+
+  Without a stack and a place it makes a stack that is zero but for the table.
+
+  Args:
+    placement: the stack.
+    table: one of its tables.
+    initializer: its initializer; None if the function gets the whole table, as
+      it is in its shards.
+    by_rows: the sharding of tables, if they are committed to one.
+    result: shape and dtype of the stack.
+    pads_with_zero: whether padding is zero, rather than initialized.
+  """
+  num_shards = placement.num_shards
+  columns = placement.embedding_dim
+
+  def make_table(key):
+    declared = (table.vocabulary_size, table.embedding_dim)
+    shape = (table.padded_vocabulary_size, columns)
+    values = _initializers.call(initializer, key, declared, table.name)
+    padding = [(0, size - own, 0) for size, own in zip(shape, declared)]
+    padded = jax.lax.pad(values, np.float32(0), padding)
+    if not pads_with_zero and shape != declared:
+      row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+      column = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+      is_padding = (row >= declared[0]) | (column >= declared[1])
+      initial = _initializers.call(initializer, key, shape, table.name)
+      padded = jnp.where(is_padding, initial, padded)
+    return padded
+
+  def fill(stack, source, place):
+    if place is None:
+      row_offset, rotation = table.row_offset_in_shard, table.shard_rotation
+    else:
+      row_offset, rotation = place
+    if initializer is None:
+      block = source.reshape(num_shards, -1, columns)
+    else:
+      block = _stack_values.to_block(
+          make_table(source), num_shards, rotation, by_rows
+      )
+    block = block.astype(result.dtype)
+    if stack is None:
+      after = placement.rows_in_shard - row_offset - block.shape[1]
+      padding = ((0, 0, 0), (row_offset, after, 0), (0, 0, 0))
+      stack = jax.lax.pad(block, jnp.zeros((), block.dtype), padding)
+    else:
+      stack = jax.lax.dynamic_update_slice(
+          stack.reshape(num_shards, -1, columns), block, (0, row_offset, 0)
+      )
+    return stack.reshape(result.shape)
+
+  return fill
+
+
+def _place(
+    placement: StackPlacement,
+    initializer: Callable[[], Any],
+    by_rows: jax.sharding.NamedSharding | None,
+) -> jax.typing.ArrayLike:
+  """The stack of one table, f32[rows, D], each device's rows made for it."""
+  values = _initializers.call_whole(initializer, placement.tables[0])
+
+  def rows_on_device(index):
+    first, end, _ = index[0].indices(placement.num_rows)
+    first, end = (row // placement.rows_in_shard for row in (first, end))
+    out = np.empty(
+        (end - first, placement.rows_in_shard, placement.embedding_dim),
+        np.float32,
+    )
+    for shard in range(first, end):
+      _stack_values.fill_shard(
+          placement, shard, [values], 0.0, out[shard - first]
+      )
+    return out.reshape(-1, placement.embedding_dim)
+
+  if by_rows is None:
+    return rows_on_device((slice(None),))
+  return jax.make_array_from_callback(
+      (placement.num_rows, placement.embedding_dim), by_rows, rows_on_device
+  )

@@ -1,0 +1,109 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Programs that make a variable show all they take, and need little memory.
+
+What it is made of is tested through _initialize_test.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+_ROWS = 160_000
+_COLUMNS = 16
+_TABLE_BYTES = 4 * _ROWS * _COLUMNS
+
+
+def _make_fills(num_devices, num_tables, initializer):
+  """What makes a stack of equal tables."""
+  rows_in_shard = _ROWS // num_devices
+  placement = _placement.StackPlacement(
+      name="s",
+      num_shards=num_devices,
+      rows_in_shard=rows_in_shard * num_tables,
+      embedding_dim=_COLUMNS,
+      tables=tuple(
+          _placement.TablePlacement(
+              name=f"t{i}",
+              vocabulary_size=_ROWS - 3,
+              embedding_dim=_COLUMNS,
+              padded_vocabulary_size=_ROWS,
+              row_offset_in_shard=i * rows_in_shard,
+              shard_rotation=i % num_devices,
+          )
+          for i in range(num_tables)
+      ),
+  )
+  mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
+  return _fills.plan_fills(
+      jax.random.key(0),
+      placement,
+      0,
+      [initializer] * num_tables,
+      jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
+      np.dtype(np.float32),
+  )
+
+
+def _memory(num_devices, num_tables):
+  """What one device needs for each table of a stack with random values."""
+  fills = _make_fills(num_devices, num_tables, jax.nn.initializers.normal())
+  return [fill.lower().compile().memory_analysis() for fill in fills]
+
+
+class TextTest(absltest.TestCase):
+
+  def test_programs_show_arguments_that_they_do_not_need(self):
+    # _compile_once.py takes two programs of one text for the same.
+    for fill in _make_fills(
+        1, num_tables=2, initializer=jax.nn.initializers.zeros
+    ):
+      arguments = jax.tree.leaves((fill.stack, fill.source, fill.place))
+      (signature,) = re.findall(r"@main\((.*?)\) ->", fill.lower().as_text())
+      self.assertLen(re.findall(r"%arg\d+: ", signature), len(arguments))
+
+
+class MemoryTest(parameterized.TestCase):
+
+  def test_no_device_holds_a_whole_table(self):
+    (memory,) = _memory(num_devices=8, num_tables=1)
+    part = _TABLE_BYTES // 8
+    self.assertEqual(memory.output_size_in_bytes, part)
+    # Random bits take three times their result, sending it once more.
+    self.assertLess(memory.temp_size_in_bytes, 5 * part)
+
+  def test_one_device_holds_what_the_initializer_needs(self):
+    own = (
+        jax.jit(jax.nn.initializers.normal(), static_argnums=1)
+        .lower(jax.random.key(0), (_ROWS, _COLUMNS))
+        .compile()
+        .memory_analysis()
+    )
+    (memory,) = _memory(num_devices=1, num_tables=1)
+    self.assertLess(memory.temp_size_in_bytes, own.temp_size_in_bytes + 1000)
+
+  @parameterized.parameters(1, 8)
+  def test_tables_are_written_into_their_stack_in_place(self, num_devices):
+    num_tables = 8
+    first, *others = _memory(num_devices, num_tables)
+    part = _TABLE_BYTES // num_devices
+    self.assertEqual(first.output_size_in_bytes, num_tables * part)
+    for memory in others:
+      self.assertEqual(memory.alias_size_in_bytes, num_tables * part)
+    # Of one table, not of the stack.
+    for memory in (first, *others):
+      self.assertLess(memory.temp_size_in_bytes, 5 * part)
+
+
+if __name__ == "__main__":
+  absltest.main()

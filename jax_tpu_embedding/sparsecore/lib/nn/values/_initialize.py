@@ -1,0 +1,223 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Initial values of tables and slots, made on the devices that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
+from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
+import numpy as np
+
+
+class EmbeddingVariablesInitializer(NamedTuple):
+  """The initializers of a table and its slots.
+
+  Attributes:
+    table: of the table.
+    slot: of each slot.
+  """
+
+  table: Any
+  slot: tuple[Any, ...]
+
+
+class EmbeddingVariables(NamedTuple):
+  """The table of a stack and the optimizer's slots.
+
+  Attributes:
+    table: [rows, D].
+    slot: f32[rows, D] each, or f32[rows, 1] where a row has one number.
+  """
+
+  table: Any
+  slot: tuple[Any, ...]
+
+
+def init_embedding_variables(
+    rng: jax.Array,
+    table_specs: Any,
+    global_sharding: jax.sharding.NamedSharding,
+    num_sparsecore_per_device: int | None = None,
+    bypass_mesh_check: bool = False,
+    *,
+    commit: bool = True,
+) -> dict[str, EmbeddingVariables]:
+  """Initializes the table and slots of every stack.
+
+  A stack's rows are stored shard after shard, within a shard table after table
+  (see cc/layout/mod_shard.h).
+
+  An initializer is called once for its table, as `initializer(key, shape)` with
+  the shape [vocabulary_size, embedding_dim] that the user declared. Its key is
+  derived from `rng`, the name of the table and the variable (the table itself
+  or one of its slots). So tables are independent of each other, and a table has
+  the same values however it is stacked and sharded, up to how XLA rounds in
+  different programs. The call is traced and sharded by rows: no device holds a
+  whole table. What is the same program for many tables is compiled once.
+
+  An initializer without arguments returns the whole table, at least
+  [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the
+  host, and each device gets its rows.
+
+  Padding is zero in a table. In a slot it has initial values like any row, so
+  that an optimizer can divide by it.
+
+  Args:
+    rng: a key.
+    table_specs: prepared table specs, any tree.
+    global_sharding: rows over one mesh axis or several: P(axis, None). With
+      P(axis, None, None), the results have a leading dimension of devices.
+    num_sparsecore_per_device: default: as JAX's first device.
+    bypass_mesh_check: accept a mesh whose devices are in another order than
+      those of jax.devices().
+    commit: False, which is for a mesh of the default device alone, makes arrays
+      that JAX is free to move, as jnp.zeros does, and without the sharding. On
+      TPU they are committed all the same, for the sake of their layout.
+
+  Returns:
+    Stack name -> EmbeddingVariables with that sharding: the table, of the type
+    that its spec says, is [stack_vocab_size, D]; slots are in the optimizer's
+    NamedTuple.
+
+  Raises:
+    ValueError: if a table was prepared for another number of shards, the
+      sharding is not by rows, or an initializer returns another shape.
+  """
+  num_sc_per_device = hardware.resolve_num_sc_per_device(
+      num_sparsecore_per_device
+  )
+  num_devices = _num_devices(global_sharding, bypass_mesh_check)
+  # A key that was made in the context of a mesh is on it.
+  if not isinstance(rng, jax.core.Tracer) and isinstance(
+      rng.sharding, jax.sharding.NamedSharding
+  ):
+    # Whole, whatever the sharding of the numbers in it says.
+    whole = rng.sharding.update(spec=jax.sharding.PartitionSpec())
+    rng = jax.device_put(rng, _shardings.auto(whole))
+  stacks = {}
+  for table in jax.tree.leaves(table_specs):
+    stacks.setdefault(table.setting_in_stack.stack_name, []).append(table)
+
+  with _shardings.auto_mesh(global_sharding):
+    num_shards = num_devices * num_sc_per_device
+    plans = tuple(
+        _plan_stack(
+            rng,
+            tables,
+            num_shards,
+            _shardings.auto(global_sharding),
+            commit,
+        )
+        for tables in stacks.values()
+    )
+    is_fills = lambda node: isinstance(node, list)
+    fills = sum(jax.tree.leaves(plans, is_leaf=is_fills), [])
+    # Inside of another program all is traced, whatever rng is.
+    if isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer):
+      programs = [fill.program for fill in fills]
+    else:
+      programs = _compile_once.compile_all(
+          [fill.lower() for fill in fills], (global_sharding, commit)
+      )
+    programs = iter(programs)
+    variables = jax.tree.map(
+        lambda fills: _run(fills, programs, global_sharding, commit),
+        plans,
+        is_leaf=is_fills,
+    )
+  return dict(zip(stacks, variables))
+
+
+def _num_devices(
+    sharding: jax.sharding.NamedSharding, bypass_mesh_check: bool
+) -> int:
+  """Over how many devices `sharding` splits rows."""
+  spec = sharding.spec
+  if len(spec) not in (2, 3) or spec[0] is None or any(spec[1:]):
+    raise ValueError(
+        "PartitionSpec of the global sharding either needs to be in the format"
+        f" P(axis, None) or P((axis, axis, ...), None), got {spec}."
+    )
+  of_mesh = [] if bypass_mesh_check else list(sharding.mesh.devices.flat)
+  if of_mesh != [device for device in jax.devices() if device in of_mesh]:
+    raise ValueError(
+        "global_sharding needs to be created with default device order from"
+        f" jax.devices(), got {sharding.mesh.devices.tolist()}. Pass"
+        " bypass_mesh_check=True if another order is meant."
+    )
+  return _shardings.num_parts(sharding.mesh, spec[0])
+
+
+def _plan_stack(
+    rng: jax.Array,
+    tables: Sequence[_tables.TableSpec],
+    num_shards: int,
+    sharding: jax.sharding.NamedSharding,
+    commit: bool,
+) -> EmbeddingVariables:
+  """What makes each variable of a stack: lists of fills.
+
+  Args:
+    rng: the user's key.
+    tables: the tables of the stack, in any order.
+    num_shards: the number of SparseCores.
+    sharding: how its variables are laid out, over axes of type Auto.
+    commit: whether they are committed to it.
+  """
+  tables = sorted(
+      tables, key=lambda table: table.setting_in_stack.row_offset_in_shard
+  )
+  placement = _placement.from_specs(tables, num_shards)
+  optimizers = [table.optimizer for table in tables]
+  slots = [spec.slot_variables_initializers() for spec in optimizers]
+  slot_initializers = zip(*(jax.tree.leaves(slot) for slot in slots))
+  initializers = [[table.initializer for table in tables], *slot_initializers]
+  is_of_rows = (False, *optimizers[0].slot_variables_of_rows())
+  table, *slot = (
+      _fills.plan_fills(
+          rng,
+          placement.one_column() if is_of_rows[i] else placement,
+          i,
+          initializers[i],
+          sharding,
+          tables[0].dtype if i == 0 else np.dtype(np.float32),
+          commit,
+      )
+      for i in range(len(initializers))
+  )
+  structure = jax.tree.structure(slots[0])
+  return EmbeddingVariables(table, jax.tree.unflatten(structure, slot))
+
+
+def _run(
+    fills: Sequence[_fills.Fill],
+    programs: Iterator[Callable[..., jax.Array]],
+    global_sharding: jax.sharding.NamedSharding,
+    commit: bool,
+) -> jax.Array:
+  """One variable of a stack.
+
+  Args:
+    fills: what makes it.
+    programs: theirs, and those of later fills.
+    global_sharding: how the variable is laid out.
+    commit: whether it is committed to that.
+  """
+  stack = None
+  for fill in fills:
+    stack = fill.run(next(programs), stack)
+  if not commit or _shardings.auto(global_sharding) == global_sharding:
+    return stack
+  return jax.device_put(stack, _fills.layout_of(global_sharding))

@@ -1,0 +1,99 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Calls of the initializers of one table: their keys, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import hashlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+import numpy as np
+
+TablePlacement = _placement.TablePlacement
+
+
+def key_of(rng: jax.Array, table_name: str, variable: int) -> jax.Array:
+  """The key of a variable of a table: 0 is the table itself, then its slots.
+
+  Depends on the name and on nothing else, so that a table has the same values
+  beside any other tables, in any stack and on any number of devices.
+  """
+  digest = hashlib.sha256(table_name.encode()).digest()
+  # 64 bits of the hash: 2^32 tables may be used before two share a key.
+  for data in (*np.frombuffer(digest[:8], ">u4"), variable):
+    rng = jax.random.fold_in(rng, data)
+  return rng
+
+
+def returns_whole_table(
+    initializer: Callable[..., Any], table_name: str
+) -> bool:
+  """Whether the initializer takes no arguments, rather than (key, shape).
+
+  Raises:
+    ValueError: if it takes neither.
+  """
+  try:
+    signature = inspect.signature(initializer)
+  except ValueError:  # some that are written in C have none
+    return False
+  if _accepts(signature, None, None):
+    return False
+  if _accepts(signature):
+    return True
+  raise ValueError(
+      f"Table {table_name!r}: the initializer has the parameters {signature}."
+      " It must be callable as initializer(key, shape), or without arguments."
+  )
+
+
+def call(
+    initializer: Callable[..., Any],
+    key: jax.Array,
+    shape: tuple[int, int],
+    table_name: str,
+) -> jax.Array:
+  """f32 of `shape` from an initializer(key, shape).
+
+  Raises:
+    ValueError: if it returns another shape.
+  """
+  values = jnp.asarray(initializer(key, shape), jnp.float32)
+  if values.shape != shape:
+    raise ValueError(
+        f"Table {table_name!r}: the initializer was called for the shape"
+        f" {shape}, and returned {values.shape}."
+    )
+  return values
+
+
+def call_whole(
+    initializer: Callable[[], Any], table: TablePlacement
+) -> np.ndarray:
+  """[vocabulary_size, embedding_dim] from an initializer().
+
+  Raises:
+    ValueError: if it returns less; more is cropped.
+  """
+  values = np.asarray(initializer())
+  rows, width = table.vocabulary_size, table.embedding_dim
+  if values.ndim != 2 or values.shape[0] < rows or values.shape[1] < width:
+    raise ValueError(
+        f"Table {table.name!r}: the initializer without arguments must return"
+        f" at least {(rows, width)}, got {values.shape}."
+    )
+  return values[:rows, :width]
+
+
+def _accepts(signature: inspect.Signature, *arguments: Any) -> bool:
+  try:
+    signature.bind(*arguments)
+  except TypeError:
+    return False
+  return True
