@@ -41,8 +41,9 @@ def count_events(lines: list[str]) -> Counts:
   """Counts the cases of a build, given the lines of its event file.
 
   A test target without a report counts as one case, and a target that was not
-  built, test or not, as one that failed. Any other failure of the build counts
-  as one.
+  built, test or not, as one that failed. Targets that are for another
+  configuration, which Bazel skips, do not count. Any other failure of the build
+  counts as one.
   """
   results = {}  # (label, run, shard) -> the last attempt's result
   unbuilt = set()
@@ -55,7 +56,8 @@ def count_events(lines: list[str]) -> Counts:
           "testResult"
       ]
     elif "targetCompleted" in event["id"]:
-      if not event.get("completed", {}).get("success"):
+      is_skipped = event.get("aborted", {}).get("reason") == "SKIPPED"
+      if not is_skipped and not event.get("completed", {}).get("success"):
         unbuilt.add(event["id"]["targetCompleted"]["label"])
     elif "finished" in event:
       # Code 3: everything was built, and some tests failed.

@@ -123,6 +123,17 @@ class CountTestsTest(parameterized.TestCase):
     )
     self.assertEqual(counts, count_tests.Counts(passed=1, failed=2))
 
+  @parameterized.parameters(("SKIPPED", 0), ("ANALYSIS_FAILURE", 1))
+  def test_targets_for_another_configuration_do_not_count(self, reason, failed):
+    event = {
+        "id": {"targetCompleted": {"label": "//b:test_with_asan"}},
+        "aborted": {"reason": reason, "description": "was skipped."},
+    }
+    counts = count_tests.count_events(
+        [self.result(PASSING), json.dumps(event), finished(0)]
+    )
+    self.assertEqual(counts, count_tests.Counts(passed=1, failed=failed))
+
   @parameterized.named_parameters(
       ("broken_build_file", [finished(1)]),
       ("bazel_killed", []),
