@@ -31,7 +31,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
@@ -168,7 +168,7 @@ def _converters(case: Case, batch_size: int) -> dict[str, Callable[[], None]]:
 
   sorting = jax.jit(
       functools.partial(
-          reference_convert_ids.convert_ids,
+          conversion.convert_ids,
           combiner=case.combiner,
           global_device_count=_TOPOLOGY.global_device_count,
           num_sc_per_device=_TOPOLOGY.num_sc_per_device,

@@ -4,7 +4,7 @@
 """A repository with a newer TPU compiler than that of the locked JAX.
 
 A `py_library` of it comes before the environment's. It compiles what the other
-does not (lib/core/lowering/libtpu_features.py), but older versions of JAX cannot
+does not (lib/core/lowering/tpu/libtpu_features.py), but older versions of JAX cannot
 read its programs, so it does not replace the other.
 """
 

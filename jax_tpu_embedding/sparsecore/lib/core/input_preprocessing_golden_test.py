@@ -8,9 +8,9 @@ from __future__ import annotations
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core import converter_hosts
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.testdata.golden import golden_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_hosts
 import numpy as np
 
 _CASES = {case.name: case for case in golden_cases.golden_cases()}

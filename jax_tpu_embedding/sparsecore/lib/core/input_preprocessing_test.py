@@ -10,9 +10,9 @@ import dataclasses
 from absl.testing import absltest
 import hypothesis
 from hypothesis import strategies as st
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
 import numpy as np
 
 hypothesis.settings.register_profile(

@@ -25,7 +25,9 @@ from jax._src import config
 from jax._src import mesh as mesh_lib
 from jax._src import xla_metadata_lib
 from jax._src.interpreters import mlir as mlir_lib
+from jax.extend import core
 from jax.interpreters import mlir
+from jax.interpreters import partial_eval
 
 
 def lower_per_platform(
@@ -167,3 +169,26 @@ def num_consts_and_carry(scan_params: Mapping[str, Any]) -> tuple[int, int]:
     return scan_params["num_consts"], scan_params["num_carry"]
   consts, carry, _ = scan_params["ft_in"].unpack()
   return len(consts.vals), len(carry.vals)
+
+
+def never_recompute(primitive: core.Primitive) -> None:
+  """Makes jax.checkpoint save the result of a primitive, whatever its policy.
+
+  Policies know names of values (jax.ad_checkpoint.checkpoint_name) and
+  primitives, and are the caller's; a library cannot ask for this (JAX 0.10.2 to
+  0.12).
+
+  Args:
+    primitive: of one operand and one result.
+  """
+
+  def only_forward(unused_saveable, is_unknown, is_here, eqn):
+    # Of the two passes, the forward pass alone has the equation. There the
+    # result is known, and not made anew in the backward pass. So if that needs
+    # it, JAX saves it.
+    if any(is_unknown):
+      operands = [x for x, here in zip(eqn.invars, is_here) if not here]
+      return None, eqn, [True], [True], operands
+    return eqn, None, [False], [False], []
+
+  partial_eval.partial_eval_jaxpr_custom_rules[primitive] = only_forward

@@ -13,6 +13,7 @@ from jax import export
 from jax.experimental import xla_metadata
 from jax.extend import core
 from jax.extend.mlir.dialects import func
+from jax.interpreters import ad
 from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
@@ -223,6 +224,23 @@ class TracingTest(parameterized.TestCase):
     num_consts, num_carry = jax_private.num_consts_and_carry(scans[0].params)
     self.assertEqual(num_carry, 2)
     self.assertEqual(num_consts + num_carry + 1, len(scans[0].invars))
+
+  def test_results_that_are_never_recomputed(self):
+    twice_p = core.Primitive("twice")
+    twice_p.def_impl(lambda x: 2 * x)
+    twice_p.def_abstract_eval(lambda x: x)
+    ad.deflinear(twice_p, lambda gradient: [2 * gradient])
+
+    def count():
+      def loss(x):
+        return jnp.sin(twice_p.bind(jnp.sin(x)))
+
+      checkpointed = jax.checkpoint(loss)
+      return str(jax.make_jaxpr(jax.grad(checkpointed))(1.0)).count("= twice")
+
+    self.assertEqual(count(), 2)
+    jax_private.never_recompute(twice_p)
+    self.assertEqual(count(), 1)
 
 
 class CompletenessTest(absltest.TestCase):

@@ -9,11 +9,11 @@ import sys
 import textwrap
 
 from absl.testing import absltest
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
 import numpy as np
 
 # Whether malloc maps a block of 31 MiB, as it does unless it is told otherwise.

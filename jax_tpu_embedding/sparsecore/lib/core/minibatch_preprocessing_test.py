@@ -8,10 +8,10 @@ from __future__ import annotations
 from absl.testing import absltest
 import hypothesis
 from hypothesis import strategies as st
-from jax_tpu_embedding.sparsecore.lib.core import converter_hosts
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_hosts
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
 import numpy as np
 
 hypothesis.settings.register_profile(

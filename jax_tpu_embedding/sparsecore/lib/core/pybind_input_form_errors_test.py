@@ -9,9 +9,9 @@ import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core import converter_calls
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
-from jax_tpu_embedding.sparsecore.lib.core import input_forms
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_calls
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 import numpy as np
 import pyarrow as pa
 import scipy.sparse

@@ -10,12 +10,12 @@ import types
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import converter_calls
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
-from jax_tpu_embedding.sparsecore.lib.core import input_forms
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_calls
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 import ml_dtypes
 import numpy as np
 import pyarrow as pa

@@ -10,11 +10,11 @@ import dataclasses
 from absl.testing import absltest
 import hypothesis
 from hypothesis import strategies as st
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
-from jax_tpu_embedding.sparsecore.lib.core import input_forms
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 import ml_dtypes
 import numpy as np
 

@@ -12,8 +12,8 @@ import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core import converter_calls
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_calls
 import numpy as np
 
 _STACKED = "table_spec.stacked_table_spec"

@@ -16,10 +16,10 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
-from jax_tpu_embedding.sparsecore.lib.core import input_forms
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 import numpy as np
 
 _VARIABLE = "SPARSECORE_INPUT_PREPROCESSING_THREADS"
@@ -181,7 +181,9 @@ class ThreadsTest(parameterized.TestCase):
     program = """
         import threading, time
         from jax_tpu_embedding.sparsecore.lib.core import (
-            converter_requests, pybind_input_threads_test)
+            pybind_input_threads_test)
+        from jax_tpu_embedding.sparsecore.lib.core.testing import (
+            converter_requests)
         request = pybind_input_threads_test._large_request()
         has_converted = threading.Event()
 

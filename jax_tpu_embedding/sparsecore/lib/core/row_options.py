@@ -48,7 +48,7 @@ def is_non_finite(grad: jax.Array) -> jax.Array:
   """f32[n, 1]: 1 for rows of f32[n, D] with an infinity or NaN, others 0.
 
   These are numbers, and no `isfinite` or `any`, because of what the compiler of
-  SparseCores takes: lowering/tpu_step_operations.py.
+  SparseCores takes: lowering/tpu/step_operations.py.
   """
   ones = jnp.where(jnp.abs(grad) < jnp.inf, jnp.float32(0), jnp.float32(1))
   return jnp.max(ones, axis=-1, keepdims=True)

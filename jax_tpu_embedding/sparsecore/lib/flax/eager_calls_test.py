@@ -9,7 +9,7 @@ import weakref
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.flax import every_form
+from jax_tpu_embedding.sparsecore.lib.flax.testing import every_form
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np

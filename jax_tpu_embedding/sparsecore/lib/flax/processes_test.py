@@ -5,8 +5,8 @@
 
 from absl.testing import absltest
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.lowering import process_job
-from jax_tpu_embedding.sparsecore.lib.flax import training_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import process_job
+from jax_tpu_embedding.sparsecore.lib.flax.testing import training_process
 import numpy as np
 
 

@@ -19,8 +19,8 @@ import functools
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import input_forms
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking

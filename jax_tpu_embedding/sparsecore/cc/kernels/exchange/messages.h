@@ -19,7 +19,7 @@
 // those of a failed conversion among them, or more than C rows are wanted of a
 // device, then the entries are marked, and all that depends on them is NaN:
 // activations, and the gradients of all rows that the device asks for. It then
-// asks for the rows that lowering/corrupt_buffers.py says.
+// asks for the rows that lowering/reference/corrupt_buffers.py says.
 //
 // Requires: spans fit the geometry and each other in size; slots have 31 bits.
 // Guarantees: every element of the results is written, with the same bits for

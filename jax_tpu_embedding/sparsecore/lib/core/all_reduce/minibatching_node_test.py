@@ -17,8 +17,8 @@ import grpc
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _server
-from jax_tpu_embedding.sparsecore.lib.core.all_reduce import local_ports
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 
 MinibatchingNode = minibatching_node.MinibatchingNode
 

@@ -8,11 +8,11 @@ import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core.all_reduce import host_process
-from jax_tpu_embedding.sparsecore.lib.core.all_reduce import local_ports
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import host_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 import numpy as np
 
 TOPOLOGY = layout.Topology(

@@ -19,8 +19,8 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _addresses
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import all_reduce_pb2
-from jax_tpu_embedding.sparsecore.lib.core.all_reduce import local_ports
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 
 _METHOD = "/jax_sc_embedding.AllReduceGrpcService/ContributeData"
 _SECRET = "what only the hosts know"

@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import corrupt_buffers
 import numpy as np
 
 

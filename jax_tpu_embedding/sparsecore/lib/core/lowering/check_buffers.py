@@ -3,7 +3,7 @@
 
 """The check of COO buffers before a plain rule: an error on CPU, else NaN.
 
-The plain rules for one device (reference.py) leave out what is out of range, so
+The plain rules for one device (lookup_and_update.py) leave out what is out of range, so
 that without it ids would be lost, and nobody would know. What packs messages
 checks buffers itself, as do the native kernels.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import device_records
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import corrupt_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
 
 def lookup(
@@ -36,7 +36,7 @@ def lookup(
       batch_size=params["device_batch_size"],
       enable_minibatching=params.get("enable_minibatching", False),
   )
-  activations = reference.lookup_on_one_device(coo, table, params)
+  activations = lookup_and_update.lookup_on_one_device(coo, table, params)
   return jnp.where(is_valid, activations, jnp.nan)
 
 
@@ -52,7 +52,7 @@ def update(
   coo, _ = corrupt_buffers.nan_if_corrupt(
       operands.coo, num_devices=1, **_sizes(operands, params)
   )
-  return reference.update_on_one_device(
+  return lookup_and_update.update_on_one_device(
       rule, operands._replace(coo=coo), params
   )
 

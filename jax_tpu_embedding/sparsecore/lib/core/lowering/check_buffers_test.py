@@ -11,14 +11,14 @@ from absl.testing import parameterized
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import corrupt_buffers
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 
 
 def cpu(

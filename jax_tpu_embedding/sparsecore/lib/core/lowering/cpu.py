@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import shared_memory
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
 # The rules that cc/kernels/update/update_rules.h has too.
 FUSED_UPDATE_RULES = (
@@ -107,7 +107,7 @@ def custom_update(
   if axis is None or axis.is_in_one_process:
     named = check_buffers.or_raise(named, params, axis)
   if axis is None:
-    return reference.update_on_one_device(rule, named, params)
+    return lookup_and_update.update_on_one_device(rule, named, params)
   return by_messages.update(messages, rule, named, params, axis)
 
 

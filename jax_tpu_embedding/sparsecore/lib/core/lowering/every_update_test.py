@@ -15,9 +15,9 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)

@@ -19,8 +19,8 @@ import pathlib
 from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core.lowering import operation_programs
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+from jax_tpu_embedding.sparsecore.lib.core.testing import operation_programs
 
 _UPDATE = flags.DEFINE_string("update", None, "Directory to write texts to.")
 _TEXTS = pathlib.Path(__file__).parent / "testdata"

@@ -10,18 +10,18 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
-from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_operands
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", 4)
 
 _ROWS, _DIM, _BATCH = 4096, 64, 8
 _TABLE_BYTES = _ROWS * _DIM * 4
@@ -196,7 +196,7 @@ class InPlaceTest(parameterized.TestCase):
         batch_size_per_sc=_BATCH,
         ids_per_sample=4,
     )
-    mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
     axis = jax.sharding.PartitionSpec("x")
 
     def on_device(table, *buffers):
@@ -318,14 +318,14 @@ class InPlaceTest(parameterized.TestCase):
     rule = update_rules.UPDATE_RULES["sgd"]
 
     def program(table):
-      activations = reference.lookup(
+      activations = lookup_and_update.lookup(
           *_COO.operands,
           table,
           device_batch_size=_BATCH,
           num_sc_per_device=1,
       )
       operands = (*_COO.operands, table, activations, _LEARNING_RATE)
-      (table,) = reference.update(
+      (table,) = lookup_and_update.update(
           rule, rule.group_operands(operands), num_sc_per_device=1
       )
       return activations, table

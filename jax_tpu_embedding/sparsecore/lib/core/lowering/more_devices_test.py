@@ -10,11 +10,11 @@ say that there are ids for other devices. These would be lost.
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import converter_hosts
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_hosts
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)

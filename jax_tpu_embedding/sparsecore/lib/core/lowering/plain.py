@@ -14,13 +14,13 @@ from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 
 Arrays = Sequence[jax.Array]
 
@@ -66,7 +66,7 @@ def convert_ids(
     operands: Arrays, params: dict[str, Any], unused_devices: mesh_axis.Devices
 ) -> Arrays:
   """Rule of the conversion of raw ids, which is local to a device."""
-  return reference_convert_ids.convert_ids(*operands, **params)
+  return conversion.convert_ids(*operands, **params)
 
 
 def row_gradients(

@@ -17,16 +17,16 @@ from typing import Any
 from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core.lowering import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import rules
 
 # Operands, parameters of the operation and the devices that it sees -> results.
 Rule = Callable[
@@ -65,14 +65,14 @@ NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
 # What JAX takes for a lowering rule: programs of SparseCores have types and
 # functions that no JAX program has.
 MLIR_RULES: dict[tuple[str, str | None], Callable[..., Any]] = {
-    ("custom_update", "tpu"): tpu.custom_update,
-    ("local_lookup", "tpu"): tpu.local_lookup,
-    ("lookup", "tpu"): tpu.lookup,
+    ("custom_update", "tpu"): rules.custom_update,
+    ("local_lookup", "tpu"): rules.local_lookup,
+    ("lookup", "tpu"): rules.lookup,
 }
 for _name, _rule in update_rules.UPDATE_RULES.items():
   _key = f"update_{_name}"
   RULES[_key, _ANY] = functools.partial(plain.update, _rule)
-  MLIR_RULES[_key, "tpu"] = functools.partial(tpu.update, _rule)
+  MLIR_RULES[_key, "tpu"] = functools.partial(rules.update, _rule)
   if _name in cpu.FUSED_UPDATE_RULES:
     NATIVE_RULES[_key, "cpu"] = functools.partial(cpu.update, _rule)
 

@@ -8,13 +8,13 @@ from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", 4)
 
 _COO = random_coo.random_coo(
     num_sc_per_device=1,
@@ -83,9 +83,9 @@ class TableTest(parameterized.TestCase):
     # Lowered only; there need not be such a device.
     table = jax.ShapeDtypeStruct((16, 8), jnp.float32)
     traced = jax.jit(function).trace(table)
-    for platform, calls in (("cuda", 0), ("tpu", 0), ("cpu", 1)):
+    for platform, num_calls in (("cuda", 0), ("tpu", 0), ("cpu", 1)):
       text = traced.lower(lowering_platforms=(platform,)).as_text()
-      self.assertEqual(text.count("custom_call @jte_"), calls, platform)
+      self.assertEqual(text.count("custom_call @jte_"), num_calls, platform)
 
   @parameterized.product(
       function=[_lookup, _update, _update_with_slot],
@@ -103,7 +103,7 @@ class TableTest(parameterized.TestCase):
             for target in (
                 "jte_lookup_cpu",
                 "jte_update_cpu",
-                *tpu_calls.TARGETS,
+                *calls.TARGETS,
             )
         ],
     )(table)

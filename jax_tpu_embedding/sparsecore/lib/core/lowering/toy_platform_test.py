@@ -7,11 +7,11 @@ from unittest import mock
 
 from absl.testing import absltest
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 

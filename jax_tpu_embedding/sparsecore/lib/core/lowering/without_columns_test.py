@@ -6,8 +6,8 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import batch_errors
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 jax.config.update("jax_disable_most_optimizations", True)

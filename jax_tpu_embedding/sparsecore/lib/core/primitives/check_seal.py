@@ -8,7 +8,7 @@ f32[B] of any number of stacks. Results: the last two kinds. They are what they
 were if the seal is intact. If not, the program raises `message`, on CPU, or the
 gains are NaN, and so is what a lookup makes of them.
 
-What the numbers stand for is the caller's affair: lib/flax/_seal.py.
+What the numbers stand for is the caller's affair: lib/flax/bridge/_seal.py.
 
 Source: docs/reference/primitives.md, "Check of a seal".
 """

@@ -15,7 +15,7 @@ number of entries, so B is large enough for any ids and nothing is dropped but
 what a feature's policy says. With keeps_errors the buffers of a batch that is
 wrong say so, for check_batch, where the program would fail.
 
-`lowering/reference_convert_ids.py` defines it in jnp.
+`lowering/reference/conversion.py` defines it in jnp.
 
 Source: docs/reference/buffer_format.md.
 """

@@ -18,13 +18,13 @@ import hypothesis
 from hypothesis import strategies as st
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core import input_preprocessing
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
 import numpy as np
 
 hypothesis.settings.register_profile(
@@ -225,7 +225,7 @@ class ConvertIdsPropertyTest(absltest.TestCase):
           *request.operands, **request.params
       )
       sorting = jax.jit(
-          functools.partial(reference_convert_ids.convert_ids, **request.params)
+          functools.partial(conversion.convert_ids, **request.params)
       )(*request.operands)
     num_cells = custom_call[1].size
     stack = input_preprocessing.Stack(

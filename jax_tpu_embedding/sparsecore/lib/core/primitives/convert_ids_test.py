@@ -8,8 +8,8 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference_convert_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 import numpy as np
 
@@ -19,7 +19,7 @@ _PAD = 2**31 - 1
 
 
 def _convert_reference(*operands, **params):
-  function = functools.partial(reference_convert_ids.convert_ids, **params)
+  function = functools.partial(conversion.convert_ids, **params)
   return jax.jit(function)(*operands)
 
 
@@ -43,7 +43,7 @@ def _params(combiner="mean", num_sc_per_device=2, **feature):
 
 def _activations(buffers, num_samples, num_sc_per_device=2):
   """What a lookup makes of the buffers, in a table of ones."""
-  activations = reference.lookup(
+  activations = lookup_and_update.lookup(
       *buffers,
       jnp.int32(1),
       jnp.ones((8, 1)),

@@ -9,8 +9,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_optimizer_grad
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 _PRIMITIVE = (

@@ -7,7 +7,7 @@ Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
 gains f32[B], num_minibatches i32[], table f32[rows, D] or f32[rows].
 Result: f32[device_batch_size, D], the sum of gain * row over the entries of
 each sample; f32[device_batch_size] if the table has no columns.
-`lowering/reference.py` defines it in jnp.
+`lowering/reference/lookup_and_update.py` defines it in jnp.
 
 Source: docs/reference/primitives.md, "Lookup".
 """

@@ -7,9 +7,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 _lookup_p = sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive
@@ -41,7 +41,7 @@ def _lookup_on_cpu(
 
 def _lookup_reference(coo, table, *, batch_size, **kw):
   function = functools.partial(
-      reference.lookup, device_batch_size=batch_size, **kw
+      lookup_and_update.lookup, device_batch_size=batch_size, **kw
   )
   return jax.jit(function)(*coo.operands, table)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_calls
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_row_function
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import row_function
 
 
 def sgd(ctx: mlir.LoweringRuleContext, name: str, dim: int) -> str:
@@ -42,13 +42,11 @@ def adagrad(ctx: mlir.LoweringRuleContext, name: str, dim: int) -> str:
 def _add(rule: str, ctx: mlir.LoweringRuleContext, name: str, dim: int) -> str:
   if dim <= 0:
     raise ValueError(f"{rule}: dim must be positive, got {dim}.")
-  row_function = tpu_row_function.row_function(
+  step = row_function.row_function(
       update_rules.UPDATE_RULES[rule],
       {},
       table_shape=(1, dim),
       min_value=None,
       max_value=None,
   )
-  return tpu_calls.add_row_function(
-      ctx, name, row_function.function, row_function.rows
-  )
+  return calls.add_row_function(ctx, name, step.function, step.rows)

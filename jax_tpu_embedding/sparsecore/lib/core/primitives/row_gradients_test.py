@@ -11,12 +11,12 @@ from absl.testing import parameterized
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rules
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 _NO_ROW = 2**31 - 1

@@ -11,7 +11,7 @@ for each of `row_options` that has one, and rounding_seed u32[] with
 `stochastic_rounding`.
 A table of one column may be [rows]; its slots then are f32[rows].
 Results: table and slots after one step of the rule for each row that has an
-entry, with its summed gradient. `lowering/reference.py` defines it in jnp.
+entry, with its summed gradient. `lowering/reference/lookup_and_update.py` defines it in jnp.
 
 Source: docs/reference/primitives.md, "Update".
 """

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 # jaxlib raises the first if the call ran at once, the second if it ran later.

@@ -17,8 +17,8 @@ from jax_tpu_embedding.sparsecore.lib.core import low_precision
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 # Programs run few times.

@@ -19,7 +19,7 @@ import jax
 from jax import export
 from jax.experimental import layout
 from jax.interpreters import mlir
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import calls
 
 # Attributes of the arguments and results of a module's function main.
 _LAYOUT = "mhlo.layout_mode"
@@ -43,7 +43,7 @@ def export_program(jitted: jax.stages.Wrapped, *args: Any) -> export.Exported:
       # JAX does not promise that the calls of SparseCores keep their meaning.
       disabled_checks=[
           export.DisabledSafetyCheck.custom_call(target)
-          for target in tpu_calls.TARGETS
+          for target in calls.TARGETS
       ],
   )(*args)
 

@@ -11,9 +11,9 @@ import jax
 from jax import export
 from jax.experimental import layout
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import program_export
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format

@@ -13,11 +13,13 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.flax import _bridge
-from jax_tpu_embedding.sparsecore.lib.flax import _devices
-from jax_tpu_embedding.sparsecore.lib.flax import _partial_shapes
-from jax_tpu_embedding.sparsecore.lib.flax import _seal
-from jax_tpu_embedding.sparsecore.lib.flax import _table_state
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_collection
 from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -154,7 +156,7 @@ class SparseCoreEmbed(nn.Module):
         features,
         features_weights,
         config.feature_specs,
-        _bridge.num_devices_along(local_mesh, config.sharding_axis),
+        _lookup_config.num_devices_along(local_mesh, config.sharding_axis),
         config.num_shards,
         num_sc_per_device=config.num_sc_per_device,
         sharding_strategy=self.table_sharding_strategy,
@@ -201,7 +203,7 @@ class SparseCoreEmbed(nn.Module):
       ValueError: if inputs do not fit the specs, the collection "embedding" is
         missing, or there are tables in both places.
     """
-    inputs = _bridge.as_preprocessed(
+    inputs = _raw_ids.as_preprocessed(
         embedding_lookup_inputs, weights, self.feature_specs
     )
     is_preprocessed, ids = inputs is not None, None
@@ -225,18 +227,18 @@ class SparseCoreEmbed(nn.Module):
       return _zero_activations(config, inputs, self.activation_dtype)
 
     if not is_preprocessed:
-      inputs = _bridge.convert(config, ids, weights)
+      inputs = _raw_ids.convert(config, ids, weights)
     if has_parameter:
-      activations = _bridge.lookup_returning_tables(
+      activations = _lookups.lookup_returning_tables(
           config, variables, seal, inputs, step
       )
     else:
       refs = _table_collection.select(collection, stacks, self.path)
-      activations = _bridge.lookup_updating_refs(
+      activations = _lookups.lookup_updating_refs(
           config, anchor, inputs, refs, step
       )
     if gradient_scale is not None:
-      activations = _bridge.scale_gradients(activations, gradient_scale)
+      activations = _lookups.scale_gradients(activations, gradient_scale)
     return jax.tree.map(lambda x: x.astype(self.activation_dtype), activations)
 
   def apply_gradient(
@@ -269,7 +271,7 @@ class SparseCoreEmbed(nn.Module):
           f" {EMBEDDING_PARAM_NAME!r}, which the layer does not have. Pass"
           " tables='param'."
       )
-    inputs = _bridge.as_preprocessed(
+    inputs = _raw_ids.as_preprocessed(
         embedding_lookup_inputs, None, self.feature_specs
     )
     if inputs is None:
@@ -278,7 +280,7 @@ class SparseCoreEmbed(nn.Module):
           f" {type(embedding_lookup_inputs).__name__}. Raw ids lack their"
           " weights here."
       )
-    new = _bridge.update(self._config(), gradients, inputs, variables, step)
+    new = _lookups.update(self._config(), gradients, inputs, variables, step)
     return {"/".join((*self.path, EMBEDDING_PARAM_NAME)): new}
 
   @staticmethod
@@ -312,10 +314,10 @@ class SparseCoreEmbed(nn.Module):
         sharding_axis,
         num_sc_per_device,
     )
-    return _bridge.init_refs(config, rng)
+    return _lookups.init_refs(config, rng)
 
   @nn.nowrap
-  def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
+  def _config(self, ids: Any | None = None) -> _lookup_config.LookupConfig:
     return _devices.lookup_config(
         flax.core.unfreeze(self.feature_specs),
         self.mesh,
@@ -345,7 +347,7 @@ class SparseCoreEmbed(nn.Module):
     return collection is None and (self.mesh is not None or is_preprocessed)
 
   def _parameters(
-      self, config: _bridge.LookupConfig
+      self, config: _lookup_config.LookupConfig
   ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
     """The tables and their seal; made if the layer is initialized."""
     if self.is_initializing():
@@ -353,13 +355,13 @@ class SparseCoreEmbed(nn.Module):
       self.param(
           EMBEDDING_PARAM_NAME,
           with_sparsecore_layout(
-              lambda rng: _bridge.init(config, rng), names, config.mesh
+              lambda rng: _lookups.init(config, rng), names, config.mesh
           ),
       )
       self.param(
           SEAL_PARAM_NAME,
           lambda unused_rng: {
-              EMBEDDING_PARAM_NAME: _bridge.initial_seal(config)
+              EMBEDDING_PARAM_NAME: _lookups.initial_seal(config)
           },
       )
     # Not self.param, which would initialize the tables once more, in the
@@ -378,7 +380,7 @@ class SparseCoreEmbed(nn.Module):
 
 
 def _zero_activations(
-    config: _bridge.LookupConfig,
+    config: _lookup_config.LookupConfig,
     inputs: embedding.PreprocessedInput | None,
     dtype: jax.typing.DTypeLike,
 ) -> Nested[jax.Array]:

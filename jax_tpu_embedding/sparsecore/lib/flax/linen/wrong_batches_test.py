@@ -10,16 +10,16 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
-from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
-from jax_tpu_embedding.sparsecore.lib.flax.linen import two_feature_model
+from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
+from jax_tpu_embedding.sparsecore.lib.flax.testing import two_feature_model
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np

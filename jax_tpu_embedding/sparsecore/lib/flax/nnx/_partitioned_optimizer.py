@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flax import nnx
-from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
 import optax
 

@@ -30,9 +30,11 @@ from typing import Literal
 from flax import nnx
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.flax import _bridge
-from jax_tpu_embedding.sparsecore.lib.flax import _devices
-from jax_tpu_embedding.sparsecore.lib.flax import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _partitioned_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -149,16 +151,16 @@ class SparseCoreEmbed(nnx.Module):
     if tables == "ref":
       # Not as nnx.Variables: nnx.grad copies those that are not differentiated,
       # and the update is lost with the copy.
-      self.embedding_table = nnx.data(_bridge.init_refs(config, rngs.params()))
+      self.embedding_table = nnx.data(_lookups.init_refs(config, rngs.params()))
       self.update_anchor = EmbeddingVariablesParam(
           jnp.zeros((), jnp.float32), embedding_sharding=everywhere
       )
     else:
       self.embedding_table = EmbeddingVariablesParam(
-          _bridge.init(config, rngs.params()), embedding_sharding=by_rows
+          _lookups.init(config, rngs.params()), embedding_sharding=by_rows
       )
       self.update_seal = EmbeddingVariablesParam(
-          _bridge.initial_seal(config), embedding_sharding=everywhere
+          _lookups.initial_seal(config), embedding_sharding=everywhere
       )
 
   @property
@@ -194,7 +196,7 @@ class SparseCoreEmbed(nnx.Module):
         self, inputs, step, weights=weights, gradient_scale=gradient_scale
     )
 
-  def _config(self, ids: Any | None = None) -> _bridge.LookupConfig:
+  def _config(self, ids: Any | None = None) -> _lookup_config.LookupConfig:
     """What a lookup needs besides arrays; for raw ids, of their sizes."""
     return _devices.lookup_config(
         self.feature_specs,
@@ -210,13 +212,13 @@ class SparseCoreEmbed(nnx.Module):
 
   def _read_inputs(
       self, inputs: Any, weights: Any | None
-  ) -> tuple[_bridge.LookupConfig, EmbeddingLookupInput]:
+  ) -> tuple[_lookup_config.LookupConfig, EmbeddingLookupInput]:
     """The config for inputs, and these, preprocessed."""
-    preprocessed = _bridge.as_preprocessed(inputs, weights, self.feature_specs)
+    preprocessed = _raw_ids.as_preprocessed(inputs, weights, self.feature_specs)
     if preprocessed is not None:
       return self._config(), preprocessed
     config = self._config(inputs)
-    return config, _bridge.convert(config, inputs, weights)
+    return config, _raw_ids.convert(config, inputs, weights)
 
 
 def embedding_lookup(
@@ -253,16 +255,16 @@ def embedding_lookup(
   config, inputs = layer._read_inputs(inputs, weights)  # pylint: disable=protected-access
   table = layer.embedding_table
   if isinstance(table, EmbeddingVariablesParam):
-    activations = _bridge.lookup_returning_tables(
+    activations = _lookups.lookup_returning_tables(
         config, table.get_value(), _seal_of(layer), inputs, step
     )
   else:
     anchor = layer.update_anchor.get_value()
-    activations = _bridge.lookup_updating_refs(
+    activations = _lookups.lookup_updating_refs(
         config, anchor, inputs, table, step
     )
   if gradient_scale is not None:
-    activations = _bridge.scale_gradients(activations, gradient_scale)
+    activations = _lookups.scale_gradients(activations, gradient_scale)
   return jax.tree.map(lambda x: x.astype(layer.activation_dtype), activations)
 
 
@@ -292,7 +294,7 @@ def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
   (layer_g, inputs_g, step_g), activations_g = g
   config, inputs = layer._read_inputs(inputs, None)  # pylint: disable=protected-access
   variables = layer.embedding_table.get_value()
-  tables, seal = _bridge.update_sealed(
+  tables, seal = _lookups.update_sealed(
       config, activations_g, inputs, variables, _seal_of(layer), step
   )
   layer_g["embedding_table"].set_value(tables)

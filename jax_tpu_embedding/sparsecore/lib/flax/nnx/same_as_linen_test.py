@@ -7,10 +7,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from flax import nnx
 import jax
-from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed as linen
-from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
+from jax_tpu_embedding.sparsecore.lib.flax.testing import click_model
+from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)

@@ -10,9 +10,9 @@ from absl.testing import parameterized
 from flax import nnx
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.flax import quick_compiles
-from jax_tpu_embedding.sparsecore.lib.flax.nnx import click_model
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
+from jax_tpu_embedding.sparsecore.lib.flax.testing import click_model
+from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 import numpy as np
 import optax
 

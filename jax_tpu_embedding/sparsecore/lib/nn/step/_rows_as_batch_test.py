@@ -7,7 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.step import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 import numpy as np
 
 _LOOKUP_FETCHED_TARGET = "jte_lookup_fetched_cpu"

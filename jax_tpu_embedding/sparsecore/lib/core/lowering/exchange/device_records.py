@@ -11,7 +11,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 import numpy as np
 
 _PUBLISH_TARGET = "jte_publish_cpu"

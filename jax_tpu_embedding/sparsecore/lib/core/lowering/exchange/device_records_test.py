@@ -7,7 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 import numpy as np
 
 _NATIVE_ERRORS = (ValueError, jax.errors.JaxRuntimeError)

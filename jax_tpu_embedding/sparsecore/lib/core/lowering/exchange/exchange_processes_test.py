@@ -7,8 +7,8 @@ import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from jax_tpu_embedding.sparsecore.lib.core.lowering import process_job
-from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import exchange_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import exchange_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import process_job
 import numpy as np
 
 

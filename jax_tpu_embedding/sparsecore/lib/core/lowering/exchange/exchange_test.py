@@ -13,18 +13,18 @@ from absl.testing import parameterized
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import row_options
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
-from jax_tpu_embedding.sparsecore.lib.core.lowering import device_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import every_lowering
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages as exchange
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
-from jax_tpu_embedding.sparsecore.lib.core.primitives import random_coo
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_cases
-from jax_tpu_embedding.sparsecore.lib.core.primitives import update_programs
+from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 8)

@@ -27,9 +27,9 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import corrupt_buffers
-from jax_tpu_embedding.sparsecore.lib.core.lowering import partitions
-from jax_tpu_embedding.sparsecore.lib.core.lowering import reference
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import corrupt_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 
 NO_ROW = -1
 
@@ -210,7 +210,7 @@ def look_up(
     params: of the lookup.
   """
   *coo, has_failed = entries
-  activations = reference.lookup_on_one_device(
+  activations = lookup_and_update.lookup_on_one_device(
       (*coo, jnp.int32(1)),  # one minibatch
       jnp.concatenate(fetched),
       params | dict(enable_minibatching=False),
@@ -233,7 +233,7 @@ def sum_gradients(
     G times f32[C, D]. It is a lookup in `gradient`, of which slots are samples.
   """
   num_slots = num_devices * block_size
-  sums = reference.lookup(
+  sums = lookup_and_update.lookup(
       entries.row_pointers,
       entries.samples,
       entries.slots,
@@ -263,7 +263,7 @@ def step_rows(
     params: of the update.
   """
   columns = operands.gradient.shape[1:]
-  return reference.update_on_one_device(
+  return lookup_and_update.update_on_one_device(
       rule,
       operands._replace(
           coo=(*_entries_of(wanted), jnp.int32(1)),
@@ -295,7 +295,7 @@ def sum_rows(
   num_entries = jnp.sum(rows != constants.PADDING_VALUE, dtype=jnp.int32)
   # The entries of one partition; a sum is a sample.
   padding = (0, -rows.size % constants.ALIGNMENT)
-  sums = reference.lookup(
+  sums = lookup_and_update.lookup(
       jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_entries),
       jnp.pad(positions, padding),
       jnp.pad(place, padding),

@@ -22,11 +22,11 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu_calls
-from jax_tpu_embedding.sparsecore.lib.core.lowering import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import device_records
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 
 
 def lookup(

@@ -1,0 +1,232 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The native calls for one CPU device (cc/ffi), as functions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+import numpy as np
+
+for _name, _handler in ffi_cpu.registrations().items():
+  jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+
+LOOKUP_TARGET = "jte_lookup_cpu"
+
+Array = native_call.Array
+
+
+def lookup(
+    coo: Sequence[Array],
+    table: Array,
+    params: dict[str, Any],
+    *records: jax.Array,
+    num_devices: int = 1,
+) -> Sequence[Array]:
+  """The lookup in [rows, D].
+
+  Args:
+    coo: row pointers, embedding ids, sample ids, gains, minibatch count.
+    table: of this device.
+    params: of the lookup.
+    *records: of all devices of one process; see shared_memory.py.
+    num_devices: of one process, whose tables are read.
+  """
+  shape = (params["device_batch_size"], table.shape[1])
+  return native_call.call(
+      LOOKUP_TARGET,
+      (*coo, table, *records),
+      [jax.core.ShapedArray(shape, np.float32)],
+      num_devices=np.int64(num_devices),
+      **_layout(coo, params, num_devices),
+      quantization=np.array(
+          params.get("quantization_config") or (), np.float64
+      ),
+  )
+
+
+def update(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+    *records: jax.Array,
+    num_devices: int = 1,
+) -> Sequence[Array]:
+  """Table and slots after the update, in place where these are donated.
+
+  Args:
+    rule: with its options.
+    operands: of the update; but with the parameter `rounding_shards`, see
+      reference.update, rounding_seed is u32[2].
+    params: of the update.
+    *records: of all devices of one process, and the number of this one; see
+      shared_memory.py.
+    num_devices: of one process, whose entries are read.
+  """
+  layout_of_batch = _layout(operands.coo, params, num_devices)
+  if rule.takes_rounding_seed and "rounding_shards" not in params:
+    num_scs = layout_of_batch["num_sc_per_device"]
+    params = params | dict(rounding_shards=(num_scs, num_scs))
+    operands = operands._replace(
+        rounding_seed=native_call.apply(
+            lambda seed: jnp.stack([seed, jnp.uint32(0)]),
+            operands.rounding_seed,
+        )
+    )
+  return _step_rows(
+      "jte_update_cpu",
+      (*operands.coo, operands.gradient),
+      rule,
+      operands,
+      params,
+      *records,
+      num_devices=np.int64(num_devices),
+      **layout_of_batch,
+  )
+
+
+def update_received(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+    rows: Sequence[jax.Array],
+    gradients: Sequence[jax.Array],
+) -> Sequence[jax.Array]:
+  """As `update`, from the rows and gradients that each device has sent."""
+  return _step_rows(
+      "jte_update_received_cpu",
+      (),
+      rule,
+      operands,
+      params,
+      *rows,
+      *gradients,
+      num_devices=np.int64(len(rows)),
+  )
+
+
+def _step_rows(
+    target: str,
+    batch: Sequence[Array],
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+    *others: jax.Array,
+    **attributes: Any,
+) -> Sequence[Array]:
+  """A call that steps `rule`; the operands of the optimizer follow `batch`."""
+  tables = (operands.table, *operands.slots)
+  seed = operands.rounding_seed
+  num_shards, num_shards_per_device = params.get("rounding_shards", (1, 1))
+  min_value, max_value = params.get("min_value"), params.get("max_value")
+  return native_call.call(
+      target,
+      (
+          *batch,
+          *tables,
+          *operands.hyperparameters,
+          *(() if seed is None else (seed,)),
+          *others,
+      ),
+      [jax.core.ShapedArray(x.shape, x.dtype) for x in tables],
+      aliases={len(batch) + k: k for k in range(len(tables))},
+      after_readers=True,
+      rule=rule.name,
+      num_hyperparameters=np.int64(len(rule.hyperparameters)),
+      static_params=np.array(
+          [params[name] for name in rule.static_params], np.float32
+      ),
+      row_options=",".join(params.get("row_options", ())),
+      min_value=np.float32(-np.inf if min_value is None else min_value),
+      max_value=np.float32(np.inf if max_value is None else max_value),
+      stochastic_rounding=rule.takes_rounding_seed,
+      rounding_num_shards=np.int64(num_shards),
+      rounding_shards_per_device=np.int64(num_shards_per_device),
+      **attributes,
+  )
+
+
+def row_gradients(
+    operands: Sequence[native_call.Operand], params: dict[str, Any]
+) -> Sequence[native_call.Operand]:
+  """The gradients of rows, on one device that has all of them."""
+  return native_call.call(
+      "jte_row_gradients_cpu",
+      operands,
+      rows_per_device=np.int64(params["rows_per_device"]),
+      **_layout(operands, params),
+  )
+
+
+def sum_rows(terms: Sequence[Array], num_rows: int) -> Sequence[Array]:
+  """The sums of rows and values by turns; there is room for `num_rows`."""
+  return native_call.call(
+      "jte_sum_rows_cpu",
+      terms,
+      [
+          jax.core.ShapedArray((num_rows,), np.int32),
+          jax.core.ShapedArray((num_rows, terms[1].shape[1]), np.float32),
+      ],
+  )
+
+
+def convert_ids(
+    operands: Sequence[native_call.Operand],
+    *,
+    keeps_errors: bool,
+    combiner: str,
+    global_device_count: int,
+    num_sc_per_device: int,
+    features: tuple[raw_ids.Feature, ...],
+    feature_stacking_strategy: str,
+) -> Sequence[native_call.Operand]:
+  """The buffers of raw ids; with `keeps_errors`, what is wrong is in them."""
+
+  def numbers(field: str) -> np.ndarray:
+    return np.array([getattr(f, field) for f in features], np.int64)
+
+  def lines(field: str) -> str:
+    return "\n".join(getattr(f, field) for f in features)
+
+  return native_call.call(
+      "jte_convert_ids_cpu",
+      operands,
+      combiner=combiner,
+      feature_stacking_strategy=feature_stacking_strategy,
+      global_device_count=np.int64(global_device_count),
+      num_sc_per_device=np.int64(num_sc_per_device),
+      feature_names=lines("name"),
+      out_of_range_ids=lines("out_of_range_ids"),
+      non_finite_weights=lines("non_finite_weights"),
+      row_offsets=numbers("row_offset"),
+      col_offsets=numbers("col_offset"),
+      col_shifts=numbers("col_shift"),
+      vocabulary_sizes=numbers("vocabulary_size"),
+      is_ragged=numbers("is_ragged"),
+      has_weights=numbers("has_weights"),
+      keeps_errors=keeps_errors,
+  )
+
+
+def _layout(
+    coo: Sequence[Array], params: dict[str, Any], num_devices: int = 1
+) -> dict[str, Any]:
+  """The attributes that say how buffers are laid out."""
+  enable_minibatching = params.get("enable_minibatching", False)
+  return dict(
+      num_sc_per_device=np.int64(
+          layout.num_sc_per_device_from_row_pointers(
+              coo[0].size, num_devices, enable_minibatching
+          )
+      ),
+      enable_minibatching=enable_minibatching,
+  )

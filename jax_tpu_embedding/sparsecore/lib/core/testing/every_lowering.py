@@ -1,0 +1,123 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Every way in which lookups and updates run on a CPU, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import jax
+from jax.extend import core
+from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
+import numpy as np
+
+_SPLIT = jax.sharding.PartitionSpec("x")
+_WHOLE = jax.sharding.PartitionSpec()
+
+_NATIVE = {
+    "lookup": lookup.lookup_p,
+    "row_gradients": row_gradients.row_gradients_p,
+    **{
+        f"update_{name}": update.UPDATE_PRIMITIVES[name]
+        for name in update_rules.UPDATE_RULES
+    },
+}
+
+
+def as_on(
+    platform: str | None, operation: str, primitive: core.Primitive
+) -> core.Primitive:
+  """`primitive`, lowered on CPU as on `platform`.
+
+  Args:
+    platform: None for one that has no rule of its own.
+    operation: one of those in table.py.
+    primitive: that of the operation.
+  """
+  result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
+  result.multiple_results = primitive.multiple_results
+  result.abstract_eval = primitive.abstract_eval
+  rules = table.lowering_rules(operation)
+  mlir.register_lowering(result, rules[platform])
+  return result
+
+
+_REFERENCE = {
+    operation: as_on(None, operation, primitive)
+    for operation, primitive in _NATIVE.items()
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lowering:
+  """One way."""
+
+  is_native: bool  # or as on a platform without rules of its own
+  num_devices: int = 1
+  by_messages: bool = False  # as if every device had a process of its own
+
+  def bind(self, operation: str, *operands: Any, **params: Any) -> list[Any]:
+    """The results of an operation of table.py, within `compiled`."""
+    primitives = _NATIVE if self.is_native else _REFERENCE
+    return jax.tree.leaves(primitives[operation].bind(*operands, **params))
+
+  def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of one device, jitted for all devices together.
+
+    Arrays are the devices' parts one after the other, and scalars are the same
+    on all devices.
+    """
+    jitted = jax.jit(self._over_devices(function))
+
+    def call(*operands):
+      if not self.by_messages:
+        return jitted(*operands)
+      with mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False):
+        return jitted(*operands)
+
+    return call
+
+  def _over_devices(self, function):
+    if self.num_devices == 1:
+      return function
+
+    def on_all(*operands):
+      return jax.shard_map(
+          function,
+          mesh=jax.sharding.Mesh(jax.devices()[: self.num_devices], ("x",)),
+          in_specs=jax.tree.map(
+              lambda x: _SPLIT if np.ndim(x) else _WHOLE, operands
+          ),
+          out_specs=_SPLIT,
+          check_vma=False,
+      )(*operands)
+
+    return on_all
+
+  def coo_operands(
+      self, coo: random_coo.RandomCoo, num_scs: int
+  ) -> tuple[np.ndarray, ...]:
+    """What lookup and update take, from the buffers of `num_scs` SparseCores."""
+    buffers = device_buffers.spread(coo, num_scs, self.num_devices)
+    return (*buffers, coo.num_minibatches)
+
+
+LOWERINGS = {
+    "reference": Lowering(is_native=False),
+    "reference_messages": Lowering(is_native=False, num_devices=4),
+    "cpu": Lowering(is_native=True),
+    "cpu_shared_memory": Lowering(is_native=True, num_devices=4),
+    "cpu_messages": Lowering(is_native=True, num_devices=4, by_messages=True),
+}

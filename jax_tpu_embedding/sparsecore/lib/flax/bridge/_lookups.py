@@ -1,0 +1,490 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookup and update over a mesh, and lookups whose backward pass updates.
+
+Shared by the layers of all libraries. Arrays are global ones, in and out; each
+device works on its part under shard_map.
+
+JAX has gradients shaped like the parameters, and that of a table would be a
+table, mostly zeros. So the backward pass of a lookup does not return a
+gradient. It runs the optimizer on the rows that the batch names, and there are
+two forms of where the result goes:
+
+* lookup_updating_refs: tables are mutable arrays (jax.Ref), and their rows are
+  written in place. Nothing flows back that could be summed, clipped or fed to
+  another optimizer by mistake.
+* lookup_returning_tables: tables are ordinary values, and the "gradient" of a
+  table is the new table, to be put in its place. A seal guards it, _seal.py.
+
+Neither fails for what is wrong with a batch: see _checked_batch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _checked_batch
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _remat
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
+
+P = jax.sharding.PartitionSpec
+
+
+def init(
+    config: _lookup_config.LookupConfig, rng: jax.Array
+) -> dict[str, embedding.EmbeddingVariables]:
+  """Initial tables and slots on the devices of the config, by stack name."""
+  return embedding.init_embedding_variables(
+      rng,
+      embedding.get_table_specs(config.feature_specs),
+      jax.sharding.NamedSharding(config.mesh, config.table_partition),
+      config.num_sc_per_device,
+      # A mesh of the user may have some of the devices, in any order.
+      bypass_mesh_check=True,
+      commit=config.commits,
+  )
+
+
+def init_refs(
+    config: _lookup_config.LookupConfig, rng: jax.Array
+) -> dict[str, _table_state.TableVariables]:
+  """The same in mutable arrays, with the state of each stack."""
+  states = _on_every_device(config, _table_state.initial(config))
+  variables = {
+      name: _table_state.TableVariables(*of_stack, states[name])
+      for name, of_stack in init(config, rng).items()
+  }
+  return jax.tree.map(jax.new_ref, variables)
+
+
+def initial_seal(config: _lookup_config.LookupConfig) -> jax.Array:
+  """The seal of tables without an update, on the devices of the config."""
+  places = _table_state.places_by_stack(config).values()
+  numbers = [number for of_tables in places for number in of_tables.values()]
+  return _on_every_device(config, _seal.initial_seal(numbers))
+
+
+def _on_every_device(config: _lookup_config.LookupConfig, tree: Any) -> Any:
+  """Where what an update returns beside tables is, so that no type changes."""
+  if not config.commits:
+    return jax.tree.map(jnp.asarray, tree)
+  return jax.device_put(tree, jax.sharding.NamedSharding(config.mesh, P()))
+
+
+def lookup(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    *,
+    seal: jax.Array | None = None,
+    places: Mapping[str, jax.Array] | None = None,
+) -> tuple[Any, jax.Array]:
+  """The activations of every feature; nothing is mutated.
+
+  Args:
+    config: specs and devices.
+    inputs: the buffers of all devices.
+    variables: stack name -> (table, slots); slots may be missing.
+    seal: checked if given; see _seal.check.
+    places: what is known of where tables are, see _table_state.py. If they are
+      elsewhere, a program fails as with a broken seal if there is one, and as
+      with a wrong batch if there is none.
+
+  Returns:
+    The tree of feature specs with f32[*output_shape]; and bool[G], on which
+    devices some are NaN because of what is wrong with the inputs.
+
+  Raises:
+    ValueError: if inputs, variables and specs do not belong together.
+  """
+  tables = {name: variables[name][0] for name in variables}
+  is_laid_out = _table_state.is_laid_out_for(config, places or {})
+
+  return config.on_each_device(
+      _lookup_of_device,
+      (config.partition_inputs(inputs), config.table_partition, P(), P()),
+      config.data_partition,
+  )(
+      inputs,
+      tables,
+      seal,
+      # Otherwise it is known to be so.
+      is_laid_out if isinstance(is_laid_out, jax.core.Tracer) else None,
+  )
+
+
+def _lookup_of_device(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    tables: Mapping[str, jax.Array],
+    seal: jax.Array | None,
+    is_laid_out: jax.Array | None,
+) -> tuple[Any, jax.Array]:
+  """`lookup` with one device's parts."""
+  if seal is not None:
+    inputs = _seal.check(seal, inputs)
+    if is_laid_out is not None:
+      inputs = _seal.fail_unless(
+          is_laid_out, inputs, _table_state.wrong_layout(config)
+      )
+  inputs, has_failed = _checked_batch.check(config, inputs, tables)
+  if seal is None and is_laid_out is not None:
+    # Programs with mutable tables do not fail, which would lose these.
+    has_failed = {name: x | ~is_laid_out for name, x in has_failed.items()}
+  activations = embedding.tpu_sparse_dense_matmul(
+      inputs,
+      {name: (table,) for name, table in tables.items()},
+      config.feature_specs,
+      perform_unstacking=False,
+      **_options(config),
+  )
+  activations = embedding.unstack_embedding_activations(
+      _checked_batch.nan_if_failed(activations, has_failed),
+      _batch_sizes.resize(config.feature_specs, dict(inputs.settings.batches)),
+      config.num_shards,
+      config.num_sc_per_device,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
+  return activations, _checked_batch.any_stack(has_failed)
+
+
+def update(
+    config: _lookup_config.LookupConfig,
+    gradients: Any,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    step: jax.typing.ArrayLike | None,
+    has_failed: jax.Array | None = None,
+    num_updates: Mapping[str, jax.Array] | None = None,
+) -> dict[str, embedding.EmbeddingVariables]:
+  """The variables after the optimizer ran on every row that inputs name.
+
+  They are the old ones if something is wrong with the inputs of any stack.
+  Those of frozen stacks are what was given, whatever that is.
+
+  Tables of bfloat16 and float16 are rounded at random, by numbers that depend
+  on the batch and the step.
+
+  Args:
+    config: specs and devices.
+    gradients: the tree of feature specs with gradients of the activations.
+    inputs: the buffers that the lookup read.
+    variables: stack name -> (table, slots).
+    step: passed to optimizers and schedules, or None.
+    has_failed: bool[G], of the lookup; None if there was none.
+    num_updates: stack name -> what stands for the step if there is none.
+
+  Raises:
+    ValueError: if the arguments do not belong together, or a step is needed and
+      there is none.
+  """
+  if has_failed is None:
+    tables = {name: table for name, (table, *_) in variables.items()}
+    has_failed = _checked_batch.failed_devices(config, inputs, tables)
+  frozen = config.frozen_stacks
+  kept = {name: variables[name] for name in frozen}
+  if frozen:
+    features, gradients, inputs, variables = _frozen_tables.leave_out(
+        frozen, config.feature_specs, gradients, inputs, variables
+    )
+    if not features:
+      return kept
+    config = dataclasses.replace(config, feature_specs=features, frozen=())
+  num_updates = num_updates or {}
+  steps, rounding_seeds = {}, {}
+  for name, stack in embedding.get_stacked_table_specs(
+      config.feature_specs
+  ).items():
+    steps[name] = num_updates.get(name) if step is None else step
+    if steps[name] is None and _depends_on_step(stack):
+      raise ValueError(_no_step(stack))
+    if stack.dtype != jnp.float32:
+      rounding_seeds[name] = _seal.hash_of_batch(inputs) + jnp.asarray(
+          steps[name]
+      ).astype(jnp.uint32)
+
+  return (
+      config.on_each_device(
+          _update_of_device,
+          (
+              config.data_partition,
+              config.partition_inputs(inputs),
+              config.table_partition,
+              P(),
+              P(),
+              P(),
+          ),
+          config.table_partition,
+      )(
+          jax.tree.map(lambda g: g.astype(jnp.float32), gradients),
+          inputs,
+          variables,
+          steps,
+          rounding_seeds,
+          jnp.any(has_failed),
+      )
+      | kept
+  )
+
+
+def _update_of_device(
+    config: _lookup_config.LookupConfig,
+    gradients: Any,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    steps: Mapping[str, Any],
+    rounding_seeds: Mapping[str, Any],
+    failed: jax.Array,
+) -> dict[str, embedding.EmbeddingVariables]:
+  """`update` with one device's parts."""
+  return embedding.tpu_sparse_dense_matmul_grad(
+      gradients,
+      _checked_batch.without_ids_if(failed, config, inputs),
+      variables,
+      config.feature_specs,
+      step=steps,
+      rounding_seed=rounding_seeds,
+      **_options(config),
+  )
+
+
+def _depends_on_step(stack: embedding_spec.StackedTableSpec) -> bool:
+  # Values of 16 bits are rounded at random.
+  return stack.dtype != jnp.float32 or stack.optimizer.depends_on_step
+
+
+def _no_step(stack: embedding_spec.StackedTableSpec) -> str:
+  if stack.dtype != jnp.float32:
+    reason = f"its tables are {stack.dtype}, which are rounded at random"
+  else:
+    reason = f"{type(stack.optimizer).__name__} depends on it"
+  return (
+      f"Stack {stack.stack_name!r}: an update needs the number of the training"
+      f" step, since {reason}. Pass step=, counted from 0. Layers count updates"
+      f" by themselves if tables come with the `state` that"
+      f" create_embedding_variables makes, or the parameter {_seal.NAME!r} that"
+      " their initialization makes; these do not."
+  )
+
+
+def lookup_updating_refs(
+    config: _lookup_config.LookupConfig,
+    anchor: jax.Array,
+    inputs: embedding.PreprocessedInput,
+    refs: Mapping[str, _table_state.TableVariables],
+    step: jax.typing.ArrayLike | None,
+) -> Any:
+  """Activations whose backward pass updates `refs` in place.
+
+  JAX runs a backward pass only for values that something differentiable flows
+  into, and ids are integers. So a layer owns one float parameter, the anchor,
+  that the lookup takes and ignores; its gradient is zero.
+
+  Args:
+    config: specs and devices.
+    anchor: f32[], a parameter that the loss is differentiated by.
+    inputs: the buffers of all devices.
+    refs: stack name -> variables whose leaves are jax.Ref. Tables that were
+      made elsewhere may have no state, and to be looked up no slots. A stack
+      whose leaves are arrays is frozen.
+    step: passed to optimizers and schedules; None: the number of updates.
+
+  Returns:
+    The tree of feature specs with f32[*output_shape].
+
+  Raises:
+    ValueError: if a stack has both arrays and jax.Refs.
+  """
+  config = config.freezing(_stacks_of_arrays(refs))
+  trained = {
+      name: of_stack
+      for name, of_stack in refs.items()
+      if name not in config.frozen_stacks
+  }
+
+  def read(inputs, refs):
+    tables = {name: (_value(v[0]),) for name, v in refs.items()}
+    states = _read_states(refs)
+    places = {name: state[1:] for name, state in states.items()}
+    return lookup(config, inputs, tables, places=places)
+
+  @jax.custom_vjp
+  def differentiable(anchor, inputs, refs, step):
+    del anchor, step
+    return read(inputs, refs)[0]
+
+  def forward(anchor, inputs, refs, step):
+    del anchor
+    activations, has_failed = _remat.save(read(inputs, refs))
+    return activations, (inputs, refs, step, has_failed)
+
+  def backward(residuals, gradients):
+    inputs, refs, step, has_failed = residuals
+    refs = {name: refs[name] for name in trained}
+    variables = {name: tuple(refs_of[:2]) for name, refs_of in refs.items()}
+    values = jax.tree.map(lambda ref: ref[...], variables)
+    states = _read_states(refs)
+    num_updates = {name: state[0] for name, state in states.items()}
+    # Tables of frozen stacks are not even read.
+    values |= dict.fromkeys(config.frozen_stacks)
+    new = update(
+        config, gradients, inputs, values, step, has_failed, num_updates
+    )
+    _write(variables, {name: new[name] for name in variables})
+    is_update = ~jnp.any(has_failed)
+    stacks = embedding.get_stacked_table_specs(config.feature_specs)
+    for name, state in states.items():
+      # Where nothing reads the count, tables are all that changes.
+      if _depends_on_step(stacks[name]):
+        refs[name][2][...] = state.at[0].add(is_update.astype(jnp.int32))
+    return jnp.zeros(()), None, None, None
+
+  differentiable.defvjp(forward, backward)
+  return differentiable(anchor, inputs, dict(refs), step)
+
+
+def _read_states(
+    refs: Mapping[str, _table_state.TableVariables],
+) -> dict[str, jax.Array]:
+  return {name: _value(v[2]) for name, v in refs.items() if len(v) > 2}
+
+
+def _value(array: Any) -> jax.Array:
+  return array[...] if isinstance(array, jax.Ref) else jnp.asarray(array)
+
+
+def _stacks_of_arrays(refs: Mapping[str, Any]) -> list[str]:
+  """Stacks without jax.Refs.
+
+  Raises:
+    ValueError: if some of a stack's variables are, and some are not.
+  """
+  stacks = []
+  for name, of_stack in refs.items():
+    paths = jax.tree.leaves_with_path(of_stack)
+    arrays = [
+        jax.tree_util.keystr(path).lstrip(".")
+        for path, leaf in paths
+        if not isinstance(leaf, jax.Ref)
+    ]
+    if len(arrays) == len(paths):
+      stacks.append(name)
+    elif arrays:
+      raise ValueError(
+          f"Stack {name!r}: arrays ({', '.join(arrays)}) are mixed with"
+          " jax.Refs. Pass jax.Refs for all, of which the backward pass updates"
+          " the table; or arrays for all, and the stack is frozen:"
+          " jax.tree.map(lambda ref: ref[...], variables)."
+      )
+  return stacks
+
+
+def lookup_returning_tables(
+    config: _lookup_config.LookupConfig,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    seal: jax.Array | None,
+    inputs: embedding.PreprocessedInput,
+    step: jax.typing.ArrayLike | None,
+) -> Any:
+  """Activations with the new variables as the "gradient" of `variables`.
+
+  Args:
+    config: specs and devices.
+    variables: stack name -> (table, slots).
+    seal: beside the tables; its "gradient" is the new seal. The lookup raises
+      if another thing than such a gradient was put in its place. None: nothing
+      is checked.
+    inputs: the buffers of all devices. They have no gradient.
+    step: passed to optimizers and schedules; None: the number of updates.
+
+  Returns:
+    The tree of feature specs with f32[*output_shape].
+  """
+
+  def read(variables, seal, inputs):
+    places = {}
+    if seal is not None:
+      places = dict.fromkeys(variables, _seal.places(seal))
+    return lookup(config, inputs, variables, seal=seal, places=places)
+
+  @jax.custom_vjp
+  def differentiable(variables, seal, inputs, step):
+    del step
+    return read(variables, seal, inputs)[0]
+
+  def forward(variables, seal, inputs, step):
+    activations, has_failed = _remat.save(read(variables, seal, inputs))
+    return activations, (variables, seal, inputs, step, has_failed)
+
+  def backward(residuals, gradients):
+    variables, seal, inputs, step, has_failed = residuals
+    new = update_sealed(
+        config, gradients, inputs, variables, seal, step, has_failed
+    )
+    return *new, None, None
+
+  differentiable.defvjp(forward, backward)
+  return differentiable(variables, seal, inputs, step)
+
+
+def update_sealed(
+    config: _lookup_config.LookupConfig,
+    gradients: Any,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+    seal: jax.Array | None,
+    step: jax.typing.ArrayLike | None,
+    has_failed: jax.Array | None = None,
+) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
+  """The variables after an update, and their seal; see `update`."""
+  count = None if seal is None else _seal.num_updates(seal)
+  num_updates = {} if count is None else dict.fromkeys(variables, count)
+  new = update(
+      config, gradients, inputs, variables, step, has_failed, num_updates
+  )
+  return new, None if seal is None else _seal.after_update(seal, inputs)
+
+
+def scale_gradients(activations: Any, scale: jax.typing.ArrayLike) -> Any:
+  """`activations`, whose gradients are divided by `scale` on their way back.
+
+  As float32: a scaled gradient may be too large for a type of 16 bits, or too
+  small once it is not scaled any more.
+  """
+
+  @jax.custom_vjp
+  def identity(activations, scale):
+    del scale
+    return activations
+
+  def backward(scale, gradients):
+    return jax.tree.map(lambda g: g / scale, gradients), None
+
+  identity.defvjp(lambda activations, scale: (activations, scale), backward)
+  return identity(activations, jnp.asarray(scale, jnp.float32))
+
+
+def _options(config: _lookup_config.LookupConfig) -> dict[str, Any]:
+  return dict(
+      global_device_count=config.num_shards,
+      num_sc_per_device=config.num_sc_per_device,
+      sharding_strategy=config.table_sharding_strategy,
+      enable_minibatching=config.enable_minibatching,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
+
+
+def _write(refs: Any, values: Any) -> None:
+  for ref, value in zip(jax.tree.leaves(refs), jax.tree.leaves(values)):
+    ref[...] = value

@@ -1,0 +1,123 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What tables carry with them beside values: updates so far, and their layout.
+
+Both are needed to use tables, cannot be seen in them, and belong into every
+checkpoint of them:
+
+* the number of updates, for optimizers and schedules that depend on it, and so
+  that tables of 16 bits are rounded by other random numbers in each update.
+  In mutable arrays only those of such stacks count;
+* where each table is. On another number of SparseCores, or stacked in another
+  way, arrays of the same shapes have their rows in another order.
+
+The state of a stack is a vector: the number of updates, then one number for the
+place of each of its tables. It is one array of whole numbers, so that whatever
+saves and restores arrays keeps it. Where tables are parameters, the same
+numbers are the end of their seal, _seal.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import hashlib
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
+
+# Float32, the type of a seal, has all whole numbers up to this many bits.
+_PLACE_BYTES = 3
+
+
+class TableVariables(NamedTuple):
+  """The table and slots of a stack, as embedding.EmbeddingVariables, and state.
+
+  Each is an array, or a jax.Ref of one.
+  """
+
+  table: Any
+  slot: tuple[Any, ...]
+  state: Any
+
+
+def initial(
+    config: _lookup_config.LookupConfig,
+) -> dict[str, np.ndarray]:
+  """The state of tables without an update, i32[1 + tables], by stack name."""
+  return {
+      name: np.array([0, *of_tables.values()], np.int32)
+      for name, of_tables in places_by_stack(config).items()
+  }
+
+
+def places_by_stack(
+    config: _lookup_config.LookupConfig,
+) -> dict[str, dict[str, int]]:
+  """Stack name -> table name -> a number below 2^24 for where its rows are.
+
+  Two places have the same number once in 16 million times. No number is 0.
+  """
+  places = {}
+  for table in embedding.get_table_specs(config.feature_specs).values():
+    setting = table.setting_in_stack
+    place = (
+        table.name,
+        config.topology.num_scs,
+        table.stacked_table_spec.stack_vocab_size,
+        setting.padded_vocab_size,
+        setting.padded_embedding_dim,
+        setting.row_offset_in_shard,
+        setting.shard_rotation,
+    )
+    digest = hashlib.blake2b(repr(place).encode(), digest_size=_PLACE_BYTES)
+    number = int.from_bytes(digest.digest(), "little")
+    places.setdefault(setting.stack_name, {})[table.name] = number or 1
+  return places
+
+
+def is_laid_out_for(
+    config: _lookup_config.LookupConfig,
+    places: Mapping[str, jax.typing.ArrayLike],
+) -> jax.typing.ArrayLike:
+  """Whether all tables are where the config expects them, bool[].
+
+  Args:
+    config: of a lookup, which may have some of the tables only.
+    places: stack name -> the numbers that came with its tables. Tables of
+      stacks without an entry, or with an empty one, are not checked, nor are
+      those of one in which there is 0.
+
+  Raises:
+    ValueError: if they are not, and the numbers can be looked at.
+  """
+  result = True
+  for name, of_tables in places_by_stack(config).items():
+    numbers, expected = places.get(name, ()), np.array(list(of_tables.values()))
+    if not np.size(numbers):
+      continue
+    xp = jnp if isinstance(numbers, jax.core.Tracer) else np
+    fits = xp.isin(expected, numbers).all() | xp.any(numbers == 0)
+    if xp is np and not fits:
+      raise ValueError(wrong_layout(config))
+    result &= fits
+  return result
+
+
+def wrong_layout(config: _lookup_config.LookupConfig) -> str:
+  """What to say if tables are not where the config expects them."""
+  stacks = sorted(embedding.get_stacked_table_specs(config.feature_specs))
+  return (
+      "The rows of the embedding tables are in another order than this layer"
+      f" expects, for {config.topology.num_scs} SparseCores in all and the"
+      f" stacks {stacks}: they were made for other devices or stacks, as a"
+      " checkpoint may have been. Restore them with the specs that they were"
+      " made for, and move them with unshard_and_unstack_tables and"
+      " stack_and_shard_tables. If they are right, such as tables that you"
+      f" moved, take `state` or the seal from new variables."
+  )

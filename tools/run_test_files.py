@@ -1,0 +1,85 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Runs the tests of several files in one process: the main of py_tests.bzl.
+
+Starting Python and JAX takes seconds, more than the tests of most files. Cases
+are selected as unittest does it, after the name of the file:
+
+    ./bazelw test :tests --test_filter=layout_test.LayoutTest
+
+TEST_FILES has the files, as paths from the root of the workspace.
+
+What a file sets of JAX when it is imported holds for all of them, so files that
+set other numbers of devices belong into another process; mixing them is an
+error. Source: the load_tests protocol of unittest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+import unittest
+
+from absl.testing import absltest
+
+# What tests set of jax.config for the whole process, and JAX's defaults.
+_SETTINGS = {
+    "jax_num_cpu_devices": -1,
+    "jax_disable_most_optimizations": False,
+    "jax_compilation_cache_dir": None,
+}
+
+
+def load_tests(
+    loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None
+) -> unittest.TestSuite:
+  """Returns the tests of all files; unittest calls it."""
+  del tests, pattern
+  suite = unittest.TestSuite()
+  for module in _import_files(os.environ["TEST_FILES"].split()):
+    cases = loader.loadTestsFromModule(module)
+    if not cases.countTestCases():
+      raise ValueError(f"{module.__name__} has no tests.")
+    suite.addTest(cases)
+  return suite
+
+
+def _import_files(paths: list[str]) -> list[types.ModuleType]:
+  """Imports the files, and checks that their settings of JAX agree."""
+  modules = []
+  expected = None
+  for path in paths:
+    jax = sys.modules.get("jax")
+    if jax:
+      for name, default in _SETTINGS.items():
+        jax.config.update(name, default)
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    settings = _settings()
+    if expected is None:
+      expected = settings
+    elif settings != expected:
+      raise ValueError(
+          f"{path} sets {settings}, {paths[0]} {expected}: they cannot share a"
+          " process. Name them in two py_tests."
+      )
+    modules.append(module)
+    # For names on the command line: unittest looks them up in this module.
+    setattr(sys.modules["__main__"], module.__name__.split(".")[-1], module)
+  return modules
+
+
+def _settings() -> dict[str, object]:
+  """The settings now: the defaults where JAX is not even imported."""
+  jax = sys.modules.get("jax")
+  return (
+      {name: jax.config.values[name] for name in _SETTINGS}
+      if jax
+      else _SETTINGS
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()
