@@ -100,7 +100,8 @@ class LookupTest(parameterized.TestCase):
   def test_other_sparsecores_than_the_buffers_are_an_error(self):
     model = Model(2)
     with self.assertRaisesRegex(
-        ValueError, "num_sc_per_device is 4, but the shapes .* those of 2"
+        ValueError,
+        "16 row pointers, expected 32 for one of 1 devices with 4 Sparse",
     ):
       embedding.tpu_sparse_dense_matmul(
           model.inputs.replace(settings=None),
@@ -113,7 +114,8 @@ class LookupTest(parameterized.TestCase):
   def test_more_devices_than_the_table_are_an_error(self):
     model = Model(2)
     with self.assertRaisesRegex(
-        ValueError, "global_device_count is 2, but .* those of 1"
+        ValueError,
+        "16 row pointers, expected 8 for one of 2 devices with 1 Sparse",
     ):
       embedding.tpu_sparse_dense_matmul(
           model.inputs.replace(settings=None),

@@ -24,8 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 
 
 def check(
@@ -48,7 +47,7 @@ def check(
     ValueError: if stacks are missing, or inputs, tables and config do not
       belong together.
   """
-  settings = _buffers.check_settings(
+  settings, _, stacks, buffers = _device_batch.read(
       config.feature_specs,
       inputs,
       {name: (table,) for name, table in tables.items()},
@@ -58,10 +57,6 @@ def check(
       feature_stacking_strategy=config.feature_stacking_strategy,
   )
   inputs = inputs.replace(settings=settings)
-  buffers = _buffers.device_buffers(inputs, settings)
-  stacks = embedding.get_stacked_table_specs(
-      _batch_sizes.resize(config.feature_specs, dict(settings.batches))
-  )
   device = lax.axis_index(config.axes) if config.mesh.size > 1 else 0
   row_pointers, has_failed = {}, {}
   for name, stack in stacks.items():

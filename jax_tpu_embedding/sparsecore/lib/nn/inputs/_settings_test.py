@@ -306,7 +306,11 @@ class SettingsTest(parameterized.TestCase):
     jax.tree.map(
         np.testing.assert_array_equal,
         embedding.tpu_sparse_dense_matmul(
-            fewer, model.variables, model.specs, enable_minibatching=True
+            fewer,
+            model.variables,
+            model.specs,
+            global_device_count=1 if by_hand else None,
+            enable_minibatching=True,
         ),
         model.lookup(inputs, model.variables),
     )

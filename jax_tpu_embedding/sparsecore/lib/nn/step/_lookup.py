@@ -16,11 +16,10 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul")
@@ -73,7 +72,7 @@ def tpu_sparse_dense_matmul(
       several axes of the mesh may split the tables.
   """
   strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
-  settings = _buffers.check_settings(
+  settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,
       embedding_variables,
@@ -82,9 +81,6 @@ def tpu_sparse_dense_matmul(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
-  buffers = _buffers.device_buffers(preprocessed_inputs, settings)
-  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
-  stacks = _plan.get_stacked_table_specs(feature_specs)
   activations = {}
   for name, stack in stacks.items():
     quantization = stack.quantization_config

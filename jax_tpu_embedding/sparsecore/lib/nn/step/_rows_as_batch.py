@@ -16,7 +16,7 @@ from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 
 
 def samples_per_sc(num_rows: int, topology: layout.Topology) -> int:
@@ -34,7 +34,7 @@ def rows_as_batch(
     rows_per_shard: int,
     topology: layout.Topology,
     enable_minibatching: bool = False,
-) -> _buffers.DeviceBuffers:
+) -> _device_batch.DeviceBuffers:
   """Buffers in which sample i has the id of `rows[i]`, with gain 1.
 
   Args:
@@ -111,7 +111,7 @@ def rows_as_batch(
   row_pointers = row_pointers.at[:, :, num_targets:].set(
       layout.round_up(row_pointers[:, :, num_targets:], constants.ALIGNMENT)
   )
-  return _buffers.DeviceBuffers(
+  return _device_batch.DeviceBuffers(
       row_pointers=row_pointers.reshape(-1).astype(jnp.int32),
       embedding_ids=spread(ids),
       sample_ids=spread(samples),

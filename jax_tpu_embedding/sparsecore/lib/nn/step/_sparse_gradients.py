@@ -26,8 +26,8 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.step import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
@@ -94,7 +94,7 @@ def sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  settings = _buffers.check_settings(
+  settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,
       global_device_count=global_device_count,
@@ -102,9 +102,6 @@ def sparse_gradients(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
-  buffers = _buffers.device_buffers(preprocessed_inputs, settings)
-  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
-  stacks = _plan.get_stacked_table_specs(feature_specs)
   if perform_stacking:
     activation_gradients = _update.stack_embedding_gradients(
         activation_gradients,
@@ -113,7 +110,9 @@ def sparse_gradients(
         settings.global_device_count,
         feature_stacking_strategy=settings.feature_stacking_strategy,
     )
-  _buffers.check_stack_names(stacks, activation_gradients=activation_gradients)
+  _device_batch.check_stack_names(
+      stacks, activation_gradients=activation_gradients
+  )
   results = {}
   for name, stack in stacks.items():
     gradient = jnp.asarray(activation_gradients[name])
@@ -158,7 +157,7 @@ def add_sparse_gradients(
         "add_sparse_gradients needs at least one dict of gradients, got none."
     )
   for others in gradients[1:]:
-    _buffers.check_stack_names(gradients[0], gradients=others)
+    _device_batch.check_stack_names(gradients[0], gradients=others)
   results = {}
   for name in gradients[0]:
     terms = [_flatten(name, each[name]) for each in gradients]
@@ -223,7 +222,7 @@ def apply_sparse_gradients(
       several axes of the mesh may split the tables.
   """
   stacks = _plan.get_stacked_table_specs(feature_specs)
-  _buffers.check_stack_names(
+  _device_batch.check_stack_names(
       stacks, gradients=gradients, embedding_variables=embedding_variables
   )
   terms = {name: _flatten(name, gradients[name]) for name in stacks}
@@ -294,16 +293,16 @@ def _topology_of_tables(
 ) -> layout.Topology:
   """What the first table says, and all agree with."""
   name, stack = next(iter(stacks.items()))
-  global_device_count = _buffers.num_devices_of_table(
+  global_device_count = _device_batch.num_devices_of_table(
       stack, embedding_variables[name][0]
   )
   if num_sc_per_device is None:
-    num_scs = _buffers.planned_num_scs(feature_specs, "num_sc_per_device")
+    num_scs = _device_batch.planned_num_scs(feature_specs, "num_sc_per_device")
     num_sc_per_device = max(num_scs // global_device_count, 1)
   topology = layout.Topology(
       local_device_count=1,
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
-  _buffers.check_tables(feature_specs, embedding_variables, topology)
+  _device_batch.check_tables(feature_specs, embedding_variables, topology)
   return topology

@@ -271,10 +271,17 @@ class SparseGradientsTest(parameterized.TestCase):
         feature_specs=model.specs,
     )
     with self.assertRaisesRegex(
-        ValueError, "'items'.*Pass global_device_count"
+        ValueError, "The inputs do not say.*Pass global_device_count"
     ):
       make()
-    gradients = jax.eval_shape(lambda: make(global_device_count=1))
+    with self.assertRaisesRegex(
+        ValueError, "'items'.*Pass global_device_count"
+    ):
+      make(num_sc_per_device=2)
+    counts = dict(global_device_count=1, num_sc_per_device=2)
+    gradients = jax.eval_shape(lambda: make(**counts))
+    with self.assertRaisesRegex(ValueError, "'items'.*Pass num_sc_per_device"):
+      make(global_device_count=1)
     with self.assertRaisesRegex(ValueError, "'items'.*Pass num_sc_per_device"):
       jax.eval_shape(apply, gradients)
     jax.eval_shape(functools.partial(apply, num_sc_per_device=2), gradients)
@@ -315,8 +322,12 @@ class SparseGradientsTest(parameterized.TestCase):
             r"2 devices|prepared for 2 SparseCores",
         ),
         (
-            lambda: make(enable_minibatching=True, preprocessed_inputs=unknown),
-            "'items_users': .* 16 row pointers, expected a multiple of 512",
+            lambda: make(
+                global_device_count=1,
+                enable_minibatching=True,
+                preprocessed_inputs=unknown,
+            ),
+            "'items_users': .* 16 row pointers, expected 1024",
         ),
         (
             lambda: make(activation_gradients={"user": 0}),

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
@@ -120,7 +120,7 @@ def tpu_sparse_dense_matmul_grad(
     )
     if not feature_specs:
       return kept
-  settings = _buffers.check_settings(
+  settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,
       embedding_variables,
@@ -129,9 +129,6 @@ def tpu_sparse_dense_matmul_grad(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
-  buffers = _buffers.device_buffers(preprocessed_inputs, settings)
-  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
-  stacks = _plan.get_stacked_table_specs(feature_specs)
   if perform_stacking:
     activation_gradients = stack_embedding_gradients(
         activation_gradients,
@@ -141,7 +138,9 @@ def tpu_sparse_dense_matmul_grad(
         use_gradient_stacking_primitive,
         feature_stacking_strategy=settings.feature_stacking_strategy,
     )
-  _buffers.check_stack_names(stacks, activation_gradients=activation_gradients)
+  _device_batch.check_stack_names(
+      stacks, activation_gradients=activation_gradients
+  )
   return {
       name: step_stack(
           stack,
@@ -169,7 +168,7 @@ def _of_stack(value: Any, name: str) -> Any:
 def step_stack(
     stack: embedding_spec.StackedTableSpec,
     feature_specs: Any,
-    buffers: _buffers.DeviceBuffers,
+    buffers: _device_batch.DeviceBuffers,
     gradient: jax.Array,
     variables: Any,
     *,
