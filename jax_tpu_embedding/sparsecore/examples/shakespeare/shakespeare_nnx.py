@@ -80,7 +80,7 @@ class NnxTrainer(training.Trainer):
     # Its first key is the one that the other programs make tables with.
     rngs = nnx.Rngs(params=self.params_key)
     lookup = embed.SparseCoreEmbed(
-        self.feature_specs, training.AXIS, self.mesh, rngs
+        self.feature_specs, training.AXIS, self.mesh, rngs, tables="param"
     )
     layers = nnx.Dict(
         {

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,17 @@ _HIGH = 2**16
 _HASH_BITS = 11
 # Knuth's multiplicative hash: 2^32 divided by the golden ratio, made prime.
 _MULTIPLIER = np.uint32(2654435761)
+
+
+def warn_of_default() -> None:
+  """For layers whose tables are parameters since nobody said where they are."""
+  warnings.warn(
+      "The tables of SparseCoreEmbed are parameters, which is not said: from the"
+      " next release on, the default is tables='ref', mutable arrays that are"
+      " updated in place. Pass tables='param' to keep parameters, or 'ref'.",
+      FutureWarning,
+      stacklevel=3,
+  )
 
 
 def initial_seal(places: Sequence[int] = ()) -> np.ndarray:

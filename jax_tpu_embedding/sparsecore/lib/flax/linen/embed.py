@@ -70,7 +70,8 @@ class SparseCoreEmbed(nn.Module):
   NaN).
 
   "auto": "param" if the layer has a mesh or is called with preprocessed inputs,
-  and the model was applied without the collection "embedding"; else "ref".
+  and the model was applied without the collection "embedding"; else "ref". The
+  former warns: "ref" will be the default.
 
   Attributes:
     feature_specs: the features to look up, any tree. Tables that are in no
@@ -344,7 +345,12 @@ class SparseCoreEmbed(nn.Module):
       )
     if self.tables != "auto":
       return self.tables == "param"
-    return collection is None and (self.mesh is not None or is_preprocessed)
+    is_parameter = collection is None and (
+        self.mesh is not None or is_preprocessed
+    )
+    if is_parameter:
+      _seal.warn_of_default()
+    return is_parameter
 
   def _parameters(
       self, config: _lookup_config.LookupConfig

@@ -4,6 +4,7 @@
 """Tables as parameters of the layer: names, shapes, boxes, updates."""
 
 from unittest import mock
+import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -223,7 +224,13 @@ class TableParametersTest(parameterized.TestCase):
     inputs = make_ids()
     if is_preprocessed:
       inputs = layer.preprocess_inputs(0, inputs, None)
-    params = layer.init(jax.random.key(0), inputs)["params"]
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      params = layer.init(jax.random.key(0), inputs)["params"]
+    self.assertEqual(
+        any("Pass tables='param'" in str(w.message) for w in caught),
+        has_parameter and "tables" not in options,
+    )
     self.assertEqual("sc_embedding_variables" in params, has_parameter)
     self.assertEqual("update_anchor" in params, not has_parameter)
 

@@ -89,7 +89,7 @@ class SparseCoreEmbed(nnx.Module):
       enable_minibatching: bool = False,
       table_sharding_strategy: str = "MOD",
       num_sc_per_device: int = -1,
-      tables: Literal["param", "ref"] = "param",
+      tables: Literal["auto", "param", "ref"] = "auto",
       activation_dtype: jax.typing.DTypeLike = jnp.float32,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
       frozen: Collection[str] = (),
@@ -110,7 +110,8 @@ class SparseCoreEmbed(nnx.Module):
       table_sharding_strategy: "MOD".
       num_sc_per_device: if not positive, that of the hardware; where
         SparseCores are emulated, what the specs were prepared for.
-      tables: the form of the tables.
+      tables: the form of the tables; "auto" is "param", and warns: "ref" will be
+        the default.
       activation_dtype: of the activations; sums and gradients of rows are
         float32 in any case.
       feature_stacking_strategy: that of the preprocessing.
@@ -122,10 +123,12 @@ class SparseCoreEmbed(nnx.Module):
       ValueError: if `tables` is another word, the mesh lacks the axis, the
         specs were prepared for other devices, or a part of a stack is frozen.
     """
-    if tables not in ("param", "ref"):
+    if tables not in ("auto", "param", "ref"):
       raise ValueError(
-          f"tables must be one of 'param' and 'ref', got {tables!r}."
+          "tables must be one of 'auto', 'param' and 'ref', got" f" {tables!r}."
       )
+    if tables == "auto":
+      _seal.warn_of_default()
     config = _devices.lookup_config(
         feature_specs,
         mesh,

@@ -343,9 +343,14 @@ class LayerTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "DIV"):
       model.embed(click_model.make_batch().ids)
 
+  def test_a_form_that_is_not_said_warns(self):
+    with self.assertWarnsRegex(FutureWarning, "Pass tables='param'"):
+      make(tables="auto")
+
   def test_another_form_is_an_error(self):
     with self.assertRaisesRegex(
-        ValueError, "tables must be one of 'param' and 'ref', got 'params'"
+        ValueError,
+        "tables must be one of 'auto', 'param' and 'ref', got 'params'",
     ):
       make(tables="params")
 
