@@ -45,6 +45,10 @@ def of_ids(
   batches = {}
   for of_feature, feature in zip(ids, features):
     shape = feature.output_shape
+    # An array with the batch that is declared: most of them.
+    of_array = getattr(of_feature, "shape", None)
+    if of_array and of_array[0] * global_device_count == shape[0] * num_devices:
+      continue
     found, is_flat = _num_rows(of_feature, num_devices)
     if found is None or found * global_device_count == shape[0] * num_devices:
       continue

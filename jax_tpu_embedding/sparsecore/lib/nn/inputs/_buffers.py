@@ -9,15 +9,19 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
+import functools
+from typing import Any
 from typing import NamedTuple
 import warnings
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 ArrayLike = jax.typing.ArrayLike
+PartitionLimits = _tables.PartitionLimits
 
 _DEFAULT_STRATEGY = "SPLIT_THEN_STACK"
 
@@ -39,13 +43,6 @@ class SparseDenseMatmulInput(NamedTuple):
   lhs_embedding_ids: Mapping[str, ArrayLike]
   lhs_sample_ids: Mapping[str, ArrayLike]
   lhs_gains: Mapping[str, ArrayLike]
-
-
-class PartitionLimits(NamedTuple):
-  """The most that a SparseCore sends to another, of one stack in one pass."""
-
-  max_ids_per_partition: int
-  max_unique_ids_per_partition: int  # distinct rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +142,15 @@ def limits_of_specs(
   limits = {}  # for every batch: plain attributes
   for feature in features:
     stack = feature.table_spec.stacked_table_spec
-    limits[stack.stack_name] = PartitionLimits(
-        stack.max_ids_per_partition, stack.max_unique_ids_per_partition
-    )
+    limits[stack.stack_name] = stack.partition_limits
   return tuple(limits.items())
+
+
+@functools.lru_cache(maxsize=256)
+def settings(
+    limits: tuple[tuple[str, PartitionLimits], ...],
+    batches: tuple[tuple[str, int], ...],
+    **others: Any,
+) -> BufferSettings:
+  """BufferSettings, one object for equal ones: each batch asks for them."""
+  return BufferSettings(limits=limits, batches=batches, **others)

@@ -163,13 +163,13 @@ def preprocess_sparse_dense_matmul_input(
               row_pointers, embedding_ids, sample_ids, gains
           ),
           minibatches_per_device,
-          _buffers.BufferSettings(
+          _buffers.settings(
+              _buffers.limits_of_specs(specs),
+              tuple(batches.items()),
               global_device_count=global_device_count,
               num_sc_per_device=num_sc_per_device,
-              limits=_buffers.limits_of_specs(specs),
               enable_minibatching=enable_minibatching,
               feature_stacking_strategy=strategy.name,
-              batches=tuple(batches.items()),
           ),
       ),
       _stats.SparseDenseMatmulInputStats.from_cc(stats),

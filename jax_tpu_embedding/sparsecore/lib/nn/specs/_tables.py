@@ -13,8 +13,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
+from typing import NamedTuple
 from typing import TypeVar
 from typing import Union
 
@@ -131,6 +133,13 @@ class QuantizationConfig:
     return self.min_value, self.max_value, self.num_buckets
 
 
+class PartitionLimits(NamedTuple):
+  """The most that a SparseCore sends to another, of one stack in one pass."""
+
+  max_ids_per_partition: int
+  max_unique_ids_per_partition: int  # distinct rows
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackedTableSpec:
@@ -168,6 +177,12 @@ class StackedTableSpec:
   dtype: np.dtype = dataclasses.field(
       default=np.dtype(np.float32), metadata=dict(static=True)
   )
+
+  @functools.cached_property  # every batch asks for them
+  def partition_limits(self) -> PartitionLimits:
+    return PartitionLimits(
+        self.max_ids_per_partition, self.max_unique_ids_per_partition
+    )
 
   def replace(self, **changes: Any) -> StackedTableSpec:
     """A copy with some fields replaced."""
