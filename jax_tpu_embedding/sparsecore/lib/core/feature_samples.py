@@ -19,18 +19,11 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Feature:
+class Feature(raw_ids.FeatureInStack):
   """A feature of a stack, with the samples of this process."""
 
-  name: str
   ids: Sequence[np.ndarray]  # integers of each sample; a dense array has rows
   weights: Sequence[np.ndarray] | None = None  # f32, shaped like ids
-  vocabulary_size: int
-  row_offset: int = 0  # first sample in the stacked global batch
-  col_offset: int = 0  # first row in each shard of the stack, times N
-  col_shift: int = 0  # rotation of the shards
-  out_of_range_ids: str = "error"  # one of raw_ids.ID_POLICIES
-  non_finite_weights: str = "error"  # one of raw_ids.WEIGHT_POLICIES
 
 
 def check_num_samples(

@@ -26,18 +26,24 @@ WEIGHT_POLICIES = ("error", "drop", "clamp", "keep")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Feature:
-  """A feature of a stack, and which operands it has."""
+class FeatureInStack:
+  """Where the samples and rows of a feature are in its stack."""
 
   name: str
   vocabulary_size: int
   row_offset: int = 0  # first sample in the stacked global batch
   col_offset: int = 0  # first row in each shard of the stack, times N
   col_shift: int = 0  # rotation of the shards
-  is_ragged: bool = False
-  has_weights: bool = False
   out_of_range_ids: str = "error"  # one of ID_POLICIES
   non_finite_weights: str = "error"  # one of WEIGHT_POLICIES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Feature(FeatureInStack):
+  """A feature of a stack, and which operands it has."""
+
+  is_ragged: bool = False
+  has_weights: bool = False
 
   @property
   def num_operands(self) -> int:
@@ -170,7 +176,7 @@ def cells_per_sc(
   return layout.round_up(max(num_ids + waste, 1), constants.ALIGNMENT)
 
 
-def last_row(feature: Feature, topology: layout.Topology) -> int:
+def last_row(feature: FeatureInStack, topology: layout.Topology) -> int:
   """The row of the feature's largest id in the shards of its stack."""
   return (
       feature.vocabulary_size - 1

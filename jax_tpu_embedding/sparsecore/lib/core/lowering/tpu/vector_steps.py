@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from jax.extend import core
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import interpreter
 import numpy as np
 
 # With one number in and one out, these change its shape only.
@@ -35,7 +36,6 @@ _ELEMENTWISE = frozenset(
     + ("mul", "ne", "neg", "pow", "round", "rsqrt", "select_n", "sign")
     + ("sqrt", "square", "stop_gradient", "sub", "tanh", "and", "or", "not")
 )
-_CALLS = frozenset(("jit", "pjit", "closed_call", "custom_jvp_call"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,6 @@ def _evaluate(
     constant: Callable[[np.float32], Any],
 ) -> list[Any]:
   """The results of `program`, with `constant` for its constants."""
-  jaxpr = program.jaxpr
 
   def vector_of(value):
     if np.size(value) != 1 or np.result_type(value) != np.float32:
@@ -105,26 +104,17 @@ def _evaluate(
       )
     return constant(np.float32(np.reshape(value, ())))
 
-  values = dict(zip(jaxpr.constvars, map(vector_of, program.consts)))
-  values.update(zip(jaxpr.invars, arguments, strict=True))
+  return interpreter.evaluate(program, arguments, _bind, vector_of)
 
-  def read(atom):
-    return values[atom] if isinstance(atom, core.Var) else vector_of(atom.val)
 
-  for eqn in jaxpr.eqns:
-    name = eqn.primitive.name
-    operands = list(map(read, eqn.invars))
-    if name in _RESHAPES:
-      results = operands
-    elif name in _ELEMENTWISE:
-      results = [eqn.primitive.bind(*operands, **eqn.params)]
-    elif name in _CALLS:
-      inner = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
-      results = _evaluate(inner, operands, constant)
-    else:
-      raise NotImplementedError(
-          "On TPU the optimizer of a table without columns has to work element"
-          f" by element; it uses {name}. Use a table of 8 columns."
-      )
-    values.update(zip(eqn.outvars, results, strict=True))
-  return list(map(read, jaxpr.outvars))
+def _bind(eqn: core.JaxprEqn, operands: Sequence[Any]) -> Any:
+  name = eqn.primitive.name
+  if name in _RESHAPES:
+    (result,) = operands
+    return result
+  if name in _ELEMENTWISE:
+    return eqn.primitive.bind(*operands, **eqn.params)
+  raise NotImplementedError(
+      "On TPU the optimizer of a table without columns has to work element by"
+      f" element; it uses {name}. Use a table of 8 columns."
+  )
