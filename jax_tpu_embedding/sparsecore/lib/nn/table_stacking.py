@@ -58,37 +58,17 @@ def auto_stack_tables(
     use_short_stack_names: bool = True,
     activation_mem_bytes_limit: int | None = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT,
 ) -> None:
-  """embedding.auto_stack_tables with a choice of rotation.
-
-  Args:
-    features: a tree of FeatureSpecs.
-    global_device_count: devices of all processes.
-    num_sc_per_device: SparseCores per device.
-    rotation: shards by which each table is rotated against the one before it;
-      default: num_sc_per_device.
-    stack_to_max_ids_per_partition: see embedding.auto_stack_tables.
-    stack_to_max_unique_ids_per_partition: the same for distinct rows.
-    use_short_stack_names: shortens long names and ends them in a hash.
-    activation_mem_bytes_limit: None means the default.
-
-  Raises:
-    ValueError: if a spec is invalid, or a table is in a stack with others.
-  """
-  if activation_mem_bytes_limit is None:
-    activation_mem_bytes_limit = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
-  plan = _planner.plan_auto_stack(
+  """embedding.auto_stack_tables, with its arguments in another order."""
+  _plan.auto_stack_tables(
       features,
-      global_device_count=global_device_count,
-      num_sc_per_device=num_sc_per_device,
+      global_device_count,
+      num_sc_per_device,
+      stack_to_max_ids_per_partition,
+      stack_to_max_unique_ids_per_partition,
+      use_short_stack_names,
+      activation_mem_bytes_limit=activation_mem_bytes_limit,
       rotation=rotation,
-      use_short_stack_names=use_short_stack_names,
-      limits=_planner.StackLimits(
-          max_ids_per_partition=stack_to_max_ids_per_partition,
-          max_unique_ids_per_partition=stack_to_max_unique_ids_per_partition,
-          activation_mem_bytes_limit=activation_mem_bytes_limit,
-      ),
   )
-  _plan.apply(plan, features)
 
 
 def get_table_stacks(

@@ -175,6 +175,7 @@ def auto_stack_tables(
     use_short_stack_names: bool = True,
     *,
     activation_mem_bytes_limit: int | None = None,
+    rotation: int | None = None,
 ) -> None:
   """Stacks all tables that are alike, in place.
 
@@ -193,6 +194,8 @@ def auto_stack_tables(
     stack_to_max_unique_ids_per_partition: the same for distinct rows.
     use_short_stack_names: shortens long names and ends them in a hash.
     activation_mem_bytes_limit: default: 2 MiB.
+    rotation: shards by which each table is rotated against the one before it;
+      default: num_sc_per_device.
 
   Raises:
     ValueError: if a spec is invalid, or a table is in a stack with others.
@@ -203,6 +206,7 @@ def auto_stack_tables(
       feature_specs,
       global_device_count=global_device_count,
       num_sc_per_device=hardware.resolve_num_sc_per_device(num_sc_per_device),
+      rotation=rotation,
       use_short_stack_names=use_short_stack_names,
       limits=_planner.StackLimits(
           max_ids_per_partition=stack_to_max_ids_per_partition,
