@@ -36,11 +36,16 @@ table = embedding_spec.TableSpec(
 rows: int = table.vocabulary_size
 name: str = embedding_spec_pb2.EmbeddingSpecProto.DESCRIPTOR.full_name
 idle: int = embedding.OutputPool(max_bytes=8).idle_bytes
+feature = embedding_spec.FeatureSpec(
+    name="f", table_spec=table, input_shape=(8, 1), output_shape=(8, 8)
+)
+embedding.auto_stack_tables({"tower": {"f": feature}, "other": [feature]}, 1)
 
 embed.SparseCoreEmbedding  # error
 text: str = table.vocabulary_size  # error
 embedding_spec.SGDOptimizerSpec(learning_rat=0.1)  # error
 embedding.OutputPool(max_byte=8)  # error
+embedding.auto_stack_tables({"tower": {"f": 8}}, 1)  # error
 pybind_planner.plan("")  # error
 ffi_cpu.registration()  # error
 pybind_input_preprocessing.preprocess()  # error

@@ -15,11 +15,6 @@ The public functions of the library, each defined in a module of its own:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TypeVar
-from typing import Union
-
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import batch_errors
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
@@ -35,6 +30,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
@@ -42,10 +38,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 
 ArrayLike = jax.typing.ArrayLike
 
-# A T, or a list, tuple or dict of them: any pytree whose leaves are Ts.
-T = TypeVar("T")
-Nested = Union[T, Sequence[T], Mapping[str, T]]
-
+Nested = _tables.Nested
 LimitsCallable = table_stacking.LimitsCallable
 get_default_limits = table_stacking.get_default_limits
 

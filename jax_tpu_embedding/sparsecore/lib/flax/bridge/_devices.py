@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 DEFAULT_AXIS = "sparsecore_sharding"
 
@@ -73,7 +74,7 @@ def on_every_device(
 
 
 def lookup_config(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     mesh: jax.sharding.Mesh | None,
     sharding_axis: ShardingAxis,
     num_sc_per_device: int,
@@ -149,7 +150,9 @@ def lookup_config(
   )
 
 
-def _num_planned_shards(feature_specs: Any) -> int | None:
+def _num_planned_shards(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> int | None:
   """SparseCores that the first prepared table was prepared for."""
   for feature in jax.tree.leaves(feature_specs):
     if feature.table_spec.is_stacked():

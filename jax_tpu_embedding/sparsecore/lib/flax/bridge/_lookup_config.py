@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import recent_values
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 
 P = jax.sharding.PartitionSpec
@@ -57,7 +58,9 @@ class LookupConfig:
       of whole stacks.
   """
 
-  feature_specs: Any  # prepared for `topology.num_scs` SparseCores
+  feature_specs: _tables.Nested[
+      _tables.FeatureSpec
+  ]  # prepared for `topology.num_scs` SparseCores
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
   # The mesh axis that rows and samples are split over, or several, the first
   # of them outermost. Devices along the other axes repeat the work.

@@ -18,10 +18,15 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 
-def complete(feature_specs: Any, ids: Any | None, num_scs: int) -> Any:
+def complete(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    ids: Any | None,
+    num_scs: int,
+) -> Any:
   """`feature_specs` with all sizes; they themselves if they have them.
 
   Args:
@@ -69,7 +74,7 @@ def is_known(feature: embedding_spec.FeatureSpec) -> bool:
   return None not in feature.output_shape
 
 
-def check_known(feature_specs: Any) -> None:
+def check_known(feature_specs: _tables.Nested[_tables.FeatureSpec]) -> None:
   """For inputs that do not tell sizes.
 
   Raises:

@@ -17,13 +17,16 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 P = jax.sharding.PartitionSpec
 
 
 def as_preprocessed(
-    inputs: Any, weights: Any | None, feature_specs: Any
+    inputs: Any,
+    weights: Any | None,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
 ) -> embedding.PreprocessedInput | None:
   """`inputs` if they were preprocessed; None for raw ids.
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
 def of_ids(
@@ -91,7 +92,10 @@ def _length(x: Any) -> int | None:
   return len(x) if hasattr(x, "__len__") else None
 
 
-def resize(feature_specs: Any, batches: Mapping[str, int]) -> Any:
+def resize(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    batches: Mapping[str, int],
+) -> Any:
   """`feature_specs` with other batches; they themselves if there are none.
 
   Args:

@@ -21,6 +21,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 _INT32 = np.iinfo(np.int32)
@@ -29,7 +30,7 @@ _INT32 = np.iinfo(np.int32)
 def convert_ids(
     features: Any,
     features_weights: Any | None,
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     topology: layout.Topology,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",

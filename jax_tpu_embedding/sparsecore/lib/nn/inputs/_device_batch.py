@@ -25,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
 class DeviceBuffers(NamedTuple):
@@ -42,13 +43,13 @@ class DeviceBatch(NamedTuple):
 
   settings: _buffers.BufferSettings
   # Of the specs: those given, with the sizes of this batch.
-  feature_specs: Any
+  feature_specs: _tables.Nested[_tables.FeatureSpec]
   stacks: Mapping[str, embedding_spec.StackedTableSpec]
   buffers: Mapping[str, DeviceBuffers]  # by stack name
 
 
 def read(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     preprocessed_inputs: (
         _buffers.PreprocessedInput | _buffers.SparseDenseMatmulInput
     ),
@@ -128,7 +129,7 @@ def read(
 
 
 def _settings_of_caller(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     global_device_count: int | None = None,
     num_sc_per_device: int | None = None,
@@ -228,7 +229,7 @@ def _is_of_fewer_minibatches(
 
 
 def check_tables(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     embedding_variables: Mapping[str, Any],
     topology: layout.Topology,
 ) -> None:
@@ -298,7 +299,9 @@ def num_devices_of_table(
   return stack.stack_vocab_size // rows
 
 
-def planned_num_scs(feature_specs: Any, argument: str) -> int:
+def planned_num_scs(
+    feature_specs: _tables.Nested[_tables.FeatureSpec], argument: str
+) -> int:
   """The SparseCores that tables were prepared for.
 
   Args:

@@ -20,6 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 OutputPool = converter.OutputPool
@@ -28,7 +29,7 @@ OutputPool = converter.OutputPool
 def preprocess_sparse_dense_matmul_input(
     features: Any,
     features_weights: Any | None,
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     local_device_count: int,
     global_device_count: int,
     *,
@@ -186,7 +187,7 @@ def preprocess_sparse_dense_matmul_input_from_sparse_tensor(
     indices: Any,
     values: Any,
     dense_shapes: Any,
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     local_device_count: int,
     global_device_count: int,
     *,
@@ -285,7 +286,7 @@ def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
 
 
 def eval_preprocess_sparse_dense_matmul_input_shape(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     local_device_count: int,
     global_device_count: int,
     *,

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 
@@ -116,7 +117,7 @@ class SparseDenseMatmulInputStats:
 
 
 def update_preprocessing_parameters(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     updated_params: SparseDenseMatmulInputStats,
     num_sc_per_device: int,
 ) -> None:

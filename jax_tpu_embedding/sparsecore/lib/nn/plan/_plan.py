@@ -22,7 +22,9 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
-def apply(plan: _planner.Plan, feature_specs: Any) -> None:
+def apply(
+    plan: _planner.Plan, feature_specs: _tables.Nested[_tables.FeatureSpec]
+) -> None:
   """Stores `plan` in the specs it covers, in place, and logs its warnings."""
   for warning in plan.warnings:
     logging.warning("%s", warning)
@@ -36,7 +38,7 @@ def apply(plan: _planner.Plan, feature_specs: Any) -> None:
 
 
 def prepare_feature_specs_for_training(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int | None = None,
 ) -> None:
@@ -163,7 +165,7 @@ def stack_tables(
 
 
 def auto_stack_tables(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int | None = None,
     stack_to_max_ids_per_partition: _planner.LimitsCallable = (
@@ -217,7 +219,9 @@ def auto_stack_tables(
   apply(plan, feature_specs)
 
 
-def get_table_specs(feature_specs: Any) -> dict[str, _tables.TableSpec]:
+def get_table_specs(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> dict[str, _tables.TableSpec]:
   """The tables of the features by name.
 
   Raises:
@@ -237,7 +241,7 @@ def get_table_specs(feature_specs: Any) -> dict[str, _tables.TableSpec]:
 
 
 def get_stacked_table_specs(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
 ) -> dict[str, _tables.StackedTableSpec]:
   """The stacks of the features by name.
 
@@ -257,7 +261,8 @@ def get_stacked_table_specs(
 
 
 def embedding_dim_of_tables(
-    stack: _tables.StackedTableSpec, feature_specs: Any
+    stack: _tables.StackedTableSpec,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
 ) -> int:
   """The embedding_dim of the tables of a stack, of which there must be one.
 
@@ -304,7 +309,9 @@ def check_prepared(
   _check_planned_for(tables.values(), num_shards)
 
 
-def check_planned_for(table_specs: Any, num_shards: int) -> None:
+def check_planned_for(
+    table_specs: _tables.Nested[_tables.TableSpec], num_shards: int
+) -> None:
   """Checks that tables were planned for this many shards.
 
   Where a row is depends on their number: with another one, ids would find the
@@ -334,7 +341,7 @@ def _check_planned_for(
 
 
 def compute_coo_buffer_size_per_device(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,

@@ -65,7 +65,7 @@ class StackLimits:
 
 
 def plan_auto_stack(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     global_device_count: int,
     num_sc_per_device: int,
@@ -92,7 +92,7 @@ def plan_auto_stack(
 
 
 def plan_stack_tables(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     table_names: Sequence[str],
     *,
     global_device_count: int,
@@ -120,7 +120,10 @@ def plan_stack_tables(
 
 
 def plan_stack_alone(
-    feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    *,
+    global_device_count: int,
+    num_sc_per_device: int,
 ) -> Plan:
   """Gives each table that is in no stack yet a stack of its own.
 
@@ -147,7 +150,10 @@ def plan_stack_alone(
 
 
 def explain(
-    feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    *,
+    global_device_count: int,
+    num_sc_per_device: int,
 ) -> dict[str, planner_pb2.StackReport]:
   """What the planner says about the stacks that the tables are in now.
 
@@ -189,7 +195,9 @@ def stack_name_of(
   return f"{name[:max_original_display_length]}...{digest[:hash_length]}"
 
 
-def _distinct_tables(feature_specs: Any) -> dict[str, _tables.TableSpec]:
+def _distinct_tables(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> dict[str, _tables.TableSpec]:
   """The tables by name, in the order in which features first name them."""
   tables = {}
   for feature in jax.tree.leaves(feature_specs):
@@ -229,7 +237,9 @@ def _check_same_table(a: _tables.TableSpec, b: _tables.TableSpec) -> None:
 
 
 def _request(
-    feature_specs: Any, global_device_count: int, num_sc_per_device: int
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    global_device_count: int,
+    num_sc_per_device: int,
 ) -> planner_pb2.PlanRequest:
   request = planner_pb2.PlanRequest(
       global_device_count=global_device_count,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
@@ -199,7 +198,9 @@ def get_plan(
 
 
 def _tables_of(
-    stack_name: str, feature_specs: Any, tables: Sequence[_tables.TableSpec]
+    stack_name: str,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    tables: Sequence[_tables.TableSpec],
 ) -> tuple[TableInPlan, ...]:
   members = [
       table

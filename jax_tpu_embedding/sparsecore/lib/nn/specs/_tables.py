@@ -17,6 +17,7 @@ import functools
 import math
 from typing import Any
 from typing import NamedTuple
+from typing import TypeAlias
 from typing import TypeVar
 from typing import Union
 
@@ -28,8 +29,10 @@ import numpy as np
 
 _T = TypeVar("_T")
 
-# Any pytree with leaves of one type; these are the common ones.
-Nested = Union[_T, Sequence[_T], Mapping[str, _T]]
+# A pytree whose leaves are of one type, of the usual containers.
+Nested: TypeAlias = Union[
+    _T, Sequence["Nested[_T]"], Mapping[str, "Nested[_T]"]
+]
 
 DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = 2 * 1024 * 1024
 

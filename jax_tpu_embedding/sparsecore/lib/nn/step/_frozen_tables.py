@@ -14,9 +14,12 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
-def stacks_of(feature_specs: Any, frozen: Collection[str]) -> set[str]:
+def stacks_of(
+    feature_specs: _tables.Nested[_tables.FeatureSpec], frozen: Collection[str]
+) -> set[str]:
   """The stacks of frozen tables.
 
   Args:
@@ -62,7 +65,7 @@ def stacks_of(feature_specs: Any, frozen: Collection[str]) -> set[str]:
 
 def leave_out(
     stacks: Collection[str],
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     gradients: Any,
     inputs: _buffers.PreprocessedInput | _buffers.SparseDenseMatmulInput,
     variables: Mapping[str, Any],

@@ -20,6 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul")
@@ -28,7 +29,7 @@ def tpu_sparse_dense_matmul(
         _buffers.PreprocessedInput | _buffers.SparseDenseMatmulInput
     ),
     embedding_variables: Mapping[str, Any],
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     global_device_count: int | None = None,
     sharding_strategy: str = "MOD",
@@ -37,7 +38,7 @@ def tpu_sparse_dense_matmul(
     perform_unstacking: bool = True,
     use_activation_unstack_primitive: bool = False,
     feature_stacking_strategy: str | None = None,
-) -> Any:
+) -> _tables.Nested[jax.Array]:
   """Looks up one device's samples: `sum over ids of gain * table row`.
 
   Runs on one device's part of inputs and tables: call it under shard_map with
@@ -111,13 +112,13 @@ def tpu_sparse_dense_matmul(
 
 def unstack_embedding_activations(
     activations: Mapping[str, jax.Array],
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int,
     use_activation_unstack_primitive: bool = False,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
-) -> Any:
+) -> _tables.Nested[jax.Array]:
   """Cuts the activations of stacks into those of features.
 
   Args:

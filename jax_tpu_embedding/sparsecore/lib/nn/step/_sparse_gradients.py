@@ -29,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 
@@ -51,9 +52,9 @@ class SparseGradient(NamedTuple):
 
 @functools.partial(jax.named_call, name="sparse_gradients")
 def sparse_gradients(
-    activation_gradients: Any,
+    activation_gradients: _tables.Nested[jax.Array],
     preprocessed_inputs: _buffers.PreprocessedInput,
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     global_device_count: int | None = None,
     num_sc_per_device: int | None = None,
@@ -177,7 +178,7 @@ def add_sparse_gradients(
 def apply_sparse_gradients(
     gradients: Mapping[str, SparseGradient],
     embedding_variables: Mapping[str, Any],
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     step: jax.typing.ArrayLike | None = None,
     num_sc_per_device: int | None = None,
@@ -286,7 +287,7 @@ def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:
 
 
 def _topology_of_tables(
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     stacks: Mapping[str, embedding_spec.StackedTableSpec],
     embedding_variables: Mapping[str, Any],
     num_sc_per_device: int | None,

@@ -23,17 +23,18 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul_grad")
 def tpu_sparse_dense_matmul_grad(
-    activation_gradients: Any,
+    activation_gradients: _tables.Nested[jax.Array],
     preprocessed_inputs: (
         _buffers.PreprocessedInput | _buffers.SparseDenseMatmulInput
     ),
     embedding_variables: Mapping[str, Any],
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     *,
     global_device_count: int | None = None,
     sharding_strategy: str = "MOD",
@@ -167,7 +168,7 @@ def _of_stack(value: Any, name: str) -> Any:
 
 def step_stack(
     stack: embedding_spec.StackedTableSpec,
-    feature_specs: Any,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     buffers: _device_batch.DeviceBuffers,
     gradient: jax.Array,
     variables: Any,
@@ -292,8 +293,8 @@ def value_limits(
 
 
 def stack_embedding_gradients(
-    activation_gradients: Any,
-    feature_specs: Any,
+    activation_gradients: _tables.Nested[jax.Array],
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
     num_sc_per_device: int,
     global_device_count: int,
     use_gradient_stacking_primitive: bool = False,

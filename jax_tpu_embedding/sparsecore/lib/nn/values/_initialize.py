@@ -47,7 +47,7 @@ class EmbeddingVariables(NamedTuple):
 
 def init_embedding_variables(
     rng: jax.Array,
-    table_specs: Any,
+    table_specs: _tables.Nested[_tables.TableSpec],
     global_sharding: jax.sharding.NamedSharding,
     num_sparsecore_per_device: int | None = None,
     bypass_mesh_check: bool = False,
