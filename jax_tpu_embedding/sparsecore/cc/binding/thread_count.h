@@ -20,6 +20,7 @@
 namespace jte::binding {
 
 // `requested`, or without it the number of CPUs that the process may use, or
+// that its container leaves it, or
 // SPARSECORE_INPUT_PREPROCESSING_THREADS if that is less. Needs the interpreter
 // lock, under which os.environ changes the environment.
 //
