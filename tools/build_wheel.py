@@ -185,6 +185,12 @@ def main(argv: Sequence[str]) -> None:
   output_dir = os.path.abspath(_OUTPUT_DIR.value)
   path = run_build(output_dir, _SOURCE_URL.value)
   plat = run_auditwheel_show(path)
+  if plat.startswith("linux_"):
+    # Nothing is carried into such a wheel: it could not be used elsewhere.
+    logging.warning(
+        "This system's C and C++ libraries are newer than those of any manylinux"
+        " tag: the wheel is for machines with this system and its libprotobuf."
+    )
   if not path.endswith(f"-{plat}.whl"):
     unrepaired = path
     path = run_auditwheel_repair(unrepaired, plat, output_dir)

@@ -18,8 +18,8 @@ case "${1:-}" in
 esac
 
 # The tools are locked with the other Python packages; a query installs them.
-./bazelw query @python_env//:runtime >/dev/null
-bin=$(./bazelw info output_base)/external/python_env/venv/bin
+build=$(./bazelw query --output=location @python_env//:runtime)
+bin=${build%%/BUILD:*}/venv/bin
 
 mapfile -t cpp < <(git ls-files -co --exclude-standard '*.cc' '*.h')
 mapfile -t python < <(git ls-files -co --exclude-standard '*.py')

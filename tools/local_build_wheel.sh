@@ -5,8 +5,8 @@
 # Builds the wheel for one Python version into dist/.
 #
 # Environment variables:
-#   JTE_HERMETIC_PYTHON_VERSION  3.11, 3.12 or 3.13 (else
-#                                HERMETIC_PYTHON_VERSION, else that of python3)
+#   JTE_HERMETIC_PYTHON_VERSION  3.11 to 3.15 (else HERMETIC_PYTHON_VERSION,
+#                                else that of python3)
 #   JTE_RELEASE                  when set, the version has no suffix
 #   JTE_VERSION_SUFFIX           the suffix (else dev<date>, as in dev20260131)
 #   JTE_GIT_SHA                  the commit to record (else git's HEAD)

@@ -86,8 +86,12 @@ def _find_python(ctx):
     version = run(ctx, "Asking {} for its version".format(python), [
         python,
         "-c",
-        "import sys; print('%d.%d' % sys.version_info[:2])",
+        # "3.14", or "3.14t" for a free-threaded one.
+        "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]" +
+        " + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))",
     ])
+    if version.endswith("t"):
+        fail("{} is a free-threaded build of Python, which is not supported. Name another version in JTE_HERMETIC_PYTHON_VERSION.".format(python))
     if version not in ctx.attr.locks.values():
         fail("{} is Python {}, and there are lock files for {} only. Name another version in JTE_HERMETIC_PYTHON_VERSION.".format(
             python,
@@ -111,8 +115,16 @@ def _add_xla_ffi_headers(ctx, interpreter):
         ctx.symlink(directory + "/include", "include/xla_ffi")
         return
 
-    # 80 MB, of which the headers are 0.2 MB.
-    pip_install(ctx, interpreter, ctx.attr.xla_ffi_lock, ["--target", "oldest_jaxlib"])
+    # 80 MB, of which the headers are 0.2 MB: those for any Python, as the newest
+    # Pythons have no jaxlib that old.
+    pip_install(ctx, interpreter, ctx.attr.xla_ffi_lock, [
+        "--target",
+        "oldest_jaxlib",
+        "--python-version",
+        "3.12",
+        "--only-binary",
+        ":all:",
+    ])
     run(ctx, "Taking the headers", ["mv", "oldest_jaxlib/jaxlib/include", "include/xla_ffi"])
     ctx.delete("oldest_jaxlib")
 

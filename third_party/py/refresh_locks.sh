@@ -14,9 +14,17 @@ python3 -m venv "$environment"
 
 # The newest JAX that each Python version has. The supported range begins at the
 # JAX of the oldest Python; see README.md.
-declare -A jax=([3.11]=0.10.2 [3.12]=0.12.0.1 [3.13]=0.12.0.1)
+declare -A jax=(
+  [3.11]=0.10.2 [3.12]=0.12.0.1 [3.13]=0.12.0.1 [3.14]=0.12.0.1 [3.15]=0.12.0.1
+)
 # What the extra jax[tpu] of that JAX asks for.
-declare -A libtpu=([3.11]=0.0.42.1 [3.12]=0.0.50.1 [3.13]=0.0.50.1)
+declare -A libtpu=(
+  [3.11]=0.0.42.1 [3.12]=0.0.50.1 [3.13]=0.0.50.1 [3.14]=0.0.50.1
+  [3.15]=0.0.50.1
+)
+# Resolving needs no interpreter of that version; do not fetch one. And what has
+# no wheel would have to be compiled on every machine.
+export UV_PYTHON_DOWNLOADS=never
 for python in "${!jax[@]}"; do
   "$environment/bin/uv" pip compile --quiet requirements.in \
     --upgrade --generate-hashes --no-emit-index-url --no-header \
@@ -24,7 +32,8 @@ for python in "${!jax[@]}"; do
       printf '%s\n' "jax==${jax[$python]}" "libtpu==${libtpu[$python]}"
     ) \
     --python-version "$python" --python-platform x86_64-manylinux_2_31 \
-    --no-annotate --output-file "requirements_lock_${python/./_}.txt"
+    --only-binary :all: --no-annotate \
+    --output-file "requirements_lock_${python/./_}.txt"
 done
 
 # For newer_libtpu.bzl.

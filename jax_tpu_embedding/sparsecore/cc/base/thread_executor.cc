@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/cpu_quota.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/parallel_tasks.h"
 
 namespace jte {
@@ -69,11 +71,14 @@ void ThreadExecutor::Help() {
 }
 
 int NumSchedulableCpus() {
+  // Read once: it costs more than a small call does, and seldom changes.
+  static const int kQuota = CpuQuota().value_or(INT_MAX);
   cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
-    return std::max(1, CPU_COUNT(&cpus));
-  }
-  return std::max(1u, std::thread::hardware_concurrency());
+  const int num_cpus =
+      sched_getaffinity(0, sizeof(cpus), &cpus) == 0
+          ? CPU_COUNT(&cpus)
+          : static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(num_cpus, 1, kQuota);
 }
 
 }  // namespace jte

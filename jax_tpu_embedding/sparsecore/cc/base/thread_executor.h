@@ -60,7 +60,8 @@ class ThreadExecutor final : public Executor {
   std::vector<std::jthread> helpers_;
 };
 
-// The number of CPUs this process may run on; >= 1.
+// The number of CPUs this process may run on, or that it has time for by its
+// control groups, if these are fewer (cpu_quota.h); >= 1.
 int NumSchedulableCpus();
 
 }  // namespace jte

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/cpu_quota.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor_contract.h"
 
@@ -76,7 +78,8 @@ TEST(ThreadExecutorDeathTest, DoesWithoutThreadsThatCannotBeStarted) {
 TEST(NumSchedulableCpusTest, IsThatOfTheProcess) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
-  EXPECT_EQ(NumSchedulableCpus(), CPU_COUNT(&all));
+  EXPECT_EQ(NumSchedulableCpus(),
+            std::min(CPU_COUNT(&all), CpuQuota().value_or(CPU_COUNT(&all))));
   int cpu = 0;
   while (!CPU_ISSET(cpu, &all)) ++cpu;
   cpu_set_t one;

@@ -19,9 +19,10 @@
 
 namespace jte::binding {
 
-// `requested`, or without it the number of CPUs that the process may use, or
-// SPARSECORE_INPUT_PREPROCESSING_THREADS if that is less. Needs the interpreter
-// lock, under which os.environ changes the environment.
+// `requested`, or without it the number of CPUs that the process may use, by its
+// container's quota too, or SPARSECORE_INPUT_PREPROCESSING_THREADS if that is
+// less. Needs the interpreter lock, under which os.environ changes the
+// environment.
 //
 // Errors: a request that is not positive.
 inline Result<int> MaxThreads(std::optional<int> requested) {

@@ -1,0 +1,42 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is built upon: system libraries and locked Python packages.
+
+WORKSPACE (Bazel 4) and extension.bzl (Bazel 7, for MODULE.bazel) call this.
+"""
+
+load("//third_party/py:newer_libtpu.bzl", "newer_libtpu")
+load("//third_party/py:python_environment.bzl", "python_environment")
+load("//third_party/system:system.bzl", "system_libraries")
+
+# Keep in step with requires-python of pyproject.toml and refresh_locks.sh.
+_PYTHON_VERSIONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
+
+def repositories():
+    """Declares the repositories; none is fetched before it is used."""
+
+    # C and C++ libraries that the system's package manager installs.
+    system_libraries(
+        name = "system",
+        build_file = "//third_party/system:system.BUILD",
+    )
+
+    # Python packages: a virtual environment with the locked versions.
+    python_environment(
+        name = "python_env",
+        locks = {
+            version: "//third_party/py:requirements_lock_{}.txt".format(
+                version.replace(".", "_"),
+            )
+            for version in _PYTHON_VERSIONS
+        },
+        xla_ffi_lock = "//third_party/py:xla_ffi_lock.txt",
+    )
+
+    # What the tests compile for TPU with besides.
+    newer_libtpu(
+        name = "newer_libtpu",
+        lock = "//third_party/py:newer_libtpu_lock.txt",
+        python_environment = "@python_env//:BUILD",
+    )

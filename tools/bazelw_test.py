@@ -1,0 +1,85 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+_ROOT = pathlib.Path(__file__).parent.parent
+# What the script itself runs.
+_COMMANDS = ("bash", "cat", "dirname", "env", "grep", "mktemp", "rm", "sort")
+
+
+class BazelwTest(parameterized.TestCase):
+  """On machines that have nothing but the commands named."""
+
+  def setUp(self):
+    super().setUp()
+    self.bin = pathlib.Path(self.create_tempdir().full_path)
+    for command in _COMMANDS:
+      self.bin.joinpath(command).symlink_to(shutil.which(command))
+
+  def add(self, command: str, script: str) -> None:
+    file = self.bin / command
+    file.write_text(f"#!/bin/bash\n{script}\n")
+    file.chmod(0o755)
+
+  def run_bazelw(self, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [_ROOT / "bazelw", *words],
+        env={"PATH": str(self.bin), "PYENV_ROOT": "/nowhere"},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+
+  @parameterized.named_parameters(
+      ("fedora", "dnf", r"gcc-c\+\+ .*\n  bazelisk .*[^$]*npm install"),
+      ("arch", "pacman", r"gcc .*\n  bazel [^$]*pacman -S gcc bazel "),
+      ("homebrew", "brew", r"gcc .*\n  bazelisk [^$]*extension modules.*\n.*not"),
+      ("unknown", "unheard_of", r"Debian's names.*\n  g\+\+ .*\n  bazel-boot"),
+  )
+  def test_without_apt_the_system_s_own_names_are_given(self, manager, text):
+    self.add(manager, "echo installing; exit 1")
+    done = self.run_bazelw("test", "//...")
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, text)
+    self.assertRegex(done.stderr, "tried on Debian only")
+    self.assertNotIn("installing", done.stderr + done.stdout)
+
+  def test_a_package_that_stands_for_two_is_named_once_in_the_command(self):
+    self.add("pacman", "")
+    done = self.run_bazelw("test", "//...")
+    command = next(
+        line for line in done.stderr.splitlines() if "pacman -S" in line
+    )
+    words = command.split()
+    self.assertLen(words, len(set(words)))
+
+  def test_where_apt_fails_its_words_and_the_command_are_given(self):
+    self.add("apt-get", "echo no route to host; exit 100")
+    self.add("sudo", '[[ $1 == -n ]] && shift; exec "$@"')
+    done = self.run_bazelw("test", "//...")
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(
+        done.stderr,
+        r"no route to host\n[^$]*by hand:\n  apt-get install .*g\+\+ bazel-boot",
+    )
+
+  def test_without_root_and_sudo_nothing_is_installed(self):
+    if not os.geteuid():
+      self.skipTest("is run as root")
+    self.add("apt-get", "echo installing")
+    done = self.run_bazelw("test", "//...")
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(done.stderr, r"As root, run:\n  apt-get install .*g\+\+")
+    self.assertNotIn("installing", done.stderr + done.stdout)
+
+
+if __name__ == "__main__":
+  absltest.main()
