@@ -15,6 +15,8 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
+from matplotlib.backends import backend_agg
+import numpy as np
 
 _GOLDEN = pathlib.Path(__file__).parent / "testdata" / "stacking_plan.txt"
 # Two devices with four SparseCores each.
@@ -231,19 +233,26 @@ class PlotTest(parameterized.TestCase):
       figure = _report_picture.figure(
           _plan_of_tables(num_tables, activation_mem_bytes_limit=limit)
       )
-      figure.canvas.draw()
-      boxes = [
-          text.get_window_extent()
-          for axes in figure.axes
-          for text in (*axes.texts, *axes.get_yticklabels())
-      ]
+      # Without it, each text makes an image of the figure to be measured in.
+      renderer = backend_agg.FigureCanvasAgg(figure).get_renderer()
+      x0, y0, x1, y1 = np.transpose(
+          [
+              text.get_window_extent(renderer).extents
+              for axes in figure.axes
+              for text in (*axes.texts, *axes.get_yticklabels())
+          ]
+      )
       width, height = figure.canvas.get_width_height()
-      for i, box in enumerate(boxes):
-        self.assertBetween(box.x0, 0, width)
-        self.assertBetween(box.x1, 0, width)
-        self.assertBetween(box.y1, 0, height)
-        for other in boxes[:i]:
-          self.assertFalse(box.overlaps(other))
+      self.assertBetween(x0.min(), 0, width)
+      self.assertBetween(x1.max(), 0, width)
+      self.assertBetween(y1.max(), 0, height)
+      overlaps = (
+          (x0 < x1[:, None])
+          & (x0[:, None] < x1)
+          & (y0 < y1[:, None])
+          & (y0[:, None] < y1)
+      )
+      np.testing.assert_array_equal(overlaps, np.eye(len(x0), dtype=bool))
 
   def test_long_names_are_shortened(self):
     self.assertEqual(_report_picture.shorten("user", 4), "user")
