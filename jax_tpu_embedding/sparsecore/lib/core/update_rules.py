@@ -3,11 +3,12 @@
 
 """Every optimizer: what it keeps per row, what it is told, and one step.
 
-A row of UPDATE_RULES is all that an optimizer needs: its primitive, its
-lowering for every platform and its tests follow from it. A fused kernel for one
+A row of UPDATE_RULES is all that an optimizer needs to run: its primitive, and
+its lowering for every platform, follow from it. A fused kernel for one
 platform is an optional extra (cc/kernels/update/update_rules.h), tested against `step`.
 
-To add one: a step function, and its line in UPDATE_RULES.
+To add one: a step function, and its row in _RULES. CONTRIBUTING.md has what
+else goes with it: a spec, a case for the tests, a line of the documents.
 
 Source: docs/reference/primitives.md, "Update rules". Formulas are evaluated
 exactly in the written association.

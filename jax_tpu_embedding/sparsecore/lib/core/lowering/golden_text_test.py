@@ -24,6 +24,10 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import operation_programs
 
 _UPDATE = flags.DEFINE_string("update", None, "Directory to write texts to.")
 _TEXTS = pathlib.Path(__file__).parent / "testdata"
+_HOW_TO_UPDATE = (
+    "If the change is meant, or the operation new, write the texts anew with"
+    " --update, as the first lines of golden_text_test.py say."
+)
 
 _PROGRAMS = operation_programs.PROGRAMS
 # On TPU these are plain operations, and few.
@@ -60,7 +64,10 @@ class GoldenTextTest(parameterized.TestCase):
     if _UPDATE.value:
       (pathlib.Path(_UPDATE.value) / path).write_text(text)
       return
-    self.assertMultiLineEqual(text, (_TEXTS / path).read_text())
+    on_record = _TEXTS / path
+    if not on_record.exists():
+      self.fail(f"testdata/{path} is missing. {_HOW_TO_UPDATE}")
+    self.assertMultiLineEqual(text, on_record.read_text(), _HOW_TO_UPDATE)
 
   def test_every_text_on_record_is_compared(self):
     on_record = [

@@ -26,9 +26,9 @@ _SAMPLES_PER_SC, _IDS_PER_SAMPLE, _DIM, _VOCABULARY_SIZE = 4, 4, 8, 256
 _MOST_IDS = 16  # of a SparseCore
 
 _WAYS = {
-    "native": dict(is_native=True),
-    "native_messages": dict(is_native=True, by_messages=True),
-    "reference": dict(is_native=False),
+    "native": dict(platform="cpu"),
+    "native_messages": dict(platform="cpu", by_messages=True),
+    "reference": dict(platform=None),
 }
 
 
@@ -133,7 +133,7 @@ class MoreDevicesTest(parameterized.TestCase):
     by_messages = num_devices > 1 and (
         lowering.by_messages or operation == "row_gradients"
     )
-    if lowering.is_native and not by_messages:
+    if lowering.platform == "cpu" and not by_messages:
       with self.assertRaisesRegex(
           _NATIVE_ERRORS,
           rf"row_pointers\[\d+\] is \d+, expected at most \d+: the end of"

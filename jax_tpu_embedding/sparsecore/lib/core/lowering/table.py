@@ -4,7 +4,8 @@
 """How each operation is lowered on each platform.
 
 To add a platform: a module with its rules, and their lines here. What has no
-line of its own gets the one for any platform.
+line of its own gets the one for any platform. Platforms are named as JAX names
+those it lowers for: cuda and rocm. It has no platform "gpu" there.
 """
 
 from __future__ import annotations

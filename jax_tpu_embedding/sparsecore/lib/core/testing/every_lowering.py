@@ -1,12 +1,16 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every way in which lookups and updates run on a CPU, for tests."""
+"""Every way in which lookups and updates run on a CPU, for tests.
+
+To add a platform whose rules a CPU can run: its lines in LOWERINGS.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any
 from unittest import mock
 
@@ -26,7 +30,7 @@ import numpy as np
 _SPLIT = jax.sharding.PartitionSpec("x")
 _WHOLE = jax.sharding.PartitionSpec()
 
-_NATIVE = {
+_PRIMITIVES = {
     "lookup": lookup.lookup_p,
     "row_gradients": row_gradients.row_gradients_p,
     **{
@@ -42,36 +46,51 @@ def as_on(
   """`primitive`, lowered on CPU as on `platform`.
 
   Args:
-    platform: None for one that has no rule of its own.
+    platform: one of those in table.py, or None for one without rules. What it
+      has no rule for is lowered as on any platform.
     operation: one of those in table.py.
     primitive: that of the operation.
+
+  Raises:
+    ValueError: if table.py has no rule for the platform at all.
   """
+  tables = (table.RULES, table.NATIVE_RULES, table.MLIR_RULES)
+  platforms = {name for rules in tables for _, name in rules}
+  if platform not in platforms:
+    names = ", ".join(sorted(name for name in platforms if name))
+    raise ValueError(
+        f"lowering/table.py has no rule for platform {platform!r}; it has some"
+        f" for {names}. Add a line to one of its tables."
+    )
   result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
   result.multiple_results = primitive.multiple_results
   result.abstract_eval = primitive.abstract_eval
   rules = table.lowering_rules(operation)
-  mlir.register_lowering(result, rules[platform])
+  mlir.register_lowering(result, rules.get(platform, rules[None]))
   return result
 
 
-_REFERENCE = {
-    operation: as_on(None, operation, primitive)
-    for operation, primitive in _NATIVE.items()
-}
+@functools.cache
+def _primitive(platform: str | None, operation: str) -> core.Primitive:
+  primitive = _PRIMITIVES[operation]
+  # Those that programs have are lowered for CPUs anyway.
+  if platform == "cpu":
+    return primitive
+  return as_on(platform, operation, primitive)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lowering:
   """One way."""
 
-  is_native: bool  # or as on a platform without rules of its own
+  platform: str | None  # whose rules; None is one that has none
   num_devices: int = 1
   by_messages: bool = False  # as if every device had a process of its own
 
   def bind(self, operation: str, *operands: Any, **params: Any) -> list[Any]:
     """The results of an operation of table.py, within `compiled`."""
-    primitives = _NATIVE if self.is_native else _REFERENCE
-    return jax.tree.leaves(primitives[operation].bind(*operands, **params))
+    primitive = _primitive(self.platform, operation)
+    return jax.tree.leaves(primitive.bind(*operands, **params))
 
   def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of one device, jitted for all devices together.
@@ -115,9 +134,9 @@ class Lowering:
 
 
 LOWERINGS = {
-    "reference": Lowering(is_native=False),
-    "reference_messages": Lowering(is_native=False, num_devices=4),
-    "cpu": Lowering(is_native=True),
-    "cpu_shared_memory": Lowering(is_native=True, num_devices=4),
-    "cpu_messages": Lowering(is_native=True, num_devices=4, by_messages=True),
+    "reference": Lowering(platform=None),
+    "reference_messages": Lowering(platform=None, num_devices=4),
+    "cpu": Lowering(platform="cpu"),
+    "cpu_shared_memory": Lowering(platform="cpu", num_devices=4),
+    "cpu_messages": Lowering(platform="cpu", num_devices=4, by_messages=True),
 }

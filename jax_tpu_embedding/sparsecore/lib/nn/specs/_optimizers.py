@@ -4,8 +4,8 @@
 """The optimizers that a table spec can name: hyperparameters and slots.
 
 A spec says which numbers an update needs; the update itself is one row of
-lib/core/update_rules.py. To add an optimizer: a NamedTuple of its slots, a
-frozen dataclass below, and that row.
+lib/core/update_rules.py. To add an optimizer: a NamedTuple of its slots in
+_slot_variables.py, a frozen dataclass below, and that row; see CONTRIBUTING.md.
 """
 
 from __future__ import annotations

@@ -98,8 +98,10 @@ _DEFAULTS = {
 class SpecsOfRulesTest(parameterized.TestCase):
 
   def test_every_rule_has_a_spec(self):
-    self.assertSameElements(_SPECS, update_rules.UPDATE_RULES)
-    self.assertSameElements(_SPECS, _DEFAULTS)
+    self.assertSameElements(
+        update_rules.UPDATE_RULES, _SPECS, "_SPECS is not all of UPDATE_RULES"
+    )
+    self.assertSameElements(_SPECS, _DEFAULTS, "_DEFAULTS is not all of _SPECS")
 
   @parameterized.parameters(*_SPECS)
   def test_constructor(self, name):

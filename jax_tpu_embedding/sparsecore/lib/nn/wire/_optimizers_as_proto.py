@@ -27,7 +27,7 @@ import numpy as np
 _Proto = pb.OptimizerSpecProto
 _SpecClass = type[_optimizer.OptimizerSpec]
 
-# To add an optimizer to the wire format, give it a type there and a row here.
+# The types that every reader of the format knows: it grows by names below.
 _OPTIMIZER_CLASSES: dict[int, _SpecClass] = {
     _Proto.SGD: _optimizers.SGDOptimizerSpec,
     _Proto.ADAGRAD: _optimizers.AdagradOptimizerSpec,
@@ -36,7 +36,8 @@ _OPTIMIZER_CLASSES: dict[int, _SpecClass] = {
     _Proto.F2A: _optimizers.F2AOptimizerSpec,
     _Proto.ADAGRAD_MOMENTUM: _optimizers.AdagradMomentumOptimizerSpec,
 }
-# Those that share the type CUSTOM, by `custom_type`.
+# Those that share the type CUSTOM, by `custom_type`. To add an optimizer to the
+# wire format: a row here, and its name in the comment on that field.
 _CUSTOM_CLASSES: dict[str, _SpecClass] = {
     "laprop": _optimizers.LaPropOptimizerSpec,
     "rowwise_adagrad": _optimizers.RowwiseAdagradOptimizerSpec,

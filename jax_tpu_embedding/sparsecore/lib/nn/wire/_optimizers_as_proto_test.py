@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -32,13 +33,12 @@ _TYPES = {
     "F2A": embedding_spec.F2AOptimizerSpec,
     "ADAGRAD_MOMENTUM": embedding_spec.AdagradMomentumOptimizerSpec,
 }
-_BUILT_IN = (
-    *_TYPES.values(),
-    embedding_spec.LaPropOptimizerSpec,
-    embedding_spec.LionOptimizerSpec,
-    embedding_spec.MomentumOptimizerSpec,
-    embedding_spec.RowwiseAdagradOptimizerSpec,
-)
+_BUILT_IN = [
+    spec_class
+    for _, spec_class in inspect.getmembers(embedding_spec, inspect.isclass)
+    if issubclass(spec_class, embedding_spec.OptimizerSpec)
+    and spec_class not in (embedding_spec.OptimizerSpec, _CustomSpec)
+]
 
 
 class UsersSgd(_SGD):
