@@ -137,6 +137,7 @@ class _Model:
         activation_gradients,
         inputs,
         self.specs,
+        global_device_count=self.mesh.size,
         enable_minibatching=self.enable_minibatching,
     )
 
@@ -450,7 +451,9 @@ class SparseGradientsOnDevicesTest(parameterized.TestCase):
     )
     gradients = jax.jit(
         jax.shard_map(
-            lambda *args: embedding.sparse_gradients(*args, specs),
+            lambda *args: embedding.sparse_gradients(
+                *args, specs, global_device_count=2
+            ),
             mesh=jax.sharding.Mesh(jax.devices()[:2], ("x",)),
             in_specs=_AXIS,
             out_specs=_AXIS,
