@@ -44,6 +44,8 @@ class HeartbeatTest(parameterized.TestCase):
         stderr=stderr,
         env=os.environ | {"JTE_HEARTBEAT_SECONDS": str(silence)},
         text=True,
+        # What runs in the background of a shell inherits that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     self.addCleanup(process.__exit__, None, None, None)
     return process
