@@ -23,7 +23,9 @@ import time
 # Seconds; the variable is for the test.
 INTERVAL = float(os.environ.get("JTE_HEARTBEAT_SECONDS", "15"))
 # "[12 / 345] 6 / 7 tests; ...", "Analyzing: ...", "Loading: ...".
-_PROGRESS = re.compile(rb"^(?:\[[\d,]+ / [\d,]+\]|(?:Analyz|Load|Fetch)ing\b).*")
+_PROGRESS = re.compile(
+    rb"^(?:\[[\d,]+ / [\d,]+\]|(?:Analyz|Load|Fetch)ing\b).*"
+)
 # What another process may send to this one alone. A key on a terminal reaches
 # Bazel by itself, and twice does no harm there: it counts to three.
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
