@@ -41,7 +41,11 @@ class BazelwTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ("fedora", "dnf", r"gcc-c\+\+ .*\n  bazelisk .*[^$]*npm install"),
       ("arch", "pacman", r"gcc .*\n  bazel [^$]*pacman -S gcc bazel "),
-      ("homebrew", "brew", r"gcc .*\n  bazelisk [^$]*extension modules.*\n.*not"),
+      (
+          "homebrew",
+          "brew",
+          r"gcc .*\n  bazelisk [^$]*extension modules.*\n.*not",
+      ),
       ("unknown", "unheard_of", r"Debian's names.*\n  g\+\+ .*\n  bazel-boot"),
   )
   def test_without_apt_the_system_s_own_names_are_given(self, manager, text):

@@ -59,7 +59,9 @@ def check_modules(paths: list[str]) -> None:
 
 def is_portable() -> bool:
   """Whether the wheel says that it is for more systems than its own."""
-  wheel = importlib.metadata.distribution("jax_tpu_embedding").read_text("WHEEL")
+  wheel = importlib.metadata.distribution("jax_tpu_embedding").read_text(
+      "WHEEL"
+  )
   return "-manylinux" in wheel
 
 

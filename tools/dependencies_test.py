@@ -64,6 +64,12 @@ class DependenciesTest(absltest.TestCase):
     project = tomllib.loads((_WORKSPACE / "pyproject.toml").read_text())[
         "project"
     ]
+    cls.requires_python = project["requires-python"]
+    cls.pythons = [
+        classifier.rpartition(" ")[2]
+        for classifier in project["classifiers"]
+        if re.search(r"Python :: 3\.", classifier)
+    ]
     cls.dependencies = project["dependencies"]
     cls.base = set(map(distribution_name, project["dependencies"]))
     cls.extras = {
@@ -108,6 +114,23 @@ class DependenciesTest(absltest.TestCase):
     lock = (_WORKSPACE / "third_party/py/xla_ffi_lock.txt").read_text()
     self.assertStartsWith(
         jax, lock.split()[0].replace("jaxlib==", "jax>=") + ","
+    )
+
+  def test_every_python_of_the_metadata_is_locked_and_its_wheel_tried(self):
+    wheel_test = (_WORKSPACE / "tools/wheel_test.sh").read_text()
+    tried = re.search(r"jax_versions=\((.*?)^\)", wheel_test, re.M | re.S)[1]
+    self.assertEqual(re.findall(r"\[(.*)\]=", tried), self.pythons)
+    locks = (_WORKSPACE / "third_party/py").glob("requirements_lock_*.txt")
+    self.assertCountEqual(
+        [
+            re.search(r"(3_\d+)", lock.name)[0].replace("_", ".")
+            for lock in locks
+        ],
+        self.pythons,
+    )
+    newest = int(self.pythons[-1].removeprefix("3."))
+    self.assertEqual(
+        self.requires_python, f">={self.pythons[0]},<3.{newest + 1}"
     )
 
 

@@ -102,6 +102,7 @@ timed() {
   echo "== $*"
   "$@" </dev/null || {
     echo "== Failed after $((SECONDS - start)) s: $*" >&2
+    printf '%s' "$summary" >&2
     exit 1
   }
   printf -v summary '%s%6d s  %s\n' "$summary" $((SECONDS - start)) "$*"

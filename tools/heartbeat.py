@@ -23,7 +23,9 @@ import time
 # Seconds; the variable is for the test.
 INTERVAL = float(os.environ.get("JTE_HEARTBEAT_SECONDS", "15"))
 # "[12 / 345] 6 / 7 tests; ...", "Analyzing: ...", "Loading: ...".
-_PROGRESS = re.compile(rb"^(?:\[[\d,]+ / [\d,]+\]|(?:Analyz|Load|Fetch)ing\b).*")
+_PROGRESS = re.compile(
+    rb"^(?:\[[\d,]+ / [\d,]+\]|(?:Analyz|Load|Fetch)ing\b).*"
+)
 # What another process may send to this one alone. A key on a terminal reaches
 # Bazel by itself, and twice does no harm there: it counts to three.
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -91,14 +93,25 @@ class Watch:
 
 def run(command):
   """Runs a command to its end; returns its status as waitpid gives it."""
+  process = None
+  early = []  # signals that came before there was anything to hand them to
+
+  def hand_on(number, _):
+    if process is None:
+      early.append(number)
+    else:
+      process.send_signal(number)
+
+  for number in _SIGNALS:
+    if signal.getsignal(number) is not signal.SIG_IGN:
+      signal.signal(number, hand_on)
   reading, writing = os.pipe()
   # In one pipe where both go to one place: else lines would change places.
   stdout = writing if same_file(1, 2) else None
   process = subprocess.Popen(command, stdout=stdout, stderr=writing)
   os.close(writing)
-  for number in _SIGNALS:
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      signal.signal(number, lambda number, _: process.send_signal(number))
+  for number in early:
+    process.send_signal(number)
 
   watch = Watch()
   ended = None

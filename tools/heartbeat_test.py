@@ -44,6 +44,8 @@ class HeartbeatTest(parameterized.TestCase):
         stderr=stderr,
         env=os.environ | {"JTE_HEARTBEAT_SECONDS": str(silence)},
         text=True,
+        # What runs in the background of a shell inherits that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     self.addCleanup(process.__exit__, None, None, None)
     return process
@@ -74,9 +76,7 @@ class HeartbeatTest(parameterized.TestCase):
         stderr=subprocess.STDOUT,
     )
     stdout, _ = process.communicate()
-    self.assertEqual(
-        stdout, "".join(f"out{i}\nerr{i}\n" for i in range(1, 51))
-    )
+    self.assertEqual(stdout, "".join(f"out{i}\nerr{i}\n" for i in range(1, 51)))
 
   def test_what_is_printed_last_is_there_when_it_ends(self):
     process = self.start("head -c 300000 /dev/zero | tr '\\0' x >&2; exit 3")

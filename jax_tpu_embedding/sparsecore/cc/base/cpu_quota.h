@@ -4,9 +4,9 @@
 // How much CPU time a control group leaves this process.
 //
 // A container is mostly limited by a quota of time and not by CPUs: with one of
-// two CPUs on a machine of 64, a process may run on all 64, and is stopped for the
-// rest of every 100 ms once its threads together have used 200. More threads than
-// the quota has CPUs then wait for each other.
+// two CPUs on a machine of 64, a process may run on all 64, and is stopped for
+// the rest of every 100 ms once its threads together have used 200. More
+// threads than the quota has CPUs then wait for each other.
 //
 // Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (cpu.max) and
 // Documentation/scheduler/sched-bwc.rst (cpu.cfs_quota_us).
@@ -19,9 +19,10 @@
 
 namespace jte {
 
-// The smallest quota of the process's group and those around it, in CPUs rounded
-// up; none if there is no quota or none can be read. `groups` is where the system
-// shows its control groups, `membership` the file with those of the process.
+// The smallest quota of the process's group and those around it, in CPUs
+// rounded up; none if there is no quota or none can be read. `groups` is where
+// the system shows its control groups, `membership` the file with those of the
+// process.
 std::optional<int> CpuQuota(
     const std::filesystem::path& groups = "/sys/fs/cgroup",
     const std::filesystem::path& membership = "/proc/self/cgroup");

@@ -19,9 +19,9 @@
 
 namespace jte::binding {
 
-// `requested`, or without it the number of CPUs that the process may use, by its
-// container's quota too, or SPARSECORE_INPUT_PREPROCESSING_THREADS if that is
-// less. Needs the interpreter lock, under which os.environ changes the
+// `requested`, or without it the number of CPUs that the process may use, by
+// its container's quota too, or SPARSECORE_INPUT_PREPROCESSING_THREADS if that
+// is less. Needs the interpreter lock, under which os.environ changes the
 // environment.
 //
 // Errors: a request that is not positive.
