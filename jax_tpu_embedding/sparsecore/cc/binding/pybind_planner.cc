@@ -32,9 +32,8 @@ Result<std::string> PlanSerialized(std::string_view serialized_request) {
     return InvalidArgument(serialized_request.size(),
                            " bytes that are not a serialized PlanRequest.");
   }
-  Result<proto::Plan> plan = planner::MakePlan(request);
-  if (!plan) return std::unexpected(std::move(plan).error());
-  return plan->SerializeAsString();
+  JTE_ASSIGN_OR_RETURN(proto::Plan plan, planner::MakePlan(request));
+  return plan.SerializeAsString();
 }
 
 py::bytes PlanBytes(const py::bytes& serialized_request) {

@@ -58,22 +58,22 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          xffi::RemainingRets rets, int64_t num_sc_per_device,
                          bool enable_minibatching, int64_t rows_per_device,
                          int64_t batch_size) {
-  const auto blocks = ReadBlocks<IntVector>(rets, rets.size(), "requests");
-  if (!blocks) return std::unexpected(blocks.error());
-  auto geometry =
+  JTE_ASSIGN_OR_RETURN(const auto blocks,
+                       ReadBlocks<IntVector>(rets, rets.size(), "requests"));
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size);
-  if (!geometry) return std::unexpected(geometry.error());
-  geometry->num_devices = std::ssize(*blocks);
-  const int64_t capacity = blocks->front().element_count();
-  if (!kernels::NumbersFit(geometry->num_devices, capacity, 31)) {
-    return InvalidArgument("The blocks of ", geometry->num_devices,
+                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  geometry.num_devices = std::ssize(blocks);
+  const int64_t capacity = blocks.front().element_count();
+  if (!kernels::NumbersFit(geometry.num_devices, capacity, 31)) {
+    return InvalidArgument("The blocks of ", geometry.num_devices,
                            " devices have ", capacity,
                            " rows each, expected numbers of 31 bits. Lower "
                            "max_unique_ids_per_partition.");
   }
   std::vector<std::span<int32_t>> requests;
-  for (const IntVector& block : *blocks) {
+  for (const IntVector& block : blocks) {
     requests.push_back(ToSpan<int32_t>(block));
   }
   // Not ToCooBuffers, which refuses those of a conversion that failed: here
@@ -82,7 +82,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          .embedding_ids = ToSpan<const int32_t>(embedding_ids),
                          .sample_ids = ToSpan<const int32_t>(sample_ids),
                          .gains = ToSpan<const float>(gains)},
-                        *geometry, requests,
+                        geometry, requests,
                         {.row_pointers = ToSpan<int32_t>(entry_pointers),
                          .slots = ToSpan<int32_t>(slots),
                          .samples = ToSpan<int32_t>(samples),
@@ -95,31 +95,28 @@ Result<void> CheckedReadRows(Executor& executor,
                              const xffi::AnyBuffer& table_buffer,
                              xffi::RemainingArgs args,
                              xffi::RemainingRets rets) {
-  const auto table = ToTable(table_buffer);
-  if (!table) return std::unexpected(table.error());
-  const auto numbers =
-      ReadBlocks<IntVector>(args, 0, args.size(), "wanted rows");
-  if (!numbers) return std::unexpected(numbers.error());
-  const auto results =
-      ReadBlocks<xffi::AnyBuffer>(rets, 2 * args.size(), "rows");
-  if (!results) return std::unexpected(results.error());
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(
+      const auto numbers,
+      ReadBlocks<IntVector>(args, 0, args.size(), "wanted rows"));
+  JTE_ASSIGN_OR_RETURN(const auto results, ReadBlocks<xffi::AnyBuffer>(
+                                               rets, 2 * args.size(), "rows"));
   std::vector<std::span<const int32_t>> wanted;
-  for (const IntVector& block : *numbers) {
+  for (const IntVector& block : numbers) {
     wanted.push_back(ToSpan<const int32_t>(block));
   }
   const int64_t capacity = std::ssize(wanted.front());
   std::vector<kernels::TableValues> blocks;
-  for (const xffi::AnyBuffer& result : *results) {
-    const auto block = ToTable(result);
-    if (!block) return std::unexpected(block.error());
-    if (block->values.index() != table->values.index() ||
-        block->num_rows != capacity || block->dim != table->dim) {
-      return InvalidArgument("The rows have shape [", block->num_rows, ", ",
-                             block->dim, "], expected [", capacity, ", ",
-                             table->dim, "], and the type of the table.");
+  for (const xffi::AnyBuffer& result : results) {
+    JTE_ASSIGN_OR_RETURN(const auto block, ToTable(result));
+    if (block.values.index() != table.values.index() ||
+        block.num_rows != capacity || block.dim != table.dim) {
+      return InvalidArgument("The rows have shape [", block.num_rows, ", ",
+                             block.dim, "], expected [", capacity, ", ",
+                             table.dim, "], and the type of the table.");
     }
-    blocks.push_back(block->values);
-    ProvidePages(block->values, executor);
+    blocks.push_back(block.values);
+    ProvidePages(block.values, executor);
   }
   blocks.resize(args.size());
   const kernels::ConstTableValues values = std::visit(
@@ -127,8 +124,8 @@ Result<void> CheckedReadRows(Executor& executor,
         TableMemory::OfProcess().Used(std::as_writable_bytes(values));
         return std::span<const T>(values);
       },
-      table->values);
-  ReadRows(values, table->dim, wanted, blocks, executor);
+      table.values);
+  ReadRows(values, table.dim, wanted, blocks, executor);
   return {};
 }
 
@@ -137,12 +134,12 @@ Result<void> CheckedSumGradients(
     const IntVector& samples, const FloatVector& gains,
     const FloatMatrix& gradient, xffi::RemainingRets rets) {
   const size_t num_devices = rets.size() / 2;
-  const auto results =
-      ReadBlocks<FloatMatrix>(rets, 2 * num_devices, "gradients of rows");
-  if (!results) return std::unexpected(results.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto results,
+      ReadBlocks<FloatMatrix>(rets, 2 * num_devices, "gradients of rows"));
   const int64_t dim = gradient.dimensions()[1];
   std::vector<std::span<float>> blocks;
-  for (const FloatMatrix& result : *results) {
+  for (const FloatMatrix& result : results) {
     if (result.dimensions()[1] != dim) {
       return InvalidArgument("The gradients of rows have ",
                              result.dimensions()[1],

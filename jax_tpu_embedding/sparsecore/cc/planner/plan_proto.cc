@@ -81,10 +81,10 @@ Result<proto::Plan> Explain(const Model& model,
         {.stack_name = stack.stack_name(),
          .activation_mem_bytes_limit = stack.activation_mem_bytes_limit()});
   }
-  Result<std::vector<StackReport>> reports = ExplainStacks(model, questions);
-  if (!reports) return std::unexpected(std::move(reports).error());
+  JTE_ASSIGN_OR_RETURN(std::vector<StackReport> reports,
+                       ExplainStacks(model, questions));
   proto::Plan message;
-  for (const StackReport& report : *reports) {
+  for (const StackReport& report : reports) {
     proto::StackReport& report_message = *message.add_reports();
     report_message.set_stack_name(report.stack_name);
     report_message.set_activation_bytes_per_sc(report.activation_bytes_per_sc);
@@ -162,14 +162,12 @@ proto::Plan PlanToProto(const Model& model, const Plan& plan) {
 }
 
 Result<proto::Plan> MakePlan(const proto::PlanRequest& request) {
-  Result<Model> model = ModelFromProto(request);
-  if (!model) return std::unexpected(std::move(model).error());
+  JTE_ASSIGN_OR_RETURN(Model model, ModelFromProto(request));
   if (request.has_explain_stacks()) {
-    return Explain(*model, request.explain_stacks());
+    return Explain(model, request.explain_stacks());
   }
-  Result<Plan> plan = RunStrategy(*model, request);
-  if (!plan) return std::unexpected(std::move(plan).error());
-  return PlanToProto(*model, *plan);
+  JTE_ASSIGN_OR_RETURN(Plan plan, RunStrategy(model, request));
+  return PlanToProto(model, plan);
 }
 
 }  // namespace jte::planner

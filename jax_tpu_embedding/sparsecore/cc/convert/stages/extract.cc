@@ -334,11 +334,10 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
       position += slice.num_ids();
       continue;
     }
-    const auto clean = Clean(feature.input, slice);
-    if (!clean) return std::unexpected(clean.error());
-    WriteSlice(plan, feature, clean->View(), position, output);
-    position += std::ssize(clean->ids);
-    extracted.dropped_id_count += clean->dropped_id_count;
+    JTE_ASSIGN_OR_RETURN(const auto clean, Clean(feature.input, slice));
+    WriteSlice(plan, feature, clean.View(), position, output);
+    position += std::ssize(clean.ids);
+    extracted.dropped_id_count += clean.dropped_id_count;
   }
   extracted.elements = output.elements.first(position);
   return extracted;
@@ -346,9 +345,9 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
 
 Result<SortedIds> SortIds(const StackPlan& plan, int64_t local_sc,
                           Scratch& scratch) {
-  const auto extracted = ExtractIds(plan, local_sc, scratch);
-  if (!extracted) return std::unexpected(extracted.error());
-  const std::span<uint64_t> elements = extracted->elements;
+  JTE_ASSIGN_OR_RETURN(const auto extracted,
+                       ExtractIds(plan, local_sc, scratch));
+  const std::span<uint64_t> elements = extracted.elements;
   const std::span<uint64_t> buffer =
       scratch.sorted_elements.Take(elements.size());
   const std::span<uint64_t> sorted =
@@ -356,8 +355,8 @@ Result<SortedIds> SortIds(const StackPlan& plan, int64_t local_sc,
   return SortedIds{
       .elements = sorted,
       .spare = sorted.data() == elements.data() ? buffer : elements,
-      .gains = extracted->gains,
-      .dropped_id_count = extracted->dropped_id_count};
+      .gains = extracted.gains,
+      .dropped_id_count = extracted.dropped_id_count};
 }
 
 }  // namespace jte::convert
