@@ -75,10 +75,10 @@ Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
       table.values = ValuesOf<float>(buffer);
       return table;
     case xla::ffi::BF16:
-      table.values = ValuesOf<kernels::Bfloat16>(buffer);
+      table.values = ValuesOf<Bfloat16>(buffer);
       return table;
     case xla::ffi::F16:
-      table.values = ValuesOf<kernels::Float16>(buffer);
+      table.values = ValuesOf<Float16>(buffer);
       return table;
     default:
       return InvalidArgument("The table has element type ",

@@ -101,7 +101,7 @@ void PreparePages(const Table& table, const Matrix& activations,
 
 void FillWithNaN(const Matrix& activations) {
   std::ranges::fill(activations.values,
-                    std::bit_cast<float>(kernels::kQuietNaN));
+                    std::bit_cast<float>(kQuietNaN));
 }
 
 Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,

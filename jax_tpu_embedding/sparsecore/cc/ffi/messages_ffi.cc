@@ -125,7 +125,7 @@ Result<void> CheckedReadRows(Executor& executor,
         return std::span<const T>(values);
       },
       table.values);
-  ReadRows(values, table.dim, wanted, blocks, executor);
+  kernels::ReadRows(values, table.dim, wanted, blocks, executor);
   return {};
 }
 

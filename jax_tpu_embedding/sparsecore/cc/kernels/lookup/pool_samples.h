@@ -22,6 +22,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
 namespace jte::kernels {
@@ -56,18 +57,6 @@ class Quantized {
   float max_;
   float scale_;
   float step_;
-};
-
-// The rows of one array: what SpreadRows has to find out takes a tenth of the
-// time of a lookup.
-template <typename T>
-struct ArrayRows {
-  const T* values;
-  int64_t dim;
-
-  [[gnu::always_inline]] const T* operator[](int32_t row) const {
-    return values + row * dim;
-  }
 };
 
 // How many entries ahead to ask for a row. Rows are asked for in the
