@@ -205,7 +205,7 @@ TEST(ConverterTest, NamesTheSparseCoreWhoseBufferIsTooSmall) {
 }
 
 TEST(ConverterTest, NamesABufferThatIsTooSmallWithoutALimit) {
-  // As an XLA handler plans: the buffer's size is given, there is no limit.
+  // XLA handlers plan this way: the buffer has a size, and there is no limit.
   const StackedFeature feature = Dense("f", Forty(), 4, 100);
   const auto plan =
       PlanStack(feature.stack, 32, {feature.feature}, kTwoScs.topology);

@@ -105,8 +105,8 @@ Result<int64_t> CooCellsPerDevice(const StackSpec& spec,
 
 namespace {
 
-// Of samples and offsets of a feature: more than any buffer has room for, and
-// few enough that sums of them fit int64.
+// The limit of samples and offsets of a feature: more than any buffer has room
+// for, and low enough that sums of them fit int64.
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 
 template <typename... Parts>

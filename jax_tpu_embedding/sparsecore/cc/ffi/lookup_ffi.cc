@@ -100,8 +100,7 @@ void PreparePages(const Table& table, const Matrix& activations,
 }
 
 void FillWithNaN(const Matrix& activations) {
-  std::ranges::fill(activations.values,
-                    std::bit_cast<float>(kQuietNaN));
+  std::ranges::fill(activations.values, std::bit_cast<float>(kQuietNaN));
 }
 
 Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
@@ -151,7 +150,7 @@ Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
 }
 
 Result<void> CheckedLookupFetched(
-    Executor& executor, const IntVector& row_pointers, const IntVector& slots,
+    Executor& executor, const IntVector& row_pointers, const IntVector& places,
     const IntVector& samples, const FloatVector& gains,
     xffi::RemainingArgs args, const xffi::AnyBuffer& result,
     std::span<const double> quantization_numbers) {
@@ -176,7 +175,7 @@ Result<void> CheckedLookupFetched(
   PopulateNewPages(std::as_writable_bytes(activations.values), executor);
   const kernels::ConstPackedEntries entries{
       .row_pointers = ToSpan<const int32_t>(row_pointers),
-      .slots = ToSpan<const int32_t>(slots),
+      .places = ToSpan<const int32_t>(places),
       .samples = ToSpan<const int32_t>(samples),
       .gains = ToSpan<const float>(gains)};
   if (entries.are_marked()) {
@@ -184,7 +183,7 @@ Result<void> CheckedLookupFetched(
     return {};
   }
   const kernels::CooBuffers buffers{.row_pointers = entries.row_pointers,
-                                    .embedding_ids = entries.slots,
+                                    .embedding_ids = entries.places,
                                     .sample_ids = entries.samples,
                                     .gains = entries.gains};
   const kernels::CooGeometry geometry{.num_sc_per_device = 1,
@@ -221,7 +220,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     xffi::Ffi::Bind()
         .Ctx<xffi::ThreadPool>()
         .Arg<IntVector>()        // of entries
-        .Arg<IntVector>()        // slots
+        .Arg<IntVector>()        // places
         .Arg<IntVector>()        // samples
         .Arg<FloatVector>()      // gains
         .RemainingArgs()         // rows, by device

@@ -53,7 +53,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          const IntVector& sample_ids, const FloatVector& gains,
                          const IntScalar& num_minibatches,
                          const IntVector& entry_pointers,
-                         const IntVector& slots, const IntVector& samples,
+                         const IntVector& places, const IntVector& samples,
                          const FloatVector& entry_gains,
                          xffi::RemainingRets rets, int64_t num_sc_per_device,
                          bool enable_minibatching, int64_t rows_per_device,
@@ -84,7 +84,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          .gains = ToSpan<const float>(gains)},
                         geometry, requests,
                         {.row_pointers = ToSpan<int32_t>(entry_pointers),
-                         .slots = ToSpan<int32_t>(slots),
+                         .places = ToSpan<int32_t>(places),
                          .samples = ToSpan<int32_t>(samples),
                          .gains = ToSpan<float>(entry_gains)},
                         executor);
@@ -130,7 +130,7 @@ Result<void> CheckedReadRows(Executor& executor,
 }
 
 Result<void> CheckedSumGradients(
-    Executor& executor, const IntVector& row_pointers, const IntVector& slots,
+    Executor& executor, const IntVector& row_pointers, const IntVector& places,
     const IntVector& samples, const FloatVector& gains,
     const FloatMatrix& gradient, xffi::RemainingRets rets) {
   const size_t num_devices = rets.size() / 2;
@@ -150,7 +150,7 @@ Result<void> CheckedSumGradients(
   }
   blocks.resize(num_devices);
   kernels::SumGradients({.row_pointers = ToSpan<const int32_t>(row_pointers),
-                         .slots = ToSpan<const int32_t>(slots),
+                         .places = ToSpan<const int32_t>(places),
                          .samples = ToSpan<const int32_t>(samples),
                          .gains = ToSpan<const float>(gains)},
                         ToSpan<const float>(gradient), dim, blocks, executor);
@@ -168,7 +168,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, kOnPool<CheckedPack>,
                                   .Arg<FloatVector>()  // gains
                                   .Arg<IntScalar>()    // num_minibatches
                                   .Ret<IntVector>()    // of entries
-                                  .Ret<IntVector>()    // slots
+                                  .Ret<IntVector>()    // places
                                   .Ret<IntVector>()    // samples
                                   .Ret<FloatVector>()  // gains
                                   .RemainingRets()     // requests, by device
@@ -190,7 +190,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     xffi::Ffi::Bind()
         .Ctx<xffi::ThreadPool>()
         .Arg<IntVector>()    // of entries
-        .Arg<IntVector>()    // slots
+        .Arg<IntVector>()    // places
         .Arg<IntVector>()    // samples
         .Arg<FloatVector>()  // gains
         .Arg<FloatMatrix>()  // activation_gradient

@@ -164,7 +164,8 @@ struct Output {
   int position_bits = 0;               // of PackedGains; 0 for other gains
 };
 
-// Of the n ids from position `first` on; without position_bits, the positions.
+// Writes the payloads of the n ids from position `first` on. Without
+// position_bits, these are the positions.
 JTE_VECTOR_CLONES
 void WritePayloads(const uint32_t* samples, uint32_t first, int position_bits,
                    int64_t n, uint32_t* payloads) {
@@ -193,8 +194,8 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
   }
 }
 
-// Of a slice with weights. What they are divided by is finite only if all of
-// them are; the other way round it may have overflown.
+// Requires a slice with weights. What they are divided by is finite only if all
+// of them are, but can overflow although all of them are finite.
 bool WeightsAreFinite(Combiner combiner, const Slice& slice,
                       std::span<const float> sample_factors) {
   return (combiner != Combiner::kSum &&

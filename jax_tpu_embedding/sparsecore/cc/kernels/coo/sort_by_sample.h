@@ -37,7 +37,7 @@ struct WeightedRow {
 inline constexpr int64_t kMaxSortedEntries =
     std::numeric_limits<uint32_t>::max();
 
-// How many entries ahead to ask for the place that one is written to, since
+// How many entries ahead to prefetch the place that one is written to, since
 // writes to a second-level cache wait for each other: with 16384 samples of 1
 // and 20 entries, the sort takes 0.85 and 0.8 of the time.
 inline constexpr int64_t kPlacesAhead = 64;

@@ -59,14 +59,14 @@ class Quantized {
   float step_;
 };
 
-// How many entries ahead to ask for a row. Rows are asked for in the
+// How many entries ahead to prefetch a row. Rows are prefetched into the
 // second-level cache and used once: six times as far as where batch rows share
 // a first-level cache is 0.88 to 0.98 of the time.
 constexpr int64_t PoolingDistance(int64_t row_bytes) {
   return std::clamp<int64_t>(24576 / std::max<int64_t>(row_bytes, 1), 8, 96);
 }
 
-// The entries of one sample, and those to ask for meanwhile.
+// The entries of one sample, and those whose rows to prefetch meanwhile.
 struct SampleEntries {
   const WeightedRow* entries;
   int64_t begin;
