@@ -46,7 +46,7 @@ text: str = table.vocabulary_size  # error
 embedding_spec.SGDOptimizerSpec(learning_rat=0.1)  # error
 embedding.OutputPool(max_byte=8)  # error
 embedding.auto_stack_tables({"tower": {"f": 8}}, 1)  # error
-pybind_planner.plan("")  # error
+pybind_planner.plan_stack_alone("")  # error
 ffi_cpu.registration()  # error
 pybind_input_preprocessing.preprocess()  # error
 embedding_spec_pb2.EmbeddingSpec  # error

@@ -4,15 +4,23 @@
 // Errors that input can cause, as values.
 //
 // Functions return Result<T>; nothing aborts, and nothing throws but
-// std::bad_alloc. A message says
-// what was wrong, with which object, the value found, the value expected and
-// what to do. Two places turn an Error into something else: binding/
-// error_to_python.h (a Python exception) and ffi/run_handler.h (ffi::Error).
+// std::bad_alloc. A message says what was wrong, with which object, the value
+// found, the value expected and what to do. Two places turn an Error into
+// something else: binding/error_to_python.h (a Python exception) and
+// ffi/run_handler.h (ffi::Error).
 //
 //   Result<int> Half(int n) {
 //     if (n % 2 != 0) return InvalidArgument("n must be even, got ", n, ".");
 //     return n / 2;
 //   }
+//
+//   Result<int> Quarter(int n) {
+//     JTE_RETURN_IF_ERROR(CheckPositive(n));
+//     JTE_ASSIGN_OR_RETURN(const int half, Half(n));
+//     return Half(half);
+//   }
+//
+// These are macros because no function can return from its caller.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
@@ -21,6 +29,36 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <utility>
+
+// Evaluates an expression of a type Result<T> once. If it is an error, the
+// enclosing function, which must return a Result too, returns that error. A
+// value is dropped.
+#define JTE_RETURN_IF_ERROR(...)                                   \
+  do {                                                             \
+    auto&& jte_result = (__VA_ARGS__);                             \
+    if (!jte_result) {                                             \
+      return std::unexpected(                                      \
+          std::forward<decltype(jte_result)>(jte_result).error()); \
+    }                                                              \
+  } while (false)
+
+// The same, and moves the value of the Result to `target`: a declaration, as
+// `const int half`, or something that is there already. Two statements or more,
+// so it needs braces in an `if` or a loop. A target with a comma that is in no
+// parentheses, as a structured binding has, does not work; expressions with
+// commas do.
+#define JTE_ASSIGN_OR_RETURN(target, ...) \
+  JTE_ASSIGN_OR_RETURN_AS(JTE_JOIN(jte_result_, __LINE__), target, __VA_ARGS__)
+
+// Parts of the macro above. Another macro in between replaces __LINE__ by the
+// number before it becomes a part of a name.
+#define JTE_ASSIGN_OR_RETURN_AS(result, target, ...)              \
+  auto result = (__VA_ARGS__);                                    \
+  if (!result) return std::unexpected(std::move(result).error()); \
+  target = *std::move(result)
+#define JTE_JOIN(a, b) JTE_JOIN_REPLACED(a, b)
+#define JTE_JOIN_REPLACED(a, b) a##b
 
 namespace jte {
 

@@ -80,7 +80,7 @@ class FeatureReader {
                                     const pybind11::array& array);
   convert::StridedArray ReadIntegers(std::string_view what,
                                      const pybind11::array& array);
-  // As ReadNumbers, for an array that has to be a flat one.
+  // The same as ReadNumbers, for an array that must have one dimension.
   convert::StridedArray ReadFlat(NumberKind kind, pybind11::handle object);
 
   // A flat array of integers, such as row splits.

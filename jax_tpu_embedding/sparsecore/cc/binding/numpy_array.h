@@ -44,7 +44,7 @@ std::optional<convert::ElementType> ElementTypeOf(const pybind11::dtype& dtype);
 convert::StridedArray Describe(pybind11::handle array,
                                convert::ElementType type);
 
-// As below, with the number of a dtype.
+// The same as the function below, with the number of a dtype.
 pybind11::object NewArray(int dtype, std::span<const int64_t> shape, void* data,
                           pybind11::handle owner);
 

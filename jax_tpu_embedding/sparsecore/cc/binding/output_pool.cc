@@ -146,7 +146,7 @@ class OutputPool::Blocks {
  private:
   struct Idle {
     Memory memory;
-    int64_t returned;  // the how manieth to return
+    int64_t returned;  // its place in the order of return
   };
 
   // Whether there may be so much more idle memory; older one makes room.

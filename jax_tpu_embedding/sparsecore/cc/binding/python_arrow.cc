@@ -50,7 +50,7 @@ std::optional<convert::DType> DTypeOf(std::string_view format) {
   return kTypes[i];
 }
 
-// Of an array that was checked.
+// Whether elements [begin, end) of an array that was checked have a null.
 bool HasNulls(const ArrowArray& array, int64_t begin, int64_t end) {
   const auto* bitmap = static_cast<const uint8_t*>(array.buffers[0]);
   if (array.null_count == 0 || bitmap == nullptr) return false;
@@ -204,7 +204,8 @@ class ListColumn {
   }
 
   void ReadChunk(const ArrowArray& array) {
-    // Of numbers and lists: the bitmap of nulls, and numbers or offsets.
+    // Arrays of numbers and of lists have two buffers: the bitmap of nulls,
+    // and numbers or offsets. Lists of one size have only the first.
     const bool is_fixed_list = offset_size_ == 0 && !is_flat_;
     CheckArray(array, is_fixed_list ? 1 : 2);
     reader_.CheckNumSamples(lists_.num_lists() + array.length);
@@ -246,7 +247,7 @@ class ListColumn {
     AddNumbers(numbers, first, last - first);
   }
 
-  // Of numbers that have as many from `first` on.
+  // Adds numbers [first, first + size), which the array has.
   void AddNumbers(const ArrowArray& numbers, int64_t first, int64_t size) {
     if (size == 0) return;
     CheckNoNulls(numbers, first, first + size);

@@ -94,7 +94,7 @@ class RowReader {
     if (fields.nd != 1) ThrowNotFlat(r, object);
     const int64_t size = fields.dimensions[0];
     numbers_.AddList(size);
-    // Of no numbers the type does not matter: numpy.array([]) is float64.
+    // An empty row may have any type: numpy.array([]) is float64.
     if (size == 0) return;
     if (fields.descr != descr_) {
       AddOfOtherType(py::reinterpret_borrow<py::array>(array));
@@ -142,7 +142,7 @@ class RowReader {
   FeatureReader& reader_;
   const NumberKind kind_;
   ListedNumbers numbers_;
-  // Of a row, which stays alive.
+  // The type of the rows so far. Borrowed from a row, which stays alive.
   PyObject* descr_ = nullptr;
   convert::ElementType type_;
   convert::CommonIdType common_type_;

@@ -20,8 +20,8 @@
 // hold what another contribution needs. Calls with different keys may run at
 // the same time on different threads.
 //
-//   const Result<bool> any = all_reduce.AnyOf(2 * batch_number, local_answer);
-//   if (!any) return std::unexpected(any.error());
+//   JTE_ASSIGN_OR_RETURN(const bool any,
+//                        all_reduce.AnyOf(2 * batch_number, local_answer));
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_COLLECTIVE_ALL_REDUCE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_COLLECTIVE_ALL_REDUCE_H_

@@ -122,9 +122,9 @@ class Participant final : public AllReduce {
   ~Participant() override { group_->Leave(rank_); }
 
   Result<bool> AnyOf(int32_t sync_key, bool value) override {
-    const auto result = group_->Reduce(rank_, "AnyOf", sync_key, value);
-    if (!result) return std::unexpected(result.error());
-    return *result != 0;
+    JTE_ASSIGN_OR_RETURN(const auto result,
+                         group_->Reduce(rank_, "AnyOf", sync_key, value));
+    return result != 0;
   }
 
   Result<uint64_t> BitwiseOr(int32_t sync_key, uint64_t value) override {

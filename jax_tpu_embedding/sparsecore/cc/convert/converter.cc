@@ -31,16 +31,15 @@ namespace {
 Result<FillReport> ConvertSparseCore(const StackPlan& plan, int64_t local_sc,
                                      const CsrBuffers& region,
                                      SharedStats& stats, Scratch& scratch) {
-  const auto ids = SortIds(plan, local_sc, scratch);
-  if (!ids) return std::unexpected(ids.error());
+  JTE_ASSIGN_OR_RETURN(const auto ids, SortIds(plan, local_sc, scratch));
   const PartitionLimits limits = LimitsOf(plan);
   const PartitionCounts counts = {
       .ids = scratch.num_ids.Take(limits.num_scs),
       .unique_ids = scratch.num_unique_ids.Take(limits.num_scs)};
   const FillReport report =
-      FillCsr(ids->elements, plan.sort_key, ids->gains, limits, region, counts);
+      FillCsr(ids.elements, plan.sort_key, ids.gains, limits, region, counts);
   stats.Record(local_sc, counts, report.required_cells);
-  stats.RecordDropped(report.dropped_id_count + ids->dropped_id_count);
+  stats.RecordDropped(report.dropped_id_count + ids.dropped_id_count);
   return report;
 }
 
@@ -58,16 +57,15 @@ Result<Conversion> ConvertInOnePass(std::span<const StackPlan> stacks,
       [stacks, buffers, num_local_scs, &stats, &reports,
        &pool](const SparseCoreTask& task) -> Result<void> {
         auto scratch = pool.Take();
-        const auto report = ConvertSparseCore(
+        auto report = ConvertSparseCore(
             stacks[task.stack], task.local_sc,
             buffers[task.stack].Part(task.local_sc, num_local_scs),
             stats[task.stack], *scratch);
         pool.Return(std::move(scratch));
-        if (!report) return std::unexpected(report.error());
-        reports[task.index] = *report;
+        JTE_ASSIGN_OR_RETURN(reports[task.index], std::move(report));
         return {};
       });
-  if (!done) return std::unexpected(done.error());
+  JTE_RETURN_IF_ERROR(done);
 
   LimitErrors errors;
   Conversion conversion;
@@ -79,9 +77,7 @@ Result<Conversion> ConvertInOnePass(std::span<const StackPlan> stacks,
     }
     conversion.stats.push_back(stats[i].Take());
   }
-  if (auto checked = errors.Check(); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(errors.Check());
   return conversion;
 }
 
@@ -103,9 +99,7 @@ std::vector<std::span<std::byte>> MemoryOf(
 
 Result<std::vector<StackPlan>> PlanConversion(
     std::vector<StackedFeature> features, const ConvertOptions& options) {
-  if (auto checked = CheckTopology(options.topology); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckTopology(options.topology));
   if (features.empty()) {
     return InvalidArgument(
         "input_batches cannot be empty: pass at least one feature.");
@@ -134,13 +128,14 @@ Result<std::vector<StackPlan>> PlanConversion(
   std::vector<StackPlan> plans;
   plans.reserve(stacks.size());
   for (Stack& stack : stacks) {
-    const auto cells = CooCellsPerDevice(*stack.spec, options.topology,
-                                         options.enable_minibatching);
-    if (!cells) return std::unexpected(cells.error());
-    auto plan = PlanStack(*stack.spec, *cells, std::move(stack.inputs),
-                          options.topology, options.feature_stacking_strategy);
-    if (!plan) return std::unexpected(plan.error());
-    plans.push_back(*std::move(plan));
+    JTE_ASSIGN_OR_RETURN(const auto cells,
+                         CooCellsPerDevice(*stack.spec, options.topology,
+                                           options.enable_minibatching));
+    JTE_ASSIGN_OR_RETURN(
+        auto plan,
+        PlanStack(*stack.spec, cells, std::move(stack.inputs), options.topology,
+                  options.feature_stacking_strategy));
+    plans.push_back(std::move(plan));
   }
   return plans;
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/converter.h"
@@ -77,9 +78,9 @@ Result<Converted> ConvertInto(const std::vector<StackPlan>& plans,
     views.push_back(
         buffers.emplace_back(plan, options.enable_minibatching, poison).view());
   }
-  auto conversion = Convert(plans, options, views, executor, nullptr);
-  if (!conversion) return std::unexpected(conversion.error());
-  return Converted{std::move(buffers), *std::move(conversion)};
+  JTE_ASSIGN_OR_RETURN(auto conversion,
+                       Convert(plans, options, views, executor, nullptr));
+  return Converted{std::move(buffers), std::move(conversion)};
 }
 
 std::vector<int32_t> Bits(const std::vector<float>& gains) {

@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
@@ -60,17 +61,16 @@ struct Converted {
 Result<Converted> PlanAndConvert(const std::vector<StackedFeature>& features,
                                  const ConvertOptions& options,
                                  Executor& executor) {
-  const auto stacks = PlanConversion(features, options);
-  if (!stacks) return std::unexpected(stacks.error());
+  JTE_ASSIGN_OR_RETURN(const auto stacks, PlanConversion(features, options));
   Converted converted;
   std::vector<CsrBuffers> views;
-  converted.buffers.reserve(stacks->size());
-  for (const StackPlan& plan : *stacks) {
+  converted.buffers.reserve(stacks.size());
+  for (const StackPlan& plan : stacks) {
     views.push_back(converted.buffers.emplace_back(plan).view());
   }
-  auto conversion = Convert(*stacks, options, views, executor, nullptr);
-  if (!conversion) return std::unexpected(conversion.error());
-  converted.stats = std::move(conversion->stats);
+  JTE_ASSIGN_OR_RETURN(auto conversion,
+                       Convert(stacks, options, views, executor, nullptr));
+  converted.stats = std::move(conversion.stats);
   return converted;
 }
 
@@ -205,7 +205,7 @@ TEST(ConverterTest, NamesTheSparseCoreWhoseBufferIsTooSmall) {
 }
 
 TEST(ConverterTest, NamesABufferThatIsTooSmallWithoutALimit) {
-  // As an XLA handler plans: the buffer's size is given, there is no limit.
+  // XLA handlers plan this way: the buffer has a size, and there is no limit.
   const StackedFeature feature = Dense("f", Forty(), 4, 100);
   const auto plan =
       PlanStack(feature.stack, 32, {feature.feature}, kTwoScs.topology);

@@ -20,7 +20,7 @@ struct CsrBuffers {
   std::span<int32_t> embedding_ids;  // these three have one size
   std::span<int32_t> sample_ids;
   std::span<float> gains;
-  // Of cells that hold no entry.
+  // What cells that hold no entry get.
   float padding_gain = kPaddingGain;
 
   // The i-th of n equal parts.

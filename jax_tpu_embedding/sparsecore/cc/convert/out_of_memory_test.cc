@@ -39,16 +39,16 @@ class OutOfMemoryTest : public testing::TestWithParam<bool> {
                   .combiner = "mean",
                   .max_ids_per_partition = 128,
                   .max_unique_ids_per_partition = 128}};
-    const auto stacks = PlanConversion({feature}, options_);
-    if (!stacks) return std::unexpected(stacks.error());
+    JTE_ASSIGN_OR_RETURN(const auto stacks,
+                         PlanConversion({feature}, options_));
     std::vector<int32_t> row_pointers(
         RowPointersPerDevice(options_.topology, options_.enable_minibatching));
-    const int64_t num_cells = stacks->front().coo_cells_per_device;
+    const int64_t num_cells = stacks.front().coo_cells_per_device;
     std::vector<int32_t> embedding_ids(num_cells);
     std::vector<int32_t> sample_ids(num_cells);
     std::vector<float> gains(num_cells);
     const CsrBuffers buffers = {row_pointers, embedding_ids, sample_ids, gains};
-    return Convert(*stacks, options_, {&buffers, 1}, executor, nullptr);
+    return Convert(stacks, options_, {&buffers, 1}, executor, nullptr);
   }
 
   // Ids may be dropped: without minibatches there are too many.

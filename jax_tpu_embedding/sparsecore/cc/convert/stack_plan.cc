@@ -73,20 +73,15 @@ Result<int64_t> CooCellsPerDevice(const StackSpec& spec,
        {std::pair<std::string_view, int64_t>{"max_ids_per_partition",
                                              spec.max_ids_per_partition},
         {"max_unique_ids_per_partition", spec.max_unique_ids_per_partition}}) {
-    if (auto checked = CheckLimit(spec, name, limit); !checked) {
-      return std::unexpected(checked.error());
-    }
+    JTE_RETURN_IF_ERROR(CheckLimit(spec, name, limit));
   }
   const int64_t max_cells = MaxCooCellsPerDevice(spec.max_ids_per_partition,
                                                  topology, enable_minibatching);
   int64_t cells = max_cells;
   if (spec.suggested_coo_buffer_size_per_device) {
     const int64_t suggestion = *spec.suggested_coo_buffer_size_per_device;
-    if (auto checked = CheckLimit(spec, "suggested_coo_buffer_size_per_device",
-                                  suggestion);
-        !checked) {
-      return std::unexpected(checked.error());
-    }
+    JTE_RETURN_IF_ERROR(
+        CheckLimit(spec, "suggested_coo_buffer_size_per_device", suggestion));
     cells = RoundUp(suggestion, kAlignment * topology.num_sc_per_device);
     if (cells > max_cells) {
       return InvalidArgument(
@@ -110,8 +105,8 @@ Result<int64_t> CooCellsPerDevice(const StackSpec& spec,
 
 namespace {
 
-// Of samples and offsets of a feature: more than any buffer has room for, and
-// few enough that sums of them fit int64.
+// The limit of samples and offsets of a feature: more than any buffer has room
+// for, and low enough that sums of them fit int64.
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 
 template <typename... Parts>
@@ -181,9 +176,7 @@ Result<void> CheckNumSamples(const FeatureInput& feature,
 
 Result<void> CheckBatch(const FeatureInput& feature, const Topology& topology,
                         FeatureStackingStrategy strategy) {
-  if (auto checked = CheckNumSamples(feature, topology, strategy); !checked) {
-    return checked;
-  }
+  JTE_RETURN_IF_ERROR(CheckNumSamples(feature, topology, strategy));
   const InputBatch& batch = feature.batch;
   if (batch.weights && std::ssize(*batch.weights) != batch.num_ids()) {
     return FeatureError(feature, "has ", batch.num_ids(), " ids and ",
@@ -232,14 +225,9 @@ Result<int64_t> CheckRows(const FeatureInput& feature, int64_t num_scs) {
 Result<FeaturePlan> PlanFeature(FeatureInput feature, const Topology& topology,
                                 FeatureStackingStrategy strategy) {
   const int64_t num_scs = topology.num_scs();
-  if (auto checked = CheckBatch(feature, topology, strategy); !checked) {
-    return std::unexpected(checked.error());
-  }
-  if (auto checked = CheckTransform(feature, num_scs); !checked) {
-    return std::unexpected(checked.error());
-  }
-  const auto last_row = CheckRows(feature, num_scs);
-  if (!last_row) return std::unexpected(last_row.error());
+  JTE_RETURN_IF_ERROR(CheckBatch(feature, topology, strategy));
+  JTE_RETURN_IF_ERROR(CheckTransform(feature, num_scs));
+  JTE_ASSIGN_OR_RETURN(const auto last_row, CheckRows(feature, num_scs));
   const IdTransform transform = feature.transform;
   const bool split_first = strategy == FeatureStackingStrategy::kSplitThenStack;
   const int64_t num_samples = feature.batch.num_samples;
@@ -250,7 +238,7 @@ Result<FeaturePlan> PlanFeature(FeatureInput feature, const Topology& topology,
                         (split_first ? num_scs : topology.global_device_count),
       .rotation = static_cast<uint32_t>(transform.col_shift % num_scs),
       .first_row = static_cast<uint32_t>(transform.col_offset / num_scs),
-      .last_row = static_cast<uint32_t>(*last_row)};
+      .last_row = static_cast<uint32_t>(last_row)};
 }
 
 // The number of sample ids if features are split first. Those of different
@@ -393,16 +381,15 @@ Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
   bool has_weights = false;
   for (FeatureInput& feature : features) {
     has_weights |= feature.batch.weights.has_value();
-    auto plan = PlanFeature(std::move(feature), topology, strategy);
-    if (!plan) return std::unexpected(plan.error());
-    max_row = std::max(max_row, plan->last_row);
-    plans.push_back(*std::move(plan));
+    JTE_ASSIGN_OR_RETURN(auto plan,
+                         PlanFeature(std::move(feature), topology, strategy));
+    max_row = std::max(max_row, plan.last_row);
+    plans.push_back(std::move(plan));
   }
-  const auto num_sample_ids =
-      strategy == FeatureStackingStrategy::kSplitThenStack
-          ? SampleIdsOfSplitFeatures(spec, topology, plans)
-          : SampleIdsOfStackedFeatures(spec, topology, plans);
-  if (!num_sample_ids) return std::unexpected(num_sample_ids.error());
+  JTE_ASSIGN_OR_RETURN(const auto num_sample_ids,
+                       strategy == FeatureStackingStrategy::kSplitThenStack
+                           ? SampleIdsOfSplitFeatures(spec, topology, plans)
+                           : SampleIdsOfStackedFeatures(spec, topology, plans));
 
   const auto num_scs = static_cast<uint32_t>(topology.num_scs());
   StackPlan plan = {.spec = std::move(spec),
@@ -411,13 +398,11 @@ Result<StackPlan> PlanStack(StackSpec spec, int64_t coo_cells_per_device,
                     .combiner = *combiner,
                     .coo_cells_per_device = coo_cells_per_device,
                     .has_weights = has_weights,
-                    .num_sample_ids = *num_sample_ids,
+                    .num_sample_ids = num_sample_ids,
                     .num_scs = Divisor(num_scs),
                     .sort_key = SortKey(num_scs, max_row),
                     .features = std::move(plans)};
-  if (auto checked = CheckTotals(plan); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckTotals(plan));
   return plan;
 }
 

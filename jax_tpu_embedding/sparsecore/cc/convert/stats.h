@@ -65,7 +65,8 @@ class SharedStats {
         static_cast<int32_t>(required_cells);
   }
 
-  // Of all minibatches of a SparseCore whose counts were recorded.
+  // Records the cells that all minibatches of a SparseCore take together. Call
+  // it once its counts are recorded.
   void RecordMinibatches(int64_t local_sc, int64_t required_cells) {
     const std::lock_guard lock(mutex_);
     stats_.minibatch_alignment_per_sc[local_sc] =

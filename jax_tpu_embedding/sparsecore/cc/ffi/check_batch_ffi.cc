@@ -54,14 +54,14 @@ Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
         checked_pointers.size(), " for ", row_pointers.element_count(),
         ", and ", has_failed.element_count(), ".");
   }
-  auto geometry =
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size);
-  if (!geometry) return std::unexpected(geometry.error());
-  geometry->num_devices = num_devices;
+                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  geometry.num_devices = num_devices;
   // Wrong in the data.
   const auto buffers = ReadValidBuffers(executor, row_pointers, embedding_ids,
-                                        sample_ids, gains, *geometry);
+                                        sample_ids, gains, geometry);
   *has_failed.typed_data() = !buffers;
   if (buffers) {
     std::ranges::copy(buffers->row_pointers, checked_pointers.begin());

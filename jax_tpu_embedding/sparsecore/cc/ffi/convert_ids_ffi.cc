@@ -41,12 +41,11 @@ Result<void> ConvertIds(Executor& executor, const xffi::RemainingArgs& operands,
   const Topology topology = {.local_device_count = 1,
                              .global_device_count = global_device_count,
                              .num_sc_per_device = num_sc_per_device};
-  if (auto checked = convert::CheckTopology(topology); !checked) return checked;
-  const auto strategy = ParseFeatureStackingStrategy(feature_stacking_strategy);
-  if (!strategy) return std::unexpected(strategy.error());
+  JTE_RETURN_IF_ERROR(convert::CheckTopology(topology));
+  JTE_ASSIGN_OR_RETURN(const auto strategy,
+                       ParseFeatureStackingStrategy(feature_stacking_strategy));
   // Owns the row splits that its features, and then the plan, are views of.
-  auto raw_ids = ReadFeatures(operands, attributes);
-  if (!raw_ids) return std::unexpected(raw_ids.error());
+  JTE_ASSIGN_OR_RETURN(auto raw_ids, ReadFeatures(operands, attributes));
 
   const auto num_cells = std::ssize(buffers.gains);
   const auto num_row_pointers =
@@ -62,17 +61,16 @@ Result<void> ConvertIds(Executor& executor, const xffi::RemainingArgs& operands,
   }
   // The buffers are sized for any ids of these shapes, so there is no limit.
   constexpr int64_t kNoLimit = std::numeric_limits<int32_t>::max();
-  convert::StackSpec spec = {.name = raw_ids->features.front().name,
+  convert::StackSpec spec = {.name = raw_ids.features.front().name,
                              .combiner = std::string(combiner),
                              .max_ids_per_partition = kNoLimit,
                              .max_unique_ids_per_partition = kNoLimit};
-  const auto plan =
+  JTE_ASSIGN_OR_RETURN(
+      const auto plan,
       convert::PlanStack(std::move(spec), num_cells,
-                         std::move(raw_ids->features), topology, *strategy);
-  if (!plan) return std::unexpected(plan.error());
-  const auto converted = convert::Convert({&*plan, 1}, {.topology = topology},
-                                          {&buffers, 1}, executor, nullptr);
-  if (!converted) return std::unexpected(converted.error());
+                         std::move(raw_ids.features), topology, strategy));
+  JTE_RETURN_IF_ERROR(convert::Convert({&plan, 1}, {.topology = topology},
+                                       {&buffers, 1}, executor, nullptr));
   return {};
 }
 

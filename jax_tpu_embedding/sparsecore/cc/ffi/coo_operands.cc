@@ -61,26 +61,24 @@ Result<Matrix> ToMatrix(const xla::ffi::AnyBuffer& buffer,
     return InvalidArgument(name, " has element type ", buffer.element_type(),
                            ", expected float32.");
   }
-  const auto shape = RowsOf(buffer, name);
-  if (!shape) return std::unexpected(shape.error());
+  JTE_ASSIGN_OR_RETURN(const auto shape, RowsOf(buffer, name));
   return Matrix{.values = ValuesOf<float>(buffer),
-                .num_rows = shape->num_rows,
-                .dim = shape->dim};
+                .num_rows = shape.num_rows,
+                .dim = shape.dim};
 }
 
 Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
-  const auto shape = RowsOf(buffer, "The table");
-  if (!shape) return std::unexpected(shape.error());
-  Table table{.values = {}, .num_rows = shape->num_rows, .dim = shape->dim};
+  JTE_ASSIGN_OR_RETURN(const auto shape, RowsOf(buffer, "The table"));
+  Table table{.values = {}, .num_rows = shape.num_rows, .dim = shape.dim};
   switch (buffer.element_type()) {
     case xla::ffi::F32:
       table.values = ValuesOf<float>(buffer);
       return table;
     case xla::ffi::BF16:
-      table.values = ValuesOf<kernels::Bfloat16>(buffer);
+      table.values = ValuesOf<Bfloat16>(buffer);
       return table;
     case xla::ffi::F16:
-      table.values = ValuesOf<kernels::Float16>(buffer);
+      table.values = ValuesOf<Float16>(buffer);
       return table;
     default:
       return InvalidArgument("The table has element type ",
@@ -117,17 +115,14 @@ Result<kernels::CooBuffers> ReadValidBuffers(
     Executor& executor, const IntVector& row_pointers,
     const IntVector& embedding_ids, const IntVector& sample_ids,
     const FloatVector& gains, const kernels::CooGeometry& geometry) {
-  const auto buffers =
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
-  if (!buffers) return std::unexpected(buffers.error());
-  const auto partitions = kernels::ReadPartitions(*buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked =
-          kernels::CheckEntries(*buffers, *partitions, geometry, executor);
-      !checked) {
-    return std::unexpected(checked.error());
-  }
-  return *buffers;
+  JTE_ASSIGN_OR_RETURN(
+      const auto buffers,
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+  JTE_ASSIGN_OR_RETURN(const auto partitions,
+                       kernels::ReadPartitions(buffers, geometry));
+  JTE_RETURN_IF_ERROR(
+      kernels::CheckEntries(buffers, partitions, geometry, executor));
+  return buffers;
 }
 
 Result<kernels::CooGeometry> MakeGeometry(int64_t num_sc_per_device,
@@ -142,7 +137,7 @@ Result<kernels::CooGeometry> MakeGeometry(int64_t num_sc_per_device,
   for (auto checked :
        {CheckRows(num_table_rows, num_sc_per_device, "The table"),
         CheckRows(batch_size, num_sc_per_device, "The batch")}) {
-    if (!checked) return std::unexpected(checked.error());
+    JTE_RETURN_IF_ERROR(checked);
   }
   return kernels::CooGeometry{
       .num_sc_per_device = num_sc_per_device,

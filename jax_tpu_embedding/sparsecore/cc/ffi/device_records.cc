@@ -89,10 +89,10 @@ Result<std::vector<DeviceRecord>> ReadRecords(const WordsByDevice& words,
 
 Result<std::vector<Published>> ReadPublished(const WordsByDevice& words,
                                              const Published& own) {
-  const auto records = ReadRecords(words, own.geometry.num_devices);
-  if (!records) return std::unexpected(records.error());
+  JTE_ASSIGN_OR_RETURN(const auto records,
+                       ReadRecords(words, own.geometry.num_devices));
   std::vector<Published> devices;
-  for (const DeviceRecord& record : *records) {
+  for (const DeviceRecord& record : records) {
     const kernels::CooBuffers& sizes = own.buffers;
     const Published published = {
         .buffers = {.row_pointers = {record.row_pointers,

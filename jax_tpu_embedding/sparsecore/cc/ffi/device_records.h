@@ -37,7 +37,8 @@ namespace jte::ffi {
 using Words = xla::ffi::BufferR1<xla::ffi::U32>;          // of one record
 using WordsByDevice = xla::ffi::BufferR2<xla::ffi::U32>;  // in mesh order
 
-// As 32-bit words, because JAX has no wider ones by default.
+// What a device publishes. It travels as 32-bit words, because JAX has no wider
+// ones by default.
 struct DeviceRecord {
   const int32_t* row_pointers;
   const int32_t* embedding_ids;
@@ -61,7 +62,7 @@ struct Published {
 
 DeviceRecord MakeRecord(const Published& published);
 
-// As much of the message as there is room for.
+// A record of an error: as much of the message as there is room for.
 DeviceRecord MakeErrorRecord(std::string_view message);
 
 // The records of all devices, for who follows no address. InvalidArgument, with

@@ -135,7 +135,7 @@ TEST_F(DeviceRecordsTest, GiveTheErrorOfTheFirstDeviceThatHasOne) {
   for (const auto& error : {Read().error(), ReadRecords(Words(), 2).error()}) {
     EXPECT_EQ(error.message, "Device 1 of the axis: " + std::string(207, 'x'));
   }
-  // Of a forger, who leaves out the zero.
+  // A forger may leave out the zero at the end.
   std::ranges::fill(records_[0].error, 'y');
   EXPECT_EQ(Read().error().message,
             "Device 0 of the axis: " + std::string(208, 'y'));

@@ -48,7 +48,7 @@ void WriteFailure(std::string_view message, const convert::CsrBuffers& buffers);
 // The message, if the buffers are those of a failed conversion.
 std::optional<std::string> ReadFailure(const kernels::CooBuffers& buffers);
 
-// Of a batch that failed; there is one row pointer at least.
+// Marks the buffers of a batch that failed. Requires one row pointer or more.
 void MarkAsRecorded(std::span<int32_t> row_pointers);
 bool IsRecordedFailure(const kernels::CooBuffers& buffers);
 

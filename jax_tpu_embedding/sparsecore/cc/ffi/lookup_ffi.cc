@@ -69,10 +69,9 @@ Result<std::vector<kernels::ConstTableValues>> ReadTables(
   if (words.has_error()) {
     return InvalidArgument("Records must be uint32 of rank 2.");
   }
-  const auto devices = ReadPublished(*words, own);
-  if (!devices) return std::unexpected(devices.error());
+  JTE_ASSIGN_OR_RETURN(const auto devices, ReadPublished(*words, own));
   std::vector<kernels::ConstTableValues> tables;
-  for (const Published& device : *devices) {
+  for (const Published& device : devices) {
     tables.push_back(std::visit(
         [&device]<typename T>(
             std::span<T> values) -> kernels::ConstTableValues {
@@ -101,8 +100,7 @@ void PreparePages(const Table& table, const Matrix& activations,
 }
 
 void FillWithNaN(const Matrix& activations) {
-  std::ranges::fill(activations.values,
-                    std::bit_cast<float>(kernels::kQuietNaN));
+  std::ranges::fill(activations.values, std::bit_cast<float>(kQuietNaN));
 }
 
 Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
@@ -116,91 +114,86 @@ Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
                            int64_t num_sc_per_device, bool enable_minibatching,
                            std::span<const double> quantization_numbers) {
   DeviceExecutor executor(all_threads, num_devices);
-  const auto buffers =
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
-  if (!buffers) return std::unexpected(buffers.error());
-  const auto table = ToTable(table_buffer);
-  if (!table) return std::unexpected(table.error());
-  const auto activations = ToMatrix(result, "The activations");
-  if (!activations) return std::unexpected(activations.error());
-  auto geometry = MakeGeometry(num_sc_per_device, enable_minibatching,
-                               *num_minibatches.typed_data(), table->num_rows,
-                               activations->num_rows);
-  if (!geometry) return std::unexpected(geometry.error());
-  if (activations->dim != table->dim) {
-    return InvalidArgument("The activations have ", activations->dim,
-                           " columns, expected the table's ", table->dim, ".");
+  JTE_ASSIGN_OR_RETURN(
+      const auto buffers,
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto activations,
+                       ToMatrix(result, "The activations"));
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry, MakeGeometry(num_sc_per_device, enable_minibatching,
+                                  *num_minibatches.typed_data(), table.num_rows,
+                                  activations.num_rows));
+  if (activations.dim != table.dim) {
+    return InvalidArgument("The activations have ", activations.dim,
+                           " columns, expected the table's ", table.dim, ".");
   }
-  const auto quantization = ReadQuantization(quantization_numbers);
-  if (!quantization) return std::unexpected(quantization.error());
-  PreparePages(*table, *activations, executor);
-  if (IsRecordedFailure(*buffers)) {
-    FillWithNaN(*activations);
+  JTE_ASSIGN_OR_RETURN(const auto quantization,
+                       ReadQuantization(quantization_numbers));
+  PreparePages(table, activations, executor);
+  if (IsRecordedFailure(buffers)) {
+    FillWithNaN(activations);
     return {};
   }
   if (num_devices > 1) {
-    geometry->num_devices = num_devices;
-    const auto tables = ReadTables(args, *table,
-                                   {.buffers = *buffers,
-                                    .rows = BytesOf(table_buffer),
-                                    .geometry = *geometry});
-    if (!tables) return std::unexpected(tables.error());
-    return kernels::LookupInTables(*buffers, *geometry, *tables, table->dim,
-                                   *quantization, activations->values,
-                                   executor);
+    geometry.num_devices = num_devices;
+    JTE_ASSIGN_OR_RETURN(const auto tables,
+                         ReadTables(args, table,
+                                    {.buffers = buffers,
+                                     .rows = BytesOf(table_buffer),
+                                     .geometry = geometry}));
+    return kernels::LookupInTables(buffers, geometry, tables, table.dim,
+                                   quantization, activations.values, executor);
   }
-  return kernels::Lookup(*buffers, *geometry, ReadOnly(table->values),
-                         table->dim, *quantization, activations->values,
-                         executor);
+  return kernels::Lookup(buffers, geometry, ReadOnly(table.values), table.dim,
+                         quantization, activations.values, executor);
 }
 
 Result<void> CheckedLookupFetched(
-    Executor& executor, const IntVector& row_pointers, const IntVector& slots,
+    Executor& executor, const IntVector& row_pointers, const IntVector& places,
     const IntVector& samples, const FloatVector& gains,
     xffi::RemainingArgs args, const xffi::AnyBuffer& result,
     std::span<const double> quantization_numbers) {
-  const auto blocks =
-      ReadBlocks<xffi::AnyBuffer>(args, 0, args.size(), "fetched rows");
-  if (!blocks) return std::unexpected(blocks.error());
-  const auto activations = ToMatrix(result, "The activations");
-  if (!activations) return std::unexpected(activations.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto blocks,
+      ReadBlocks<xffi::AnyBuffer>(args, 0, args.size(), "fetched rows"));
+  JTE_ASSIGN_OR_RETURN(const auto activations,
+                       ToMatrix(result, "The activations"));
   std::vector<kernels::ConstTableValues> tables;
   int64_t capacity = 0;
-  for (const xffi::AnyBuffer& block : *blocks) {
-    const auto table = ToTable(block);
-    if (!table) return std::unexpected(table.error());
-    if (table->dim != activations->dim) {
-      return InvalidArgument("The activations have ", activations->dim,
-                             " columns, expected the rows' ", table->dim, ".");
+  for (const xffi::AnyBuffer& block : blocks) {
+    JTE_ASSIGN_OR_RETURN(const auto table, ToTable(block));
+    if (table.dim != activations.dim) {
+      return InvalidArgument("The activations have ", activations.dim,
+                             " columns, expected the rows' ", table.dim, ".");
     }
-    capacity = table->num_rows;
-    tables.push_back(ReadOnly(table->values));
+    capacity = table.num_rows;
+    tables.push_back(ReadOnly(table.values));
   }
-  const auto quantization = ReadQuantization(quantization_numbers);
-  if (!quantization) return std::unexpected(quantization.error());
-  PopulateNewPages(std::as_writable_bytes(activations->values), executor);
+  JTE_ASSIGN_OR_RETURN(const auto quantization,
+                       ReadQuantization(quantization_numbers));
+  PopulateNewPages(std::as_writable_bytes(activations.values), executor);
   const kernels::ConstPackedEntries entries{
       .row_pointers = ToSpan<const int32_t>(row_pointers),
-      .slots = ToSpan<const int32_t>(slots),
+      .places = ToSpan<const int32_t>(places),
       .samples = ToSpan<const int32_t>(samples),
       .gains = ToSpan<const float>(gains)};
   if (entries.are_marked()) {
-    FillWithNaN(*activations);
+    FillWithNaN(activations);
     return {};
   }
   const kernels::CooBuffers buffers{.row_pointers = entries.row_pointers,
-                                    .embedding_ids = entries.slots,
+                                    .embedding_ids = entries.places,
                                     .sample_ids = entries.samples,
                                     .gains = entries.gains};
-  const kernels::CooGeometry geometry{
-      .num_sc_per_device = 1,
-      .rows_per_shard = capacity,
-      .batch_size_per_sc = activations->num_rows,
-      .enable_minibatching = false,
-      .num_minibatches = 1,
-      .num_devices = std::ssize(tables)};
-  return kernels::LookupInTables(buffers, geometry, tables, activations->dim,
-                                 *quantization, activations->values, executor);
+  const kernels::CooGeometry geometry{.num_sc_per_device = 1,
+                                      .rows_per_shard = capacity,
+                                      .batch_size_per_sc = activations.num_rows,
+                                      .enable_minibatching = false,
+                                      .num_minibatches = 1,
+                                      .num_devices = std::ssize(tables)};
+  return kernels::LookupInTables(buffers, geometry, tables, activations.dim,
+                                 quantization, activations.values, executor);
 }
 
 }  // namespace
@@ -227,7 +220,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     xffi::Ffi::Bind()
         .Ctx<xffi::ThreadPool>()
         .Arg<IntVector>()        // of entries
-        .Arg<IntVector>()        // slots
+        .Arg<IntVector>()        // places
         .Arg<IntVector>()        // samples
         .Arg<FloatVector>()      // gains
         .RemainingArgs()         // rows, by device

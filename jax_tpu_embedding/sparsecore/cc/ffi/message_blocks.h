@@ -48,9 +48,7 @@ Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingArgs args,
     }
     blocks.push_back(*block);
   }
-  if (auto checked = CheckBlocks(blocks, name); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckBlocks(blocks, name));
   return blocks;
 }
 
@@ -67,9 +65,7 @@ Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingRets rets,
     }
     blocks.push_back(**block);
   }
-  if (auto checked = CheckBlocks(blocks, name); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckBlocks(blocks, name));
   return blocks;
 }
 

@@ -53,27 +53,27 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          const IntVector& sample_ids, const FloatVector& gains,
                          const IntScalar& num_minibatches,
                          const IntVector& entry_pointers,
-                         const IntVector& slots, const IntVector& samples,
+                         const IntVector& places, const IntVector& samples,
                          const FloatVector& entry_gains,
                          xffi::RemainingRets rets, int64_t num_sc_per_device,
                          bool enable_minibatching, int64_t rows_per_device,
                          int64_t batch_size) {
-  const auto blocks = ReadBlocks<IntVector>(rets, rets.size(), "requests");
-  if (!blocks) return std::unexpected(blocks.error());
-  auto geometry =
+  JTE_ASSIGN_OR_RETURN(const auto blocks,
+                       ReadBlocks<IntVector>(rets, rets.size(), "requests"));
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size);
-  if (!geometry) return std::unexpected(geometry.error());
-  geometry->num_devices = std::ssize(*blocks);
-  const int64_t capacity = blocks->front().element_count();
-  if (!kernels::NumbersFit(geometry->num_devices, capacity, 31)) {
-    return InvalidArgument("The blocks of ", geometry->num_devices,
+                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  geometry.num_devices = std::ssize(blocks);
+  const int64_t capacity = blocks.front().element_count();
+  if (!kernels::NumbersFit(geometry.num_devices, capacity, 31)) {
+    return InvalidArgument("The blocks of ", geometry.num_devices,
                            " devices have ", capacity,
                            " rows each, expected numbers of 31 bits. Lower "
                            "max_unique_ids_per_partition.");
   }
   std::vector<std::span<int32_t>> requests;
-  for (const IntVector& block : *blocks) {
+  for (const IntVector& block : blocks) {
     requests.push_back(ToSpan<int32_t>(block));
   }
   // Not ToCooBuffers, which refuses those of a conversion that failed: here
@@ -82,9 +82,9 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          .embedding_ids = ToSpan<const int32_t>(embedding_ids),
                          .sample_ids = ToSpan<const int32_t>(sample_ids),
                          .gains = ToSpan<const float>(gains)},
-                        *geometry, requests,
+                        geometry, requests,
                         {.row_pointers = ToSpan<int32_t>(entry_pointers),
-                         .slots = ToSpan<int32_t>(slots),
+                         .places = ToSpan<int32_t>(places),
                          .samples = ToSpan<int32_t>(samples),
                          .gains = ToSpan<float>(entry_gains)},
                         executor);
@@ -95,31 +95,28 @@ Result<void> CheckedReadRows(Executor& executor,
                              const xffi::AnyBuffer& table_buffer,
                              xffi::RemainingArgs args,
                              xffi::RemainingRets rets) {
-  const auto table = ToTable(table_buffer);
-  if (!table) return std::unexpected(table.error());
-  const auto numbers =
-      ReadBlocks<IntVector>(args, 0, args.size(), "wanted rows");
-  if (!numbers) return std::unexpected(numbers.error());
-  const auto results =
-      ReadBlocks<xffi::AnyBuffer>(rets, 2 * args.size(), "rows");
-  if (!results) return std::unexpected(results.error());
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(
+      const auto numbers,
+      ReadBlocks<IntVector>(args, 0, args.size(), "wanted rows"));
+  JTE_ASSIGN_OR_RETURN(const auto results, ReadBlocks<xffi::AnyBuffer>(
+                                               rets, 2 * args.size(), "rows"));
   std::vector<std::span<const int32_t>> wanted;
-  for (const IntVector& block : *numbers) {
+  for (const IntVector& block : numbers) {
     wanted.push_back(ToSpan<const int32_t>(block));
   }
   const int64_t capacity = std::ssize(wanted.front());
   std::vector<kernels::TableValues> blocks;
-  for (const xffi::AnyBuffer& result : *results) {
-    const auto block = ToTable(result);
-    if (!block) return std::unexpected(block.error());
-    if (block->values.index() != table->values.index() ||
-        block->num_rows != capacity || block->dim != table->dim) {
-      return InvalidArgument("The rows have shape [", block->num_rows, ", ",
-                             block->dim, "], expected [", capacity, ", ",
-                             table->dim, "], and the type of the table.");
+  for (const xffi::AnyBuffer& result : results) {
+    JTE_ASSIGN_OR_RETURN(const auto block, ToTable(result));
+    if (block.values.index() != table.values.index() ||
+        block.num_rows != capacity || block.dim != table.dim) {
+      return InvalidArgument("The rows have shape [", block.num_rows, ", ",
+                             block.dim, "], expected [", capacity, ", ",
+                             table.dim, "], and the type of the table.");
     }
-    blocks.push_back(block->values);
-    ProvidePages(block->values, executor);
+    blocks.push_back(block.values);
+    ProvidePages(block.values, executor);
   }
   blocks.resize(args.size());
   const kernels::ConstTableValues values = std::visit(
@@ -127,22 +124,22 @@ Result<void> CheckedReadRows(Executor& executor,
         TableMemory::OfProcess().Used(std::as_writable_bytes(values));
         return std::span<const T>(values);
       },
-      table->values);
-  ReadRows(values, table->dim, wanted, blocks, executor);
+      table.values);
+  kernels::ReadRows(values, table.dim, wanted, blocks, executor);
   return {};
 }
 
 Result<void> CheckedSumGradients(
-    Executor& executor, const IntVector& row_pointers, const IntVector& slots,
+    Executor& executor, const IntVector& row_pointers, const IntVector& places,
     const IntVector& samples, const FloatVector& gains,
     const FloatMatrix& gradient, xffi::RemainingRets rets) {
   const size_t num_devices = rets.size() / 2;
-  const auto results =
-      ReadBlocks<FloatMatrix>(rets, 2 * num_devices, "gradients of rows");
-  if (!results) return std::unexpected(results.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto results,
+      ReadBlocks<FloatMatrix>(rets, 2 * num_devices, "gradients of rows"));
   const int64_t dim = gradient.dimensions()[1];
   std::vector<std::span<float>> blocks;
-  for (const FloatMatrix& result : *results) {
+  for (const FloatMatrix& result : results) {
     if (result.dimensions()[1] != dim) {
       return InvalidArgument("The gradients of rows have ",
                              result.dimensions()[1],
@@ -153,7 +150,7 @@ Result<void> CheckedSumGradients(
   }
   blocks.resize(num_devices);
   kernels::SumGradients({.row_pointers = ToSpan<const int32_t>(row_pointers),
-                         .slots = ToSpan<const int32_t>(slots),
+                         .places = ToSpan<const int32_t>(places),
                          .samples = ToSpan<const int32_t>(samples),
                          .gains = ToSpan<const float>(gains)},
                         ToSpan<const float>(gradient), dim, blocks, executor);
@@ -171,7 +168,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, kOnPool<CheckedPack>,
                                   .Arg<FloatVector>()  // gains
                                   .Arg<IntScalar>()    // num_minibatches
                                   .Ret<IntVector>()    // of entries
-                                  .Ret<IntVector>()    // slots
+                                  .Ret<IntVector>()    // places
                                   .Ret<IntVector>()    // samples
                                   .Ret<FloatVector>()  // gains
                                   .RemainingRets()     // requests, by device
@@ -193,7 +190,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     xffi::Ffi::Bind()
         .Ctx<xffi::ThreadPool>()
         .Arg<IntVector>()    // of entries
-        .Arg<IntVector>()    // slots
+        .Arg<IntVector>()    // places
         .Arg<IntVector>()    // samples
         .Arg<FloatVector>()  // gains
         .Arg<FloatMatrix>()  // activation_gradient

@@ -46,18 +46,14 @@ Result<void> ReadTables(xffi::RemainingArgs args, xffi::RemainingRets rets,
     return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
                            " tables, expected as many or more.");
   }
-  const auto table_buffer = ReadAlias(args, rets, 0, "The table");
-  if (!table_buffer) return std::unexpected(table_buffer.error());
-  const auto table = ToTable(*table_buffer);
-  if (!table) return std::unexpected(table.error());
-  operands.table = *table;
+  JTE_ASSIGN_OR_RETURN(const auto table_buffer,
+                       ReadAlias(args, rets, 0, "The table"));
+  JTE_ASSIGN_OR_RETURN(operands.table, ToTable(table_buffer));
   for (size_t k = 1; k < rets.size(); ++k) {
     const std::string name = StrCat("Slot ", k - 1);
-    const auto buffer = ReadAlias(args, rets, k, name);
-    if (!buffer) return std::unexpected(buffer.error());
-    const auto slot = ToMatrix(*buffer, name);
-    if (!slot) return std::unexpected(slot.error());
-    operands.slots.push_back(slot->values);
+    JTE_ASSIGN_OR_RETURN(const auto buffer, ReadAlias(args, rets, k, name));
+    JTE_ASSIGN_OR_RETURN(const auto slot, ToMatrix(buffer, name));
+    operands.slots.push_back(slot.values);
   }
   return {};
 }
@@ -155,26 +151,23 @@ Result<OptimizerOperands> ReadOptimizerOperands(
     xffi::RemainingArgs args, xffi::RemainingRets rets,
     const OptimizerAttributes& attributes) {
   OptimizerOperands operands{};
-  if (auto read = ReadTables(args, rets, operands); !read) {
-    return std::unexpected(read.error());
-  }
+  JTE_RETURN_IF_ERROR(ReadTables(args, rets, operands));
   const size_t num_tables = rets.size();
-  auto hyperparameters =
-      ReadNumbers(args, num_tables, attributes.num_hyperparameters);
-  if (!hyperparameters) return std::unexpected(hyperparameters.error());
-  const auto options = TakeRowOptions(attributes, *hyperparameters);
-  if (!options) return std::unexpected(options.error());
-  hyperparameters->insert(hyperparameters->end(),
-                          attributes.static_params.begin(),
-                          attributes.static_params.end());
-  operands.hyperparameters = *std::move(hyperparameters);
-  operands.options = *options;
+  JTE_ASSIGN_OR_RETURN(
+      auto hyperparameters,
+      ReadNumbers(args, num_tables, attributes.num_hyperparameters));
+  JTE_ASSIGN_OR_RETURN(const auto options,
+                       TakeRowOptions(attributes, hyperparameters));
+  hyperparameters.insert(hyperparameters.end(),
+                         attributes.static_params.begin(),
+                         attributes.static_params.end());
+  operands.hyperparameters = std::move(hyperparameters);
+  operands.options = options;
   if (attributes.stochastic_rounding) {
-    const auto rounding =
+    JTE_ASSIGN_OR_RETURN(
+        operands.rounding,
         ReadRounding(args, num_tables + attributes.num_hyperparameters,
-                     attributes, operands.table.num_rows);
-    if (!rounding) return std::unexpected(rounding.error());
-    operands.rounding = *rounding;
+                     attributes, operands.table.num_rows));
   }
   operands.num_operands = num_tables + attributes.num_hyperparameters +
                           (attributes.stochastic_rounding ? 1 : 0);

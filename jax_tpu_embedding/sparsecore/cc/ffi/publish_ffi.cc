@@ -55,22 +55,22 @@ Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
     return InvalidArgument("A record has ", words.element_count(),
                            " words, expected ", kRecordWords, ".");
   }
-  auto geometry =
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size);
-  if (!geometry) return std::unexpected(geometry.error());
-  geometry->num_devices = num_devices;
+                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  geometry.num_devices = num_devices;
   // Wrong in the data of this device, perhaps.
   const auto buffers =
       CatchOutOfMemory([&executor, &row_pointers, &embedding_ids, &sample_ids,
                         &gains, &geometry] {
         return ReadBuffers(executor, row_pointers, embedding_ids, sample_ids,
-                           gains, *geometry);
+                           gains, geometry);
       });
   const DeviceRecord record = buffers
                                   ? MakeRecord({.buffers = *buffers,
                                                 .rows = BytesOf(rows),
-                                                .geometry = *geometry})
+                                                .geometry = geometry})
                                   : MakeErrorRecord(buffers.error().message);
   std::memcpy(words.typed_data(), &record, sizeof(record));
   return {};
@@ -94,15 +94,14 @@ Result<void> Hold(xffi::RemainingArgs args, xffi::RemainingRets rets,
     return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
                            " values, expected records and a device.");
   }
-  const auto records = ReadRecords(*words, num_devices);
-  if (!records) return std::unexpected(records.error());
+  JTE_ASSIGN_OR_RETURN(const auto records, ReadRecords(*words, num_devices));
   const int32_t number = *device->typed_data();
   if (number < 0 || number >= num_devices) {
     return InvalidArgument("The device has number ", number, " of ",
                            num_devices, " of the axis.");
   }
   // The others have read from where these were published.
-  const DeviceRecord& own = (*records)[number];
+  const DeviceRecord& own = records[number];
   const void* const published[] = {
       own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
   const size_t first = rets.size() + 2;

@@ -67,14 +67,13 @@ Result<std::span<const T>> ReadVector(OperandReader& reader,
                                       std::string_view feature,
                                       std::string_view name, size_t rank,
                                       xffi::DataType type) {
-  const auto operand = reader.Next(feature, name, rank);
-  if (!operand) return std::unexpected(operand.error());
-  if (operand->element_type() != type) {
+  JTE_ASSIGN_OR_RETURN(const auto operand, reader.Next(feature, name, rank));
+  if (operand.element_type() != type) {
     return InvalidArgument("Feature '", feature, "': ", name,
                            " must not have the XLA type ",
-                           static_cast<int>(operand->element_type()), ".");
+                           static_cast<int>(operand.element_type()), ".");
   }
-  return ElementsOf<T>(*operand);
+  return ElementsOf<T>(operand);
 }
 
 Result<convert::IdSpan> ToIdSpan(const xffi::AnyBuffer& ids,
@@ -99,20 +98,19 @@ Result<convert::IdSpan> ToIdSpan(const xffi::AnyBuffer& ids,
 Result<void> ReadRowSplits(OperandReader& reader,
                            convert::FeatureInput& feature,
                            std::vector<int64_t>& row_splits) {
-  const auto splits = ReadVector<int32_t>(reader, feature.name, "row_splits",
-                                          /*rank=*/1, xffi::DataType::S32);
-  if (!splits) return std::unexpected(splits.error());
+  JTE_ASSIGN_OR_RETURN(const auto splits,
+                       ReadVector<int32_t>(reader, feature.name, "row_splits",
+                                           /*rank=*/1, xffi::DataType::S32));
   convert::InputBatch& batch = feature.batch;
-  if (splits->empty() || splits->back() < 0 ||
-      splits->back() > batch.num_ids()) {
+  if (splits.empty() || splits.back() < 0 || splits.back() > batch.num_ids()) {
     return InvalidArgument("Feature '", feature.name,
                            "': row_splits must end in [0, ", batch.num_ids(),
                            "], the number of values that there is room for, ",
-                           splits->empty() ? StrCat("and are empty")
-                                           : StrCat("got ", splits->back()),
+                           splits.empty() ? StrCat("and are empty")
+                                          : StrCat("got ", splits.back()),
                            ".");
   }
-  row_splits.assign(splits->begin(), splits->end());
+  row_splits.assign(splits.begin(), splits.end());
   batch.num_samples = std::ssize(row_splits) - 1;
   batch.row_splits = row_splits;
   const int64_t num_ids = row_splits.back();
@@ -147,10 +145,10 @@ Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
   result.row_splits.resize(num_features);
   for (size_t f = 0; f < num_features; ++f) {
     const bool is_ragged = attributes.is_ragged[f] != 0;
-    const auto id_policy = convert::ParseIdPolicy(id_policies[f]);
-    if (!id_policy) return std::unexpected(id_policy.error());
-    const auto weight_policy = convert::ParseWeightPolicy(weight_policies[f]);
-    if (!weight_policy) return std::unexpected(weight_policy.error());
+    JTE_ASSIGN_OR_RETURN(const auto id_policy,
+                         convert::ParseIdPolicy(id_policies[f]));
+    JTE_ASSIGN_OR_RETURN(const auto weight_policy,
+                         convert::ParseWeightPolicy(weight_policies[f]));
     convert::FeatureInput feature = {
         .name = std::string(names[f]),
         .vocabulary_size = attributes.vocabulary_sizes[f],
@@ -158,34 +156,30 @@ Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
                       .col_offset = attributes.col_offsets[f],
                       .col_shift = attributes.col_shifts[f]},
         .batch = {},
-        .out_of_range_ids = *id_policy,
-        .non_finite_weights = *weight_policy};
+        .out_of_range_ids = id_policy,
+        .non_finite_weights = weight_policy};
 
-    const auto ids = reader.Next(names[f], "ids", is_ragged ? 1 : 2);
-    if (!ids) return std::unexpected(ids.error());
-    const auto id_span = ToIdSpan(*ids, names[f]);
-    if (!id_span) return std::unexpected(id_span.error());
-    feature.batch.ids = *id_span;
-    const auto capacity = static_cast<int64_t>(ids->element_count());
+    JTE_ASSIGN_OR_RETURN(const auto ids,
+                         reader.Next(names[f], "ids", is_ragged ? 1 : 2));
+    JTE_ASSIGN_OR_RETURN(feature.batch.ids, ToIdSpan(ids, names[f]));
+    const auto capacity = static_cast<int64_t>(ids.element_count());
     if (is_ragged) {
-      if (auto read = ReadRowSplits(reader, feature, result.row_splits[f]);
-          !read) {
-        return std::unexpected(read.error());
-      }
+      JTE_RETURN_IF_ERROR(ReadRowSplits(reader, feature, result.row_splits[f]));
     } else {
-      feature.batch.num_samples = ids->dimensions()[0];
-      feature.batch.valency = ids->dimensions()[1];
+      feature.batch.num_samples = ids.dimensions()[0];
+      feature.batch.valency = ids.dimensions()[1];
     }
     if (attributes.has_weights[f] != 0) {
-      const auto weights = ReadVector<float>(
-          reader, names[f], "weights", is_ragged ? 1 : 2, xffi::DataType::F32);
-      if (!weights) return std::unexpected(weights.error());
-      if (std::ssize(*weights) != capacity) {
+      JTE_ASSIGN_OR_RETURN(
+          const auto weights,
+          ReadVector<float>(reader, names[f], "weights", is_ragged ? 1 : 2,
+                            xffi::DataType::F32));
+      if (std::ssize(weights) != capacity) {
         return InvalidArgument("Feature '", feature.name, "': has ", capacity,
-                               " ids and ", weights->size(),
+                               " ids and ", weights.size(),
                                " weights. Pass one weight per id.");
       }
-      feature.batch.weights = weights->first(feature.batch.num_ids());
+      feature.batch.weights = weights.first(feature.batch.num_ids());
     }
     result.features.push_back(std::move(feature));
   }

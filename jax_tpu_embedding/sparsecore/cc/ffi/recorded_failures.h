@@ -35,7 +35,7 @@ class RecordedFailures {
 
   void Add(std::string_view message);
 
-  // As of now.
+  // The failures so far.
   Failures Get() const;
 
   // The same, and forgets them.

@@ -59,21 +59,18 @@ Result<void> CheckedRowGradients(
     const FloatMatrix& gradient, const IntVector& rows,
     const FloatMatrix& values, int64_t rows_per_device,
     int64_t num_sc_per_device, bool enable_minibatching) {
-  const auto buffers =
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
-  if (!buffers) return std::unexpected(buffers.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto buffers,
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
   const auto shape = gradient.dimensions();
-  const auto geometry =
+  JTE_ASSIGN_OR_RETURN(
+      const auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, shape[0]);
-  if (!geometry) return std::unexpected(geometry.error());
-  if (auto checked =
-          CheckShapes("The rows and their gradients", rows, values, shape[1]);
-      !checked) {
-    return checked;
-  }
+                   *num_minibatches.typed_data(), rows_per_device, shape[0]));
+  JTE_RETURN_IF_ERROR(
+      CheckShapes("The rows and their gradients", rows, values, shape[1]));
   return kernels::GradientsOfRows(
-      *buffers, *geometry, ToSpan<const float>(gradient), shape[1],
+      buffers, geometry, ToSpan<const float>(gradient), shape[1],
       MakeResults(rows, values, executor), executor);
 }
 
@@ -87,10 +84,8 @@ Result<kernels::ConstSparseRows> ReadTerm(xffi::RemainingArgs args, size_t k,
                            " must be rows, int32 of rank 1, and their values, "
                            "float32 of rank 2.");
   }
-  if (auto checked = CheckShapes("Rows and their values", *rows, *values, dim);
-      !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(
+      CheckShapes("Rows and their values", *rows, *values, dim));
   return kernels::ConstSparseRows{.rows = ToSpan<const int32_t>(*rows),
                                   .values = ToSpan<const float>(*values)};
 }
@@ -98,16 +93,12 @@ Result<kernels::ConstSparseRows> ReadTerm(xffi::RemainingArgs args, size_t k,
 Result<void> CheckedSumRows(Executor& executor, xffi::RemainingArgs args,
                             const IntVector& rows, const FloatMatrix& sums) {
   const int64_t dim = sums.dimensions()[1];
-  if (auto checked =
-          CheckShapes("The distinct rows and their sums", rows, sums, dim);
-      !checked) {
-    return checked;
-  }
+  JTE_RETURN_IF_ERROR(
+      CheckShapes("The distinct rows and their sums", rows, sums, dim));
   std::vector<kernels::ConstSparseRows> terms;
   for (size_t k = 0; k < args.size(); k += 2) {
-    const auto term = ReadTerm(args, k, dim);
-    if (!term) return std::unexpected(term.error());
-    terms.push_back(*term);
+    JTE_ASSIGN_OR_RETURN(const auto term, ReadTerm(args, k, dim));
+    terms.push_back(term);
   }
   return kernels::SumOfRows(terms, dim, MakeResults(rows, sums, executor),
                             executor);

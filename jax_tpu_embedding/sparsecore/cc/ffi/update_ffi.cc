@@ -92,14 +92,13 @@ Result<Devices> ReadDevices(xffi::RemainingArgs args, size_t k,
         "After the hyperparameters there must be records, uint32 of rank 2, "
         "and the number of the device, int32.");
   }
-  const auto published = ReadPublished(*words, own);
-  if (!published) return std::unexpected(published.error());
+  JTE_ASSIGN_OR_RETURN(const auto published, ReadPublished(*words, own));
   Devices devices{.batches = {}, .own = *device->typed_data()};
   if (devices.own < 0 || devices.own >= own.geometry.num_devices) {
     return InvalidArgument("The device has number ", devices.own, " of ",
                            own.geometry.num_devices, " of the axis.");
   }
-  for (const Published& other : *published) {
+  for (const Published& other : published) {
     devices.batches.push_back(
         {.buffers = other.buffers,
          .activation_gradient =
@@ -137,56 +136,58 @@ Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                            xffi::RemainingArgs args, xffi::RemainingRets rets,
                            const UpdateAttributes& attributes) {
   DeviceExecutor executor(all_threads, attributes.num_devices);
-  const auto buffers =
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
-  if (!buffers) return std::unexpected(buffers.error());
-  const auto gradient = ToMatrix(gradient_buffer, "The gradient");
-  if (!gradient) return std::unexpected(gradient.error());
-  const auto operands = ReadOptimizerOperands(args, rets, attributes.optimizer);
-  if (!operands) return std::unexpected(operands.error());
-  const Table& table = operands->table;
-  auto geometry = MakeGeometry(
-      attributes.num_sc_per_device, attributes.enable_minibatching,
-      *num_minibatches.typed_data(), table.num_rows, gradient->num_rows);
-  if (!geometry) return std::unexpected(geometry.error());
-  if (gradient->dim != table.dim) {
-    return InvalidArgument("The gradient has ", gradient->dim,
+  JTE_ASSIGN_OR_RETURN(
+      const auto buffers,
+      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+  JTE_ASSIGN_OR_RETURN(const auto gradient,
+                       ToMatrix(gradient_buffer, "The gradient"));
+  JTE_ASSIGN_OR_RETURN(const auto operands,
+                       ReadOptimizerOperands(args, rets, attributes.optimizer));
+  const Table& table = operands.table;
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
+      MakeGeometry(attributes.num_sc_per_device, attributes.enable_minibatching,
+                   *num_minibatches.typed_data(), table.num_rows,
+                   gradient.num_rows));
+  if (gradient.dim != table.dim) {
+    return InvalidArgument("The gradient has ", gradient.dim,
                            " columns, expected the table's ", table.dim, ".");
   }
-  PreferHugePages(*operands);
+  PreferHugePages(operands);
   const kernels::Optimizer optimizer =
-      OptimizerOf(attributes.optimizer, *operands);
-  const kernels::Tables tables{.table = table.values, .slots = operands->slots};
+      OptimizerOf(attributes.optimizer, operands);
+  const kernels::Tables tables{.table = table.values, .slots = operands.slots};
   if (attributes.num_devices == 1) {
-    return kernels::ApplyRows(*buffers, *geometry, gradient->values, table.dim,
+    return kernels::ApplyRows(buffers, geometry, gradient.values, table.dim,
                               optimizer, tables, executor);
   }
-  geometry->num_devices = attributes.num_devices;
-  const auto devices = ReadDevices(args, operands->num_operands,
-                                   {.buffers = *buffers,
+  geometry.num_devices = attributes.num_devices;
+  JTE_ASSIGN_OR_RETURN(const auto devices,
+                       ReadDevices(args, operands.num_operands,
+                                   {.buffers = buffers,
                                     .rows = BytesOf(gradient_buffer),
-                                    .geometry = *geometry});
-  if (!devices) return std::unexpected(devices.error());
-  return kernels::ApplyBatches(devices->batches, devices->own, *geometry,
+                                    .geometry = geometry}));
+  return kernels::ApplyBatches(devices.batches, devices.own, geometry,
                                table.dim, optimizer, tables, executor);
 }
 
 Result<void> CheckedUpdateReceived(Executor& executor, xffi::RemainingArgs args,
                                    xffi::RemainingRets rets,
                                    const UpdateReceivedAttributes& attributes) {
-  const auto operands = ReadOptimizerOperands(args, rets, attributes.optimizer);
-  if (!operands) return std::unexpected(operands.error());
-  const Table& table = operands->table;
-  const size_t first = operands->num_operands;
+  JTE_ASSIGN_OR_RETURN(const auto operands,
+                       ReadOptimizerOperands(args, rets, attributes.optimizer));
+  const Table& table = operands.table;
+  const size_t first = operands.num_operands;
   const int64_t num_devices = attributes.num_devices;
-  const auto rows =
-      ReadBlocks<IntVector>(args, first, num_devices, "received rows");
-  if (!rows) return std::unexpected(rows.error());
-  const auto gradients = ReadBlocks<FloatMatrix>(
-      args, first + num_devices, num_devices, "received gradients");
-  if (!gradients) return std::unexpected(gradients.error());
-  const auto shape = gradients->front().dimensions();
-  const auto num_rows = static_cast<int64_t>(rows->front().element_count());
+  JTE_ASSIGN_OR_RETURN(
+      const auto rows,
+      ReadBlocks<IntVector>(args, first, num_devices, "received rows"));
+  JTE_ASSIGN_OR_RETURN(
+      const auto gradients,
+      ReadBlocks<FloatMatrix>(args, first + num_devices, num_devices,
+                              "received gradients"));
+  const auto shape = gradients.front().dimensions();
+  const auto num_rows = static_cast<int64_t>(rows.front().element_count());
   if (shape[0] != num_rows || shape[1] != table.dim) {
     return InvalidArgument("The received gradients have shape [", shape[0],
                            ", ", shape[1], "], expected [", num_rows, ", ",
@@ -194,14 +195,14 @@ Result<void> CheckedUpdateReceived(Executor& executor, xffi::RemainingArgs args,
   }
   std::vector<kernels::ReceivedGradients> received;
   for (int64_t k = 0; k < num_devices; ++k) {
-    received.push_back({.rows = ToSpan<const int32_t>((*rows)[k]),
-                        .gradients = (*gradients)[k].typed_data()});
+    received.push_back({.rows = ToSpan<const int32_t>(rows[k]),
+                        .gradients = gradients[k].typed_data()});
   }
-  PreferHugePages(*operands);
+  PreferHugePages(operands);
   return kernels::ApplyReceived(
       received, table.num_rows, table.dim,
-      OptimizerOf(attributes.optimizer, *operands),
-      {.table = table.values, .slots = operands->slots}, executor);
+      OptimizerOf(attributes.optimizer, operands),
+      {.table = table.values, .slots = operands.slots}, executor);
 }
 
 }  // namespace

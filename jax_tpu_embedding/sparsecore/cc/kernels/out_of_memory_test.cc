@@ -37,7 +37,7 @@
 namespace jte::kernels {
 namespace {
 
-// As XLA's: a helper may start after the call that scheduled it.
+// A pool like XLA's: a helper may start after the call that scheduled it.
 class Pool {
  public:
   int64_t num_threads() const { return 3; }
@@ -115,12 +115,12 @@ struct Data {
   std::vector<float> activations;
 };
 
-// Of one device that asks itself.
+// The message of one device that asks itself.
 struct Message {
   explicit Message(const RandomCoo& coo)
       : requests(coo.num_rows()),
         row_pointers(RowPointersPerBlock(1)),
-        slots(coo.gains.size()),
+        places(coo.gains.size()),
         samples(coo.gains.size()),
         gains(coo.gains.size()),
         rows(coo.num_rows() * kDim) {}
@@ -128,12 +128,12 @@ struct Message {
   void Pack(const RandomCoo& coo, Executor& executor) {
     const std::span<int32_t> request = requests;
     PackMessages(coo.buffers(), coo.geometry, {&request, 1},
-                 {row_pointers, slots, samples, gains}, executor);
+                 {row_pointers, places, samples, gains}, executor);
   }
 
   std::vector<int32_t> requests;
   std::vector<int32_t> row_pointers;
-  std::vector<int32_t> slots;
+  std::vector<int32_t> places;
   std::vector<int32_t> samples;
   std::vector<float> gains;
   std::vector<float> rows;
@@ -204,7 +204,7 @@ std::vector<Kernel> Kernels(Data& ordered, Data& ascending, Data& reversed,
          ReadRows(std::span<const float>(ascending.table), kDim, {&wanted, 1},
                   {&rows, 1}, executor);
          const std::span<float> sums = message.rows;
-         SumGradients({message.row_pointers, message.slots, message.samples,
+         SumGradients({message.row_pointers, message.places, message.samples,
                        message.gains},
                       ascending.gradient, kDim, {&sums, 1}, executor);
          return Result<void>();

@@ -132,11 +132,11 @@ class SeveralDevicesTest
   // What one device sends to all.
   struct Message {
     std::vector<std::vector<int32_t>> requests;
-    std::vector<int32_t> row_pointers, slots, samples;
+    std::vector<int32_t> row_pointers, places, samples;
     std::vector<float> gains;
 
     ConstPackedEntries entries() const {
-      return {row_pointers, slots, samples, gains};
+      return {row_pointers, places, samples, gains};
     }
   };
 
@@ -147,14 +147,14 @@ class SeveralDevicesTest
         .requests = std::vector<std::vector<int32_t>>(
             num_devices_, std::vector<int32_t>(kCapacity)),
         .row_pointers = std::vector<int32_t>(RowPointersPerBlock(num_devices_)),
-        .slots = std::vector<int32_t>(num_cells),
+        .places = std::vector<int32_t>(num_cells),
         .samples = std::vector<int32_t>(num_cells),
         .gains = std::vector<float>(num_cells)};
     const std::vector<std::span<int32_t>> requests(message.requests.begin(),
                                                    message.requests.end());
     PackMessages(
         buffers, Geometry(), requests,
-        {message.row_pointers, message.slots, message.samples, message.gains},
+        {message.row_pointers, message.places, message.samples, message.gains},
         executor_);
     return message;
   }
@@ -207,7 +207,7 @@ TEST_P(SeveralDevicesTest, LookupByMessages) {
     for (const auto& of_owner : rows) {
       fetched.push_back(std::span(of_owner[device]));
     }
-    const auto& [requests, row_pointers, slots, samples, gains] =
+    const auto& [requests, row_pointers, places, samples, gains] =
         messages[device];
     const CooGeometry geometry{
         .num_sc_per_device = 1,
@@ -217,7 +217,7 @@ TEST_P(SeveralDevicesTest, LookupByMessages) {
         .num_minibatches = 1,
         .num_devices = num_devices_};
     const auto done = LookupInTables(
-        {row_pointers, slots, samples, gains}, geometry, fetched, kDim,
+        {row_pointers, places, samples, gains}, geometry, fetched, kDim,
         std::nullopt, Part(actual, device, num_devices_), executor_);
     ASSERT_TRUE(done) << done.error().message;
   }

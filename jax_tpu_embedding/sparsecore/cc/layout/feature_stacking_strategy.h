@@ -24,7 +24,7 @@ namespace jte {
 
 enum class FeatureStackingStrategy { kSplitThenStack, kStackThenSplit };
 
-// Of a name in upper or lower case.
+// The strategy of a name in upper or lower case.
 //
 // Errors: any other name; the message lists the choices.
 inline Result<FeatureStackingStrategy> ParseFeatureStackingStrategy(

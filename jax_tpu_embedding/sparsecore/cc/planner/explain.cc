@@ -177,15 +177,15 @@ Result<std::vector<StackReport>> ExplainStacks(
                            kMaxExplainedStacks,
                            ". Ask for the plan of some of the features.");
   }
-  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
-  Result<std::vector<Summary>> summaries = Summarize(model, stacks);
-  if (!summaries) return std::unexpected(summaries.error());
+  JTE_RETURN_IF_ERROR(ValidateModel(model));
+  JTE_ASSIGN_OR_RETURN(std::vector<Summary> summaries,
+                       Summarize(model, stacks));
   std::vector<StackReport> reports;
-  for (size_t i = 0; i < summaries->size(); ++i) {
-    const Summary& stack = (*summaries)[i];
+  for (size_t i = 0; i < summaries.size(); ++i) {
+    const Summary& stack = summaries[i];
     reports.push_back({.stack_name = std::string(stack.name),
                        .activation_bytes_per_sc = stack.load.activation_bytes,
-                       .why_apart = WhyApart(*summaries, i)});
+                       .why_apart = WhyApart(summaries, i)});
   }
   return reports;
 }

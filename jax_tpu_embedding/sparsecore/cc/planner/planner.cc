@@ -91,7 +91,7 @@ int64_t ExcessPadding(const Model& model, const Stack& stack) {
 
 Result<Plan> PlanAutoStack(const Model& model,
                            const AutoStackOptions& options) {
-  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  JTE_RETURN_IF_ERROR(ValidateModel(model));
   if (options.activation_mem_bytes_limit < 0) {
     return InvalidArgument(
         "activation_mem_bytes_limit must not be negative, got ",
@@ -114,42 +114,31 @@ Result<Plan> PlanAutoStack(const Model& model,
       std::vector<TableIndex> tables;
       for (const size_t i : bin) tables.push_back(group[i]);
       std::string name = JoinedNames(model, tables);
-      if (auto ok = ValidateGroup(model, lookups.stacked(), tables, name);
-          !ok) {
-        return std::unexpected(ok.error());
-      }
+      JTE_RETURN_IF_ERROR(
+          ValidateGroup(model, lookups.stacked(), tables, name));
       plan.stacks.push_back(PlaceStack(model, std::move(name), tables,
                                        lookups.FeaturesOf(tables), rotation));
     }
   }
-  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
-    return std::unexpected(ok.error());
-  }
+  JTE_RETURN_IF_ERROR(ValidateStacks(model, plan.stacks));
   return plan;
 }
 
 Result<Plan> PlanStackTables(const Model& model,
                              const StackTablesOptions& options) {
-  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
-  const Result<std::vector<TableIndex>> tables = FindTables(model, options);
-  if (!tables) return std::unexpected(tables.error());
+  JTE_RETURN_IF_ERROR(ValidateModel(model));
+  JTE_ASSIGN_OR_RETURN(const std::vector<TableIndex> tables,
+                       FindTables(model, options));
   const Lookups lookups(model);
-  if (auto ok =
-          ValidateGroup(model, lookups.stacked(), *tables, options.stack_name);
-      !ok) {
-    return std::unexpected(ok.error());
-  }
-  if (auto ok = ValidateStackName(model, *tables, options.stack_name); !ok) {
-    return std::unexpected(ok.error());
-  }
+  JTE_RETURN_IF_ERROR(
+      ValidateGroup(model, lookups.stacked(), tables, options.stack_name));
+  JTE_RETURN_IF_ERROR(ValidateStackName(model, tables, options.stack_name));
 
   Plan plan;
-  plan.stacks.push_back(PlaceStack(
-      model, options.stack_name, *tables, lookups.FeaturesOf(*tables),
-      options.rotation.value_or(model.topology.num_sc_per_device)));
-  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
-    return std::unexpected(ok.error());
-  }
+  plan.stacks.push_back(
+      PlaceStack(model, options.stack_name, tables, lookups.FeaturesOf(tables),
+                 options.rotation.value_or(model.topology.num_sc_per_device)));
+  JTE_RETURN_IF_ERROR(ValidateStacks(model, plan.stacks));
 
   const Stack& stack = plan.stacks.front();
   if (const int64_t excess = ExcessPadding(model, stack); excess > 0) {
@@ -164,7 +153,7 @@ Result<Plan> PlanStackTables(const Model& model,
 }
 
 Result<Plan> PlanStackAlone(const Model& model) {
-  if (auto ok = ValidateModel(model); !ok) return std::unexpected(ok.error());
+  JTE_RETURN_IF_ERROR(ValidateModel(model));
   const Lookups lookups(model);
   Plan plan;
   for (TableIndex t = 0; t < std::ssize(model.tables); ++t) {
@@ -177,10 +166,8 @@ Result<Plan> PlanStackAlone(const Model& model) {
           ". Reset both, stacked_table_spec and setting_in_stack, to None.");
     }
     const std::vector<TableIndex> tables = {t};
-    if (auto ok = ValidateGroup(model, lookups.stacked(), tables, table.name);
-        !ok) {
-      return std::unexpected(ok.error());
-    }
+    JTE_RETURN_IF_ERROR(
+        ValidateGroup(model, lookups.stacked(), tables, table.name));
     std::vector<FeatureIndex> features = lookups.FeaturesOf(tables);
     std::ranges::sort(features, {}, [&model](FeatureIndex f) {
       return std::string_view(model.features[f].name);
@@ -188,9 +175,7 @@ Result<Plan> PlanStackAlone(const Model& model) {
     plan.stacks.push_back(
         PlaceStack(model, table.name, tables, features, /*rotation=*/0));
   }
-  if (auto ok = ValidateStacks(model, plan.stacks); !ok) {
-    return std::unexpected(ok.error());
-  }
+  JTE_RETURN_IF_ERROR(ValidateStacks(model, plan.stacks));
   return plan;
 }
 

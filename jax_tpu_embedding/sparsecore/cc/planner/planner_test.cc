@@ -52,8 +52,8 @@ StackTablesOptions Named(std::vector<std::string> table_names,
   return options;
 }
 
-// Of one sample and 8 x 8 values each: more tables than a planner that looks at
-// all of them for each of them would be done with in the time of a test.
+// Tables of 8 x 8 values with one sample each. There are so many that a planner
+// that looks at all tables for each table does not finish within a test.
 Model ManyTables() {
   constexpr int kNumTables = 200'000;
   Model model;

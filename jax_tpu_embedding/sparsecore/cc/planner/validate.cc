@@ -102,7 +102,7 @@ std::string Describe(const std::optional<Quantization>& quantization) {
 }
 
 Result<void> ValidateModel(const Model& model) {
-  if (auto ok = ValidateTopology(model.topology); !ok) return ok;
+  JTE_RETURN_IF_ERROR(ValidateTopology(model.topology));
 
   std::unordered_set<std::string_view> names;
   for (const Table& table : model.tables) {
@@ -110,7 +110,7 @@ Result<void> ValidateModel(const Model& model) {
       return InvalidArgument("Two tables are called '", table.name,
                              "'. Rename one of them.");
     }
-    if (auto ok = ValidateTable(table); !ok) return ok;
+    JTE_RETURN_IF_ERROR(ValidateTable(table));
   }
 
   names.clear();
@@ -119,7 +119,7 @@ Result<void> ValidateModel(const Model& model) {
       return InvalidArgument("Feature spec ", feature.name,
                              " is already defined. Rename one of the two.");
     }
-    if (auto ok = ValidateFeature(feature, model.tables.size()); !ok) return ok;
+    JTE_RETURN_IF_ERROR(ValidateFeature(feature, model.tables.size()));
   }
   return {};
 }
@@ -172,16 +172,10 @@ Result<void> ValidateGroup(const Model& model, const StackedTables& stacked,
     }
   }
 
-  if (auto ok = AllEqual(model, tables, stack_name, "optimizers",
-                         &Table::optimizer_id, &Table::optimizer);
-      !ok) {
-    return ok;
-  }
-  if (auto ok = AllEqual(model, tables, stack_name, "combiners",
-                         &Table::combiner, &Table::combiner);
-      !ok) {
-    return ok;
-  }
+  JTE_RETURN_IF_ERROR(AllEqual(model, tables, stack_name, "optimizers",
+                               &Table::optimizer_id, &Table::optimizer));
+  JTE_RETURN_IF_ERROR(AllEqual(model, tables, stack_name, "combiners",
+                               &Table::combiner, &Table::combiner));
   return AllEqual(model, tables, stack_name, "quantization configs",
                   &Table::quantization, &Table::quantization);
 }

@@ -46,7 +46,7 @@ Result<void> ValidateStackName(const Model& model,
 // 26 bits, and names are unique.
 Result<void> ValidateStacks(const Model& model, std::span<const Stack> stacks);
 
-// As messages show it.
+// The quantization as messages show it.
 std::string Describe(const std::optional<Quantization>& quantization);
 
 }  // namespace jte::planner

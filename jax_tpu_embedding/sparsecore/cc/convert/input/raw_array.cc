@@ -13,35 +13,10 @@
 #include <span>
 #include <type_traits>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+
 namespace jte::convert {
 namespace {
-
-// IEEE 754 binary16: 1 bit for the sign, 5 for the exponent, 10 for the
-// fraction.
-struct Float16 {
-  uint16_t bits;
-
-  explicit operator float() const {
-    constexpr uint32_t kExponent = 0x7c00;
-    const uint32_t sign = (bits & 0x8000u) << 16;
-    const uint32_t magnitude = (bits & 0x7fffu) << 13;
-    // The exponents differ by 127 - 15. A product gets subnormals right too.
-    const auto scaled =
-        std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-    const bool is_finite = (bits & kExponent) != kExponent;
-    return std::bit_cast<float>(sign |
-                                (is_finite ? scaled : magnitude | 0x7f800000u));
-  }
-};
-
-// The upper half of a float.
-struct Bfloat16 {
-  uint16_t bits;
-
-  explicit operator float() const {
-    return std::bit_cast<float>(uint32_t{bits} << 16);
-  }
-};
 
 template <size_t size>
 struct UnsignedOf;
@@ -54,12 +29,18 @@ struct UnsignedOf<4> : std::type_identity<uint32_t> {};
 template <>
 struct UnsignedOf<8> : std::type_identity<uint64_t> {};
 
+// A number of type `From`; a float of 16 bits as one of 32.
 template <typename From, bool byte_swapped>
-From Load(const std::byte* from) {
+auto Load(const std::byte* from) {
   typename UnsignedOf<sizeof(From)>::type bits;
   std::memcpy(&bits, from, sizeof(bits));
   if constexpr (byte_swapped) bits = std::byteswap(bits);
-  return std::bit_cast<From>(bits);
+  const auto value = std::bit_cast<From>(bits);
+  if constexpr (std::is_class_v<From>) {
+    return ToFloat(value);
+  } else {
+    return value;
+  }
 }
 
 template <typename From, bool byte_swapped, typename To>

@@ -26,8 +26,8 @@ namespace jte::convert {
 inline constexpr size_t kColumnsWithAvx2 = 4;
 inline constexpr size_t kColumnsWithAvx512 = 8;
 
-// As FindBuckets, for whole multiples of that many columns, on machines that
-// have AVX2, or AVX-512 F and BW. For x86-64 only.
+// The same as FindBuckets, for whole multiples of that many columns, on
+// machines that have AVX2, or AVX-512 F and BW. For x86-64 only.
 void FindBucketsWithAvx2(std::span<const uint32_t> columns,
                          std::span<uint8_t> buckets);
 void FindBucketsWithAvx512(std::span<const uint32_t> columns,
@@ -81,7 +81,7 @@ class PairHash {
             .mul1 = pair(state.mul1)};
   }
 
-  // As HighwayState::Update.
+  // The same as HighwayState::Update.
   static void Update(Pair& s, Words packet) {
     s.v1 = s.v1 + s.mul0 + packet;
     s.mul0 ^= Vectors::MultiplyLowHalves(s.v1, s.v0 >> 32);

@@ -33,7 +33,7 @@ class BucketTable {
   BucketTable& operator=(const BucketTable&) = delete;
   ~BucketTable() { delete[] buckets_.load(); }
 
-  // As FindBuckets of bucket_hash.h.
+  // The same as FindBuckets of bucket_hash.h.
   void Find(std::span<const uint32_t> columns, std::span<uint8_t> buckets);
 
   bool is_made() const { return buckets_.load() != nullptr; }

@@ -29,7 +29,7 @@ JTE_VECTOR_CLONES
 size_t WriteRows(std::span<const uint64_t> elements, const SortKey& sort_key,
                  uint32_t num_scs, uint32_t* columns, uint32_t* ends) {
   if (elements.empty()) return 0;
-  const SortKey key_parts = sort_key;  // no other name for it: not reloaded
+  const SortKey key_parts = sort_key;  // not loaded again in each turn
   const auto column = [&key_parts, num_scs](uint64_t element) {
     const uint32_t key = SortKey::KeyOf(element);
     return key_parts.RowOf(key) * num_scs + key_parts.PartitionOfKey(key);
@@ -148,7 +148,7 @@ template <typename Gains>
 void SortPartition(std::span<const uint64_t> elements, const Gains& gains,
                    const PartitionRows& rows, std::span<uint64_t> sorted,
                    std::span<BucketCounts> counts) {
-  // Of each bucket: rows in the high half, elements in the low one.
+  // Each bucket has its rows in the high half, its elements in the low one.
   std::array<uint64_t, kMaxMinibatches> sizes = {};
   constexpr uint64_t kOneRow = uint64_t{1} << 32;
   uint32_t begin = rows.begin;

@@ -77,8 +77,6 @@ TEST(RowListTest, ListsWhatALoopFinds) {
   }
 }
 
-using ::testing::ElementsAre;
-
 constexpr PartitionLimits kNoLimits = {
     .num_scs = kNumScs, .max_ids = 1 << 30, .max_unique_ids = 1 << 30};
 

@@ -155,9 +155,7 @@ Result<void> LocalConversion::CountSparseCore(const SparseCoreTask& task) {
   sc.scratch = scratch_pool_.Take();
   auto spare = spare_pool_.Take();
   std::swap(sc.scratch->sorted_elements, *spare);
-  auto ids = SortIds(plan, task.local_sc, *sc.scratch);
-  if (!ids) return std::unexpected(std::move(ids).error());
-  sc.ids = *ids;
+  JTE_ASSIGN_OR_RETURN(sc.ids, SortIds(plan, task.local_sc, *sc.scratch));
   const PartitionLimits limits = LimitsOf(plan);
   sc.table = CountPartitions(sc.ids, plan.sort_key, limits.num_scs);
 
@@ -226,7 +224,7 @@ Result<void> LocalConversion::Fill(const MinibatchSplit& split,
                                   PlanCells(task, split);
                                   return Result<void>();
                                 });
-  if (!done) return done;
+  JTE_RETURN_IF_ERROR(done);
   return ForEachSparseCore(
       stacks_, executor_, [this, &split, buffers](const SparseCoreTask& task) {
         const Topology& topology = stacks_[task.stack].topology;
@@ -305,9 +303,7 @@ Result<std::vector<StackStats>> LocalConversion::TakeStats(
     if (!allow_id_dropping) errors.AddPacked(stacks_[i], reports);
     all_stats.push_back(stats_[i].Take());
   }
-  if (auto checked = errors.Check(); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(errors.Check());
   return all_stats;
 }
 
@@ -362,8 +358,8 @@ Result<MinibatchSplit> AgreeOnSplit(LocalConversion& local_part,
       reduced = std::unexpected(bits.error());
     }
   }
-  if (!local) return std::unexpected(local.error());
-  if (!reduced) return std::unexpected(reduced.error());
+  JTE_RETURN_IF_ERROR(local);
+  JTE_RETURN_IF_ERROR(reduced);
   return split;
 }
 
@@ -374,22 +370,17 @@ Result<Conversion> ConvertInMinibatches(std::span<const StackPlan> stacks,
                                         std::span<const CsrBuffers> buffers,
                                         Executor& executor,
                                         collective::AllReduce* all_reduce) {
-  if (auto checked = CheckReduction(stacks.front().topology,
-                                    options.batch_number, all_reduce);
-      !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckReduction(stacks.front().topology,
+                                     options.batch_number, all_reduce));
   LocalConversion local_part(stacks, executor);
-  const auto split = AgreeOnSplit(local_part, local_part.Count(), all_reduce,
-                                  options.batch_number);
-  if (!split) return std::unexpected(split.error());
-  if (auto filled = local_part.Fill(*split, buffers); !filled) {
-    return std::unexpected(filled.error());
-  }
-  auto stats = local_part.TakeStats(options.allow_id_dropping);
-  if (!stats) return std::unexpected(std::move(stats).error());
-  return Conversion{.stats = *std::move(stats),
-                    .num_minibatches = static_cast<int>(split->size())};
+  JTE_ASSIGN_OR_RETURN(const auto split,
+                       AgreeOnSplit(local_part, local_part.Count(), all_reduce,
+                                    options.batch_number));
+  JTE_RETURN_IF_ERROR(local_part.Fill(split, buffers));
+  JTE_ASSIGN_OR_RETURN(auto stats,
+                       local_part.TakeStats(options.allow_id_dropping));
+  return Conversion{.stats = std::move(stats),
+                    .num_minibatches = static_cast<int>(split.size())};
 }
 
 }  // namespace jte::convert

@@ -22,6 +22,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/collective/all_reduce.h"
@@ -81,26 +82,25 @@ Result<Converted> ConvertRequest(const Request& request, ConvertOptions options,
                                  Executor&& executor = InlineExecutor(),
                                  collective::AllReduce* all_reduce = nullptr) {
   options.enable_minibatching = true;
-  const auto stacks = PlanConversion({request.feature()}, options);
-  if (!stacks) return std::unexpected(stacks.error());
+  JTE_ASSIGN_OR_RETURN(const auto stacks,
+                       PlanConversion({request.feature()}, options));
   const int64_t num_devices = options.topology.local_device_count;
   Converted converted;
   converted.row_pointers.assign(
       num_devices * RowPointersPerDevice(options.topology, true), kUnwritten);
   converted.embedding_ids.assign(
-      num_devices * stacks->front().coo_cells_per_device, kUnwritten);
+      num_devices * stacks.front().coo_cells_per_device, kUnwritten);
   converted.sample_ids = converted.embedding_ids;
   std::vector<float> gains(converted.embedding_ids.size(), kUnwritten);
   const CsrBuffers buffers = {converted.row_pointers, converted.embedding_ids,
                               converted.sample_ids, gains};
-  auto conversion =
-      Convert(*stacks, options, {&buffers, 1}, executor, all_reduce);
-  if (!conversion) return std::unexpected(conversion.error());
+  JTE_ASSIGN_OR_RETURN(auto conversion, Convert(stacks, options, {&buffers, 1},
+                                                executor, all_reduce));
   for (float gain : gains) {
     converted.gains.push_back(std::bit_cast<uint32_t>(gain));
   }
-  converted.num_minibatches = conversion->num_minibatches;
-  converted.stats = std::move(conversion->stats[0]);
+  converted.num_minibatches = conversion.num_minibatches;
+  converted.stats = std::move(conversion.stats[0]);
   return converted;
 }
 

@@ -36,10 +36,10 @@ uint64_t SplitBits(const PartitionTable& table, const PartitionLimits& limits);
 // Minibatch m has the buckets [begin(m), end(m)).
 class MinibatchSplit {
  public:
-  // Of a table with one bucket: one minibatch.
+  // Splits one bucket into one minibatch.
   MinibatchSplit() : ends_{1} {}
 
-  // Of kMaxMinibatches buckets.
+  // Splits kMaxMinibatches buckets.
   explicit MinibatchSplit(uint64_t split_bits);
 
   int64_t size() const { return std::ssize(ends_); }

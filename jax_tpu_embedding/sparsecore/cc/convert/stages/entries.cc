@@ -41,7 +41,7 @@ constexpr int64_t kLanes = 16;
 struct BeginBits {
   std::array<uint16_t, kMaxCompactSize / kLanes + 5> words;
 
-  // Of the elements from 16 * word + first on.
+  // The bits of the elements from 16 * word + first on.
   uint32_t Get(int64_t word, int first) const {
     uint64_t bits;
     std::memcpy(&bits, words.data() + word + first / kLanes, sizeof(bits));
@@ -243,7 +243,9 @@ namespace {
 JTE_VECTOR_CLONES
 void ComputeSamples(std::span<const uint64_t> elements, const Divisor& valency,
                     uint64_t* __restrict with_samples) {
-  const Divisor divisor = valency;  // no other name for it: not reloaded
+  // A local copy: the compiler need not assume that what the loop writes is
+  // part of it, and does not load it again in each turn.
+  const Divisor divisor = valency;
   for (size_t i = 0; i < elements.size(); ++i) {
     with_samples[i] =
         SortKey::Element(SortKey::KeyOf(elements[i]),
@@ -285,7 +287,7 @@ void Resolve(const MatrixGains& gains, std::span<const uint64_t> elements,
 void Resolve(const PackedGains& gains, std::span<const uint64_t> elements,
              uint64_t* with_samples, float* id_gains) {
   UnpackSamples(elements, gains.position_bits, with_samples);
-  const PackedGains packed = gains;  // no other name for it: not reloaded
+  const PackedGains packed = gains;  // not loaded again in each turn
   for (size_t i = 0; i < elements.size(); ++i) {
     id_gains[i] =
         packed.gains[packed.PositionOf(SortKey::PayloadOf(elements[i]))];

@@ -58,15 +58,15 @@ int64_t CompactEntriesPortably(std::span<const uint64_t> elements,
 // A block of entries.
 struct EntryBlock {
   static constexpr int64_t kMaxSize = kMaxCompactSize;
-  // Behind each column, so that 16 entries at a time can be read and written.
+  // Behind each array, so that 16 entries at a time can be read and written.
   static constexpr int64_t kSlack = kCompactSlack;
   // No entry has this key: a row is below 2^31 / num_scs.
   static constexpr uint32_t kNoKey = ~uint32_t{0};
 
   template <typename T>
-  using Column = std::array<T, kMaxSize + kSlack>;
+  using Values = std::array<T, kMaxSize + kSlack>;
 
-  // Empty. Columns are written by EntryReader only.
+  // Empty. EntryReader writes the entries.
   EntryBlock() { key_before_and_keys[0] = kNoKey; }
 
   // [-1]: that of the entry before the block, if any; [size ..]: kNoKey,
@@ -76,10 +76,10 @@ struct EntryBlock {
 
   int64_t size = 0;
   int64_t first_element = 0;
-  Column<uint32_t> begins;  // first_element + begins[i] is the i-th entry's
+  Values<uint32_t> begins;  // first_element + begins[i] is the i-th entry's
                             // first element; [size]: the end of the last
-  Column<int32_t> samples;
-  Column<float> gains;
+  Values<int32_t> samples;
+  Values<float> gains;
   std::array<uint32_t, 1 + kMaxSize + kSlack> key_before_and_keys;
 };
 
@@ -128,8 +128,8 @@ class EntryReader {
 
  private:
   int64_t Compact(std::span<const uint64_t> elements, EntryBlock& block) {
-    EntryBlock::Column<uint64_t> with_samples;
-    EntryBlock::Column<float> id_gains;
+    EntryBlock::Values<uint64_t> with_samples;
+    EntryBlock::Values<float> id_gains;
     std::span<const uint64_t> to_compact = elements;
     std::span<const float> of_elements;
     if constexpr (!std::is_same_v<Gains, UnitGains>) {
@@ -196,7 +196,8 @@ struct DistinctCounts {
   uint32_t unique_ids = 0;  // distinct rows
 };
 
-// Of elements whose payloads are samples: an entry is a distinct element.
+// The counts of elements whose payloads are samples, so that an entry is a
+// distinct element.
 DistinctCounts CountDistinct(std::span<const uint64_t> elements);
 
 // How many leading elements of elements[1..] begin a row each, in whole blocks

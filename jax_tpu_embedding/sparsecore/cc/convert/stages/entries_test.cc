@@ -23,7 +23,9 @@
 namespace jte::convert {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Columns that were written, `size` entries of them.
 struct Entries {
@@ -137,9 +139,6 @@ TEST_P(CompactEntriesTest, AgreesWithALoop) {
   }
 }
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-
 // (key, sample, gain, number of elements)
 using Entry = std::tuple<uint32_t, int32_t, float, int64_t>;
 
@@ -221,8 +220,6 @@ TEST(EntryReaderTest, AnEntryOfManyElementsIsOne) {
   }
 }
 
-using ::testing::Each;
-
 constexpr SortKey kSortKey(2, 999);
 
 // `size` entries of partition 0 and 3 of partition 1: rows 0, 0, 1, 1, 2, ...
@@ -244,7 +241,7 @@ struct Cells {
   std::vector<int32_t> samples = std::vector<int32_t>(80, -7);
   std::vector<float> gains = std::vector<float>(80, -7.0f);
 
-  // Of the cells, the first n may be written.
+  // The first n cells, which are all that may be written.
   CsrBuffers First(int64_t n) {
     return CsrBuffers{{}, rows, samples, gains}.FirstCells(n);
   }

@@ -164,7 +164,8 @@ struct Output {
   int position_bits = 0;               // of PackedGains; 0 for other gains
 };
 
-// Of the n ids from position `first` on; without position_bits, the positions.
+// Writes the payloads of the n ids from position `first` on. Without
+// position_bits, these are the positions.
 JTE_VECTOR_CLONES
 void WritePayloads(const uint32_t* samples, uint32_t first, int position_bits,
                    int64_t n, uint32_t* payloads) {
@@ -193,8 +194,8 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
   }
 }
 
-// Of a slice with weights. What they are divided by is finite only if all of
-// them are; the other way round it may have overflown.
+// Requires a slice with weights. What they are divided by is finite only if all
+// of them are, but can overflow although all of them are finite.
 bool WeightsAreFinite(Combiner combiner, const Slice& slice,
                       std::span<const float> sample_factors) {
   return (combiner != Combiner::kSum &&
@@ -334,11 +335,10 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
       position += slice.num_ids();
       continue;
     }
-    const auto clean = Clean(feature.input, slice);
-    if (!clean) return std::unexpected(clean.error());
-    WriteSlice(plan, feature, clean->View(), position, output);
-    position += std::ssize(clean->ids);
-    extracted.dropped_id_count += clean->dropped_id_count;
+    JTE_ASSIGN_OR_RETURN(const auto clean, Clean(feature.input, slice));
+    WriteSlice(plan, feature, clean.View(), position, output);
+    position += std::ssize(clean.ids);
+    extracted.dropped_id_count += clean.dropped_id_count;
   }
   extracted.elements = output.elements.first(position);
   return extracted;
@@ -346,9 +346,9 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
 
 Result<SortedIds> SortIds(const StackPlan& plan, int64_t local_sc,
                           Scratch& scratch) {
-  const auto extracted = ExtractIds(plan, local_sc, scratch);
-  if (!extracted) return std::unexpected(extracted.error());
-  const std::span<uint64_t> elements = extracted->elements;
+  JTE_ASSIGN_OR_RETURN(const auto extracted,
+                       ExtractIds(plan, local_sc, scratch));
+  const std::span<uint64_t> elements = extracted.elements;
   const std::span<uint64_t> buffer =
       scratch.sorted_elements.Take(elements.size());
   const std::span<uint64_t> sorted =
@@ -356,8 +356,8 @@ Result<SortedIds> SortIds(const StackPlan& plan, int64_t local_sc,
   return SortedIds{
       .elements = sorted,
       .spare = sorted.data() == elements.data() ? buffer : elements,
-      .gains = extracted->gains,
-      .dropped_id_count = extracted->dropped_id_count};
+      .gains = extracted.gains,
+      .dropped_id_count = extracted.dropped_id_count};
 }
 
 }  // namespace jte::convert

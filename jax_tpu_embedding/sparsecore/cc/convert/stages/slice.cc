@@ -164,24 +164,21 @@ Result<CleanSlice> Clean(const FeatureInput& feature, const Slice& slice) {
       const int64_t begin = slice.FirstId(r);
       for (int64_t i = begin; i < slice.FirstId(r + 1); ++i) {
         const Place place = {feature, slice.samples.first + r, i - begin};
-        const auto id = CleanId(place, ids[i]);
-        if (!id) return std::unexpected(id.error());
-        if (!*id) continue;
+        JTE_ASSIGN_OR_RETURN(const auto id, CleanId(place, ids[i]));
+        if (!id) continue;
         if (slice.weights) {
-          const auto weight = CleanWeight(place, (*slice.weights)[i]);
-          if (!weight) return std::unexpected(weight.error());
-          if (!*weight) continue;
-          clean.weights.push_back(**weight);
+          JTE_ASSIGN_OR_RETURN(const auto weight,
+                               CleanWeight(place, (*slice.weights)[i]));
+          if (!weight) continue;
+          clean.weights.push_back(*weight);
         }
-        clean.ids.push_back(**id);
+        clean.ids.push_back(*id);
       }
       clean.row_splits.push_back(std::ssize(clean.ids));
     }
     return {};
   };
-  if (auto appended = std::visit(append, slice.ids); !appended) {
-    return std::unexpected(appended.error());
-  }
+  JTE_RETURN_IF_ERROR(std::visit(append, slice.ids));
   clean.dropped_id_count = slice.num_ids() - std::ssize(clean.ids);
   return clean;
 }

@@ -20,6 +20,7 @@ namespace jte::convert {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // All samples, asked for in blocks of any size.
 std::vector<uint32_t> ReadAll(const Slice& slice) {
@@ -81,9 +82,6 @@ TEST(SampleIdsTest, RepeatsEverySampleOnceForEachOfItsIds) {
         expected);
   }
 }
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kMax = std::numeric_limits<float>::max();

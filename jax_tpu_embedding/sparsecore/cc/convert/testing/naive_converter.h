@@ -1,10 +1,11 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The buffer format written down as directly as it can be, to test the
-// converter against. Slow, and shares with it the input's types, the combiners'
-// formulas (gains.h) and the hash of the buckets, which have tests of their
-// own.
+// A copy in C++ of lib/core/input_preprocessing.py, which defines what is
+// correct, to test the converter against where Python is not: under sanitizers
+// and on any machine. As plain as it can be, and slow. It shares with the
+// converter the input's types, the combiners' formulas (gains.h) and the hash
+// of the buckets, which have tests of their own.
 //
 // Expects requests that PlanConversion accepts. One host.
 
@@ -52,7 +53,7 @@ struct NaiveStack {
   std::vector<int32_t> embedding_ids;
   std::vector<int32_t> sample_ids;
   std::vector<float> gains;
-  // As in StackStats.
+  // The statistics that StackStats has.
   std::vector<int32_t> max_ids_per_partition;
   std::vector<int32_t> max_unique_ids_per_partition;
   std::vector<int32_t> required_buffer_size_per_sc;

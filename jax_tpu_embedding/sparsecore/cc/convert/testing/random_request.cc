@@ -234,7 +234,7 @@ void Spoil(Random& random, Request& request) {
     numbers.push_back(&*stacked.stack.suggested_coo_buffer_size_per_device);
   }
   if (!feature.batch.row_splits.empty()) {
-    // Of a copy: the splits of others stay what they are.
+    // Changes a copy, so that the splits of other features stay what they are.
     std::vector<int64_t>& splits = request.int64s.emplace_back(
         feature.batch.row_splits.begin(), feature.batch.row_splits.end());
     feature.batch.row_splits = splits;

@@ -118,9 +118,7 @@ Result<void> CheckPiece(const CooBuffers& buffers, const Piece& piece,
 
 Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
                                               const CooGeometry& geometry) {
-  if (auto checked = CheckGeometry(buffers, geometry); !checked) {
-    return std::unexpected(checked.error());
-  }
+  JTE_RETURN_IF_ERROR(CheckGeometry(buffers, geometry));
   const int64_t num_scs = geometry.num_sc_per_device;
   const int64_t num_targets = geometry.num_devices * num_scs;
   const int64_t entries_per_block = RowPointersPerBlock(num_targets);
@@ -161,11 +159,8 @@ Result<std::vector<Partition>> ReadPartitions(const CooBuffers& buffers,
         }
         begin = origin + RoundUp(end - origin, kAlignment);
       }
-      if (auto checked =
-              CheckNothingFollows(buffers, geometry, block, begin - origin);
-          !checked) {
-        return std::unexpected(checked.error());
-      }
+      JTE_RETURN_IF_ERROR(
+          CheckNothingFollows(buffers, geometry, block, begin - origin));
     }
   }
   return partitions;

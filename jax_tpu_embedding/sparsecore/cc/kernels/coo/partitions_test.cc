@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 
 namespace jte::kernels {
@@ -52,10 +53,10 @@ struct Example {
 
   // The first error that a kernel would find.
   Result<void> Check() const {
-    const auto partitions = ReadPartitions(buffers(), geometry);
-    if (!partitions) return std::unexpected(partitions.error());
+    JTE_ASSIGN_OR_RETURN(const auto partitions,
+                         ReadPartitions(buffers(), geometry));
     InlineExecutor executor;
-    return CheckEntries(buffers(), *partitions, geometry, executor);
+    return CheckEntries(buffers(), partitions, geometry, executor);
   }
 };
 

@@ -10,7 +10,6 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_COO_SORT_BY_SAMPLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_COO_SORT_BY_SAMPLE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -38,7 +37,7 @@ struct WeightedRow {
 inline constexpr int64_t kMaxSortedEntries =
     std::numeric_limits<uint32_t>::max();
 
-// How many entries ahead to ask for the place that one is written to, since
+// How many entries ahead to prefetch the place that one is written to, since
 // writes to a second-level cache wait for each other: with 16384 samples of 1
 // and 20 entries, the sort takes 0.85 and 0.8 of the time.
 inline constexpr int64_t kPlacesAhead = 64;
@@ -76,45 +75,25 @@ SortedSamples SortBySample(const Source& source, int64_t num_entries,
                            int64_t num_chunks, SortScratch& scratch,
                            Executor& executor) {
   const std::span<WeightedRow> sorted = scratch.entries.Take(num_entries);
-  // positions[chunk][sample]: first the number of entries, then where to write
-  // the next.
   const std::span<uint32_t> positions =
       scratch.positions.Take(num_chunks * num_samples);
-  const auto chunk_begin = [num_entries, num_chunks](int64_t chunk) {
-    return num_entries * chunk / num_chunks;
-  };
-  executor.ParallelFor(num_chunks, [&source, &chunk_begin, positions,
-                                    first_sample, num_samples](int64_t chunk) {
-    uint32_t* counts = positions.data() + chunk * num_samples;
-    std::fill_n(counts, num_samples, 0);
-    source.ForEach(chunk_begin(chunk), chunk_begin(chunk + 1),
-                   [counts, first_sample](const Entry& entry) {
-                     ++counts[entry.sample - first_sample];
-                   });
-  });
-
-  uint32_t position = 0;
-  for (int64_t sample = 0; sample < num_samples; ++sample) {
-    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-      uint32_t& next = positions[chunk * num_samples + sample];
-      const uint32_t count = next;
-      next = position;
-      position += count;
-    }
-  }
-
-  executor.ParallelFor(num_chunks, [&source, &chunk_begin, sorted, positions,
-                                    first_sample, num_samples](int64_t chunk) {
-    uint32_t* next = positions.data() + chunk * num_samples;
-    WeightedRow* out = sorted.data();
-    source.ForEachAndLater(
-        chunk_begin(chunk), chunk_begin(chunk + 1), kPlacesAhead,
-        [next, out, first_sample](const Entry& entry, int32_t later_sample) {
-          __builtin_prefetch(out + next[later_sample - first_sample], /*rw=*/1);
-          out[next[entry.sample - first_sample]++] = {entry.row, entry.gain};
-        });
-  });
-  // Where the last chunk would write next is where the sample ends.
+  SortByCounting(
+      source, num_entries, num_chunks, positions,
+      [first_sample](const Entry& entry) {
+        return entry.sample - first_sample;
+      },
+      [&source, sorted, first_sample](int64_t begin, int64_t end,
+                                      uint32_t* next) {
+        WeightedRow* out = sorted.data();
+        source.ForEachAndLater(
+            begin, end, kPlacesAhead,
+            [next, out, first_sample](const Entry& entry, int32_t later) {
+              __builtin_prefetch(out + next[later - first_sample], /*rw=*/1);
+              out[next[entry.sample - first_sample]++] = {entry.row,
+                                                          entry.gain};
+            });
+      },
+      executor);
   return {.entries = sorted, .ends = positions.last(num_samples)};
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
@@ -90,50 +91,69 @@ struct SpanEntries {
   }
 };
 
-// Writes the entries of `source` (with ForEach as above) to `out`, ordered by
-// bucket_of(entry), which is below `num_buckets`, and then by ordinal. Returns
-// where each bucket starts: num_buckets + 1 positions. `out` has `num_entries`
-// elements.
-template <typename Source, typename BucketOf>
-std::vector<int64_t> DistributeEntries(const Source& source,
-                                       int64_t num_entries, int64_t num_buckets,
-                                       BucketOf bucket_of, std::span<Entry> out,
-                                       Executor& executor) {
-  const int64_t num_chunks = NumChunks(num_entries, executor);
+// A stable counting sort of the entries of `source` (with ForEach as above), in
+// `num_chunks` parallel ranges, on which the result does not depend: the ranges
+// are counted, and then written.
+//
+// positions[chunk][bucket]: memory for num_chunks * num_buckets numbers. Those
+// of the last chunk are the ends of the buckets in the end.
+// bucket_of(entry): below num_buckets.
+// write(begin, end, next): calls ForEach or ForEachAndLater for [begin, end),
+// and puts each entry to next[bucket], which it increments.
+template <typename Source, typename Position, typename BucketOf, typename Write>
+void SortByCounting(const Source& source, int64_t num_entries,
+                    int64_t num_chunks, std::span<Position> positions,
+                    const BucketOf& bucket_of, const Write& write,
+                    Executor& executor) {
+  const int64_t num_buckets = std::ssize(positions) / num_chunks;
   const auto chunk_begin = [num_entries, num_chunks](int64_t chunk) {
     return num_entries * chunk / num_chunks;
   };
-  // next[chunk][bucket]: first the number of entries, then where to write.
-  std::vector<int64_t> next(num_chunks * num_buckets, 0);
-  executor.ParallelFor(num_chunks, [&source, &next, &chunk_begin, &bucket_of,
-                                    num_buckets](int64_t chunk) {
-    int64_t* counts = next.data() + chunk * num_buckets;
+  executor.ParallelFor(num_chunks, [&source, &chunk_begin, &bucket_of,
+                                    positions, num_buckets](int64_t chunk) {
+    Position* counts = positions.data() + chunk * num_buckets;
+    std::fill_n(counts, num_buckets, 0);
     source.ForEach(chunk_begin(chunk), chunk_begin(chunk + 1),
                    [counts, &bucket_of](const Entry& entry) {
                      ++counts[bucket_of(entry)];
                    });
   });
 
-  std::vector<int64_t> starts(num_buckets + 1);
-  int64_t position = 0;
+  Position position = 0;
   for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
-    starts[bucket] = position;
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-      const int64_t count = next[chunk * num_buckets + bucket];
-      next[chunk * num_buckets + bucket] = position;
-      position += count;
+      Position& next = positions[chunk * num_buckets + bucket];
+      position += std::exchange(next, position);
     }
   }
-  starts[num_buckets] = position;
 
-  executor.ParallelFor(num_chunks, [&source, &next, &chunk_begin, &bucket_of,
-                                    num_buckets, out](int64_t chunk) {
-    int64_t* positions = next.data() + chunk * num_buckets;
-    source.ForEach(chunk_begin(chunk), chunk_begin(chunk + 1),
-                   [positions, &bucket_of, out](const Entry& entry) {
-                     out[positions[bucket_of(entry)]++] = entry;
-                   });
+  executor.ParallelFor(num_chunks, [&chunk_begin, &write, positions,
+                                    num_buckets](int64_t chunk) {
+    write(chunk_begin(chunk), chunk_begin(chunk + 1),
+          positions.data() + chunk * num_buckets);
   });
+}
+
+// Writes the entries of `source` to `out`, ordered by bucket_of(entry), which
+// is below `num_buckets`, and then by ordinal. Returns where each bucket
+// starts: num_buckets + 1 positions. `out` has `num_entries` elements.
+template <typename Source, typename BucketOf>
+std::vector<int64_t> DistributeEntries(const Source& source,
+                                       int64_t num_entries, int64_t num_buckets,
+                                       BucketOf bucket_of, std::span<Entry> out,
+                                       Executor& executor) {
+  const int64_t num_chunks = NumChunks(num_entries, executor);
+  std::vector<int64_t> positions(num_chunks * num_buckets);
+  SortByCounting(
+      source, num_entries, num_chunks, std::span(positions), bucket_of,
+      [&source, &bucket_of, out](int64_t begin, int64_t end, int64_t* next) {
+        source.ForEach(begin, end, [next, &bucket_of, out](const Entry& entry) {
+          out[next[bucket_of(entry)]++] = entry;
+        });
+      },
+      executor);
+  std::vector<int64_t> starts(num_buckets + 1);
+  std::ranges::copy(std::span(positions).last(num_buckets), starts.begin() + 1);
   return starts;
 }
 

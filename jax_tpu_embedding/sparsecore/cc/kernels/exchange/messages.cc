@@ -28,7 +28,7 @@ namespace jte::kernels {
 namespace {
 
 // Rows that a task copies or clears: some hundred KiB.
-constexpr int64_t kSlotsPerTask = 1024;
+constexpr int64_t kPlacesPerTask = 1024;
 
 // One comparison for both ends of the range.
 [[gnu::always_inline]] inline bool InRange(int32_t value, int64_t limit) {
@@ -118,7 +118,7 @@ void PackRange(const CooBuffers& buffers, const EntryRanges& ranges,
       if (is_first && place < capacity) {
         request[place] = first_row + buffers.embedding_ids[i];
       }
-      entries.slots[i + shift] =
+      entries.places[i + shift] =
           static_cast<int32_t>((partition.device << bits) + place);
       entries.samples[i + shift] = first_sample + buffers.sample_ids[i];
       entries.gains[i + shift] = buffers.gains[i];
@@ -153,7 +153,7 @@ bool PackPartitions(const CooBuffers& buffers,
     std::ranges::fill(requests[k].subspan(std::min(all[k], capacity)), kNoRow);
   }
   const int64_t size = ranges.num_entries();
-  std::ranges::fill(entries.slots.subspan(size), 0);
+  std::ranges::fill(entries.places.subspan(size), 0);
   std::ranges::fill(entries.samples.subspan(size), 0);
   std::ranges::fill(entries.gains.subspan(size), 0.0f);
   std::ranges::fill(entries.row_pointers,
@@ -202,57 +202,57 @@ T NotANumber(T) {
   return RoundToNearest<T>(std::bit_cast<float>(kQuietNaN));
 }
 
-// Calls task(block, begin, end) for ranges of all slots.
+// Calls task(block, begin, end) for ranges of all places.
 template <typename Task>
-void ForSlots(int64_t num_blocks, int64_t capacity, const Task& task,
-              Executor& executor) {
-  const int64_t tasks_per_block = CeilDiv(capacity, kSlotsPerTask);
+void ForPlaces(int64_t num_blocks, int64_t capacity, const Task& task,
+               Executor& executor) {
+  const int64_t tasks_per_block = CeilDiv(capacity, kPlacesPerTask);
   executor.ParallelFor(num_blocks * tasks_per_block,
                        [&task, capacity, tasks_per_block](int64_t i) {
                          const int64_t begin =
-                             i % tasks_per_block * kSlotsPerTask;
+                             i % tasks_per_block * kPlacesPerTask;
                          task(i / tasks_per_block, begin,
-                              std::min(begin + kSlotsPerTask, capacity));
+                              std::min(begin + kPlacesPerTask, capacity));
                        });
 }
 
-// Entries [begin, end), all those of slots of one block that follow each other,
-// or of the slots [first_slot, end_slot) of it, which have none.
-struct SlotRange {
+// Entries [begin, end), all those of places of one block that follow each
+// other, or of the places [first_place, end_place) of it, which have none.
+struct PlaceRange {
   int64_t begin;
   int64_t end;
   int64_t block;
-  int64_t first_slot;
-  int64_t end_slot;
+  int64_t first_place;
+  int64_t end_place;
 };
 
-// All slots of all blocks, as ranges for tasks.
-std::vector<SlotRange> CutSlots(std::span<const int32_t> slots,
-                                int64_t num_blocks, int64_t capacity) {
+// All places of all blocks, as ranges for tasks.
+std::vector<PlaceRange> CutPlaces(std::span<const int32_t> places,
+                                  int64_t num_blocks, int64_t capacity) {
   const int bits = RowBits(num_blocks, capacity);
   const int64_t mask = (int64_t{1} << bits) - 1;
-  std::vector<SlotRange> ranges;
-  std::vector<int64_t> next(num_blocks);  // the first slot that is in no range
+  std::vector<PlaceRange> ranges;
+  std::vector<int64_t> next(num_blocks);  // the first place that is in no range
   const auto add_empty = [&ranges, &next](int64_t block, int64_t end) {
     while (next[block] < end) {
       const int64_t first = next[block];
-      next[block] = std::min(first + kSlotsPerTask, end);
+      next[block] = std::min(first + kPlacesPerTask, end);
       ranges.push_back({0, 0, block, first, next[block]});
     }
   };
-  const int64_t num_entries = std::ssize(slots);
+  const int64_t num_entries = std::ssize(places);
   int64_t begin = 0;
   for (int64_t i = 1; i <= num_entries; ++i) {
     if (i < num_entries) {
-      const int64_t step = int64_t{slots[i]} - slots[i - 1];
+      const int64_t step = int64_t{places[i]} - places[i - 1];
       const bool continues =
-          step == 1 && slots[i] >> bits == slots[begin] >> bits;
+          step == 1 && places[i] >> bits == places[begin] >> bits;
       if (step == 0 || (continues && i - begin < kEntriesPerTask)) continue;
     }
-    const int64_t block = slots[begin] >> bits;
-    add_empty(block, slots[begin] & mask);
+    const int64_t block = places[begin] >> bits;
+    add_empty(block, places[begin] & mask);
     const int64_t first = next[block];
-    next[block] = (slots[i - 1] & mask) + 1;
+    next[block] = (places[i - 1] & mask) + 1;
     ranges.push_back({begin, i, block, first, next[block]});
     begin = i;
   }
@@ -297,7 +297,7 @@ void ReadRows(ConstTableValues table, int64_t dim,
   std::visit(
       [&executor, dim, wanted, blocks]<typename T>(std::span<const T> values) {
         const int64_t num_rows = dim == 0 ? 0 : std::ssize(values) / dim;
-        ForSlots(
+        ForPlaces(
             std::ssize(wanted), std::ssize(wanted[0]),
             [values, num_rows, dim, wanted, blocks](
                 int64_t block, int64_t begin, int64_t end) {
@@ -321,13 +321,13 @@ void SumGradients(const ConstPackedEntries& entries,
   const float none = are_marked ? std::bit_cast<float>(kQuietNaN) : 0.0f;
   const int64_t num_entries = are_marked ? 0 : entries.row_pointers[0];
   const int64_t num_samples = std::ssize(activation_gradient) / dim;
-  const std::vector<SlotRange> ranges =
-      CutSlots(entries.slots.first(num_entries), num_blocks,
-               std::ssize(blocks[0]) / dim);
-  const PartitionOrder order{.embedding_ids = entries.slots.data(),
+  const std::vector<PlaceRange> ranges =
+      CutPlaces(entries.places.first(num_entries), num_blocks,
+                std::ssize(blocks[0]) / dim);
+  const PartitionOrder order{.embedding_ids = entries.places.data(),
                              .sample_ids = entries.samples.data(),
                              .gains = entries.gains.data()};
-  // As if of one source: a slot has the entries of one SparseCore.
+  // Like a batch of one source: a place has the entries of one SparseCore only.
   const float* const gradients[] = {activation_gradient.data()};
   const ActivationGradient gradient =
       MakeActivationGradient(gradients, /*num_sources=*/1, num_samples, dim);
@@ -339,9 +339,9 @@ void SumGradients(const ConstPackedEntries& entries,
       std::fill_n(out, (last - first) * dim, none);
       return;
     }
-    std::vector<int32_t> slots(last - first);
+    std::vector<int32_t> places(last - first);
     SumRows(order, begin, end, gradient, /*max_rows=*/last - first,
-            slots.data(), out);
+            places.data(), out);
   });
 }
 

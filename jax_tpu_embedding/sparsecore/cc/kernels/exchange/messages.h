@@ -10,7 +10,7 @@
 //
 // XLA sends these blocks to and fro: one for each device, with room for the
 // same number C of rows each. What comes is pooled (LookupInTables) or steps
-// rows (ApplyReceived). The place that a row has in a block is its slot,
+// rows (ApplyReceived). A row has a place in a block; places are
 // numbered as in spread_rows.h. lib/core/lowering/exchange/messages.py is the
 // same in jnp, and says what is correct.
 //
@@ -21,7 +21,7 @@
 // activations, and the gradients of all rows that the device asks for. It then
 // asks for the rows that lowering/reference/corrupt_buffers.py says.
 //
-// Requires: spans fit the geometry and each other in size; slots have 31 bits.
+// Requires: spans fit the geometry and each other in size; places have 31 bits.
 // Guarantees: every element of the results is written, with the same bits for
 //   any executor; rows that nobody sent are NaN, and gradients zero, so that
 //   no block has anything that was in the memory before.
@@ -45,18 +45,18 @@ inline constexpr int32_t kNoRow = -1;
 // A device's entries, in the order of the buffers; `Int` and `Float` are const
 // for those who read them.
 template <typename Int, typename Float>
-struct EntriesOfSlots {
+struct EntriesOfPlaces {
   // RowPointersPerBlock(G). The entries are the first of G partitions, the
   // others are empty; the first is negative if the entries are marked.
   std::span<Int> row_pointers;
-  std::span<Int> slots;
+  std::span<Int> places;
   std::span<Int> samples;  // in the device's batch
   std::span<Float> gains;
 
   bool are_marked() const { return row_pointers[0] < 0; }
 };
-using PackedEntries = EntriesOfSlots<int32_t, float>;
-using ConstPackedEntries = EntriesOfSlots<const int32_t, const float>;
+using PackedEntries = EntriesOfPlaces<int32_t, float>;
+using ConstPackedEntries = EntriesOfPlaces<const int32_t, const float>;
 
 // Each SparseCore asks for each of its rows once. `requests`: for each device,
 // rows of its table, or kNoRow. Entries take a multiple of kAlignment cells;

@@ -140,19 +140,19 @@ struct Messages {
       : requests(batch.geometry.num_devices,
                  std::vector<int32_t>(capacity, -9)),
         row_pointers(RowPointersPerBlock(batch.geometry.num_devices), -9),
-        slots(batch.gains.size(), -9),
+        places(batch.gains.size(), -9),
         samples(batch.gains.size(), -9),
         gains(batch.gains.size(), -9.0f) {}
 
   bool operator==(const Messages&) const = default;
 
   ConstPackedEntries entries() const {
-    return {row_pointers, slots, samples, gains};
+    return {row_pointers, places, samples, gains};
   }
 
   std::vector<std::vector<int32_t>> requests;
   std::vector<int32_t> row_pointers;
-  std::vector<int32_t> slots;
+  std::vector<int32_t> places;
   std::vector<int32_t> samples;
   std::vector<float> gains;
 };
@@ -164,7 +164,7 @@ Messages Pack(const Batch& batch, int64_t capacity, int num_threads) {
   ThreadExecutor executor(num_threads);
   PackMessages(
       batch.buffers(), batch.geometry, requests,
-      {packed.row_pointers, packed.slots, packed.samples, packed.gains},
+      {packed.row_pointers, packed.places, packed.samples, packed.gains},
       executor);
   return packed;
 }
@@ -174,7 +174,7 @@ Messages ExpectedMessages(const Batch& batch, int64_t capacity) {
   const CooGeometry& geometry = batch.geometry;
   Messages packed(batch, capacity);
   std::vector<std::vector<int32_t>> requests(geometry.num_devices);
-  std::vector<int32_t> slots;
+  std::vector<int32_t> places;
   std::vector<int32_t> samples;
   std::vector<float> gains;
   for (const Cells& cells : batch.partitions) {
@@ -186,7 +186,7 @@ Messages ExpectedMessages(const Batch& batch, int64_t capacity) {
         requests[owner].push_back(
             static_cast<int32_t>(shard * geometry.rows_per_shard + id));
       }
-      slots.push_back(static_cast<int32_t>(
+      places.push_back(static_cast<int32_t>(
           (owner << RowBits(geometry.num_devices, capacity)) +
           std::ssize(requests[owner]) - 1));
       samples.push_back(static_cast<int32_t>(
@@ -195,14 +195,14 @@ Messages ExpectedMessages(const Batch& batch, int64_t capacity) {
     }
   }
   for (auto& request : requests) request.resize(capacity, kNoRow);
-  const auto size = static_cast<int32_t>(slots.size());
-  slots.resize(packed.slots.size());
+  const auto size = static_cast<int32_t>(places.size());
+  places.resize(packed.places.size());
   samples.resize(packed.samples.size());
   gains.resize(packed.gains.size());
   std::ranges::fill(packed.row_pointers, RoundUp<int32_t>(size, kAlignment));
   packed.row_pointers[0] = size;
   packed.requests = requests;
-  packed.slots = slots;
+  packed.places = places;
   packed.samples = samples;
   packed.gains = gains;
   return packed;
@@ -252,8 +252,8 @@ TEST_P(MessagesTest, HaveSumsOfTheGradientForEachSlot) {
       num_devices, std::vector<float>(kCapacity * kDim));
   const int bits = RowBits(num_devices, kCapacity);
   for (int64_t i = 0; i < packed.row_pointers[0]; ++i) {
-    const int64_t device = packed.slots[i] >> bits;
-    const int64_t place = packed.slots[i] - (device << bits);
+    const int64_t device = packed.places[i] >> bits;
+    const int64_t place = packed.places[i] - (device << bits);
     for (int64_t d = 0; d < kDim; ++d) {
       expected[device][place * kDim + d] +=
           packed.gains[i] * gradient[packed.samples[i] * kDim + d];
@@ -314,7 +314,7 @@ TEST(PackMessagesTest, ByHand) {
                                            ElementsAre(0, kNoRow, kNoRow)));
   EXPECT_EQ(packed.row_pointers[0], 4);
   // The second device's numbers begin at 4.
-  EXPECT_THAT(std::span(packed.slots).first(4), ElementsAre(0, 0, 1, 4));
+  EXPECT_THAT(std::span(packed.places).first(4), ElementsAre(0, 0, 1, 4));
   EXPECT_THAT(std::span(packed.samples).first(4), ElementsAre(0, 1, 1, 0));
   // 8 * 0.5 + 16 * 0.25, 16 * 1; 8 * 2.
   EXPECT_THAT(SmallSums(packed), ElementsAre(ElementsAre(8.0f, 16.0f, 0.0f),
@@ -326,8 +326,8 @@ TEST(PackMessagesTest, BlocksMayBeFull) {
   EXPECT_FALSE(packed.entries().are_marked());
   EXPECT_THAT(packed.requests,
               ElementsAre(ElementsAre(1, 2), ElementsAre(0, kNoRow)));
-  // The number of a device's first slot follows that of the last one before.
-  EXPECT_THAT(std::span(packed.slots).first(4), ElementsAre(0, 0, 1, 2));
+  // The number of a device's first place follows that of the last one before.
+  EXPECT_THAT(std::span(packed.places).first(4), ElementsAre(0, 0, 1, 2));
   EXPECT_THAT(SmallSums(packed),
               ElementsAre(ElementsAre(8.0f, 16.0f), ElementsAre(16.0f, 0.0f)));
 }

@@ -172,13 +172,10 @@ Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
                     ConstTableValues table, int64_t dim,
                     const std::optional<Quantization>& quantization,
                     std::span<float> activations, Executor& executor) {
-  const auto partitions = ReadPartitions(buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked = CheckEntries(buffers, *partitions, geometry, executor);
-      !checked) {
-    return checked;
-  }
-  return Pool(buffers, *partitions, geometry, std::span(&table, 1), dim,
+  JTE_ASSIGN_OR_RETURN(const auto partitions,
+                       ReadPartitions(buffers, geometry));
+  JTE_RETURN_IF_ERROR(CheckEntries(buffers, partitions, geometry, executor));
+  return Pool(buffers, partitions, geometry, std::span(&table, 1), dim,
               quantization, activations, executor);
 }
 
@@ -193,13 +190,12 @@ Result<void> LookupInTables(const CooBuffers& buffers,
                            " devices have ", geometry.rows_per_device(),
                            " rows each, expected numbers of 32 bits.");
   }
-  auto partitions = ReadPartitions(buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
+  JTE_ASSIGN_OR_RETURN(auto partitions, ReadPartitions(buffers, geometry));
   const int bits = RowBits(geometry.num_devices, geometry.rows_per_device());
-  for (Partition& partition : *partitions) {
+  for (Partition& partition : partitions) {
     partition.first_row += partition.device << bits;
   }
-  return Pool(buffers, *partitions, geometry, tables, dim, quantization,
+  return Pool(buffers, partitions, geometry, tables, dim, quantization,
               activations, executor);
 }
 

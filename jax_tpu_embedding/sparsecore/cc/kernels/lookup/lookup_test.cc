@@ -90,7 +90,7 @@ constexpr Crowding kCrowdings[] = {
     {"only the last sample has any", [](int32_t) { return 5999; }},
 };
 
-// As many samples as are sorted at once, and more, which go by blocks.
+// Batches that are sorted at once, and larger ones, which are cut into blocks.
 TEST(LookupTest, SkewedBatchesAddTheSameTerms) {
   constexpr int64_t kDim = 24;
   for (const int64_t num_scs : {2, 3}) {

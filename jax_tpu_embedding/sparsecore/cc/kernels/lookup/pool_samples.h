@@ -22,6 +22,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
 namespace jte::kernels {
@@ -58,26 +59,14 @@ class Quantized {
   float step_;
 };
 
-// The rows of one array: what SpreadRows has to find out takes a tenth of the
-// time of a lookup.
-template <typename T>
-struct ArrayRows {
-  const T* values;
-  int64_t dim;
-
-  [[gnu::always_inline]] const T* operator[](int32_t row) const {
-    return values + row * dim;
-  }
-};
-
-// How many entries ahead to ask for a row. Rows are asked for in the
+// How many entries ahead to prefetch a row. Rows are prefetched into the
 // second-level cache and used once: six times as far as where batch rows share
 // a first-level cache is 0.88 to 0.98 of the time.
 constexpr int64_t PoolingDistance(int64_t row_bytes) {
   return std::clamp<int64_t>(24576 / std::max<int64_t>(row_bytes, 1), 8, 96);
 }
 
-// The entries of one sample, and those to ask for meanwhile.
+// The entries of one sample, and those whose rows to prefetch meanwhile.
 struct SampleEntries {
   const WeightedRow* entries;
   int64_t begin;

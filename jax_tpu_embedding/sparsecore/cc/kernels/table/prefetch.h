@@ -13,7 +13,7 @@ namespace jte::kernels {
 
 inline constexpr int64_t kCacheLineBytes = 64;
 
-// How many entries ahead to ask for a row of `row_bytes`: 4 KiB of rows, which
+// How many entries ahead to prefetch a row of `row_bytes`: 4 KiB of rows, which
 // covers a memory access of 100 ns and leaves most of a first-level cache to
 // the rows in use.
 constexpr int64_t PrefetchDistance(int64_t row_bytes) {

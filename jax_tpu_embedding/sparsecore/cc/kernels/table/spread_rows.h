@@ -58,6 +58,18 @@ class SpreadRows {
   int64_t dim_;
 };
 
+// The rows of one array: what SpreadRows has to find out takes a tenth of the
+// time of a lookup.
+template <typename T>
+struct ArrayRows {
+  const T* values;
+  int64_t dim;
+
+  [[gnu::always_inline]] const T* operator[](int32_t row) const {
+    return values + row * dim;
+  }
+};
+
 }  // namespace jte::kernels
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_TABLE_SPREAD_ROWS_H_

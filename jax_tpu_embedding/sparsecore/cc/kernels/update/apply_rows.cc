@@ -243,27 +243,20 @@ Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
                        std::span<const float> activation_gradient, int64_t dim,
                        const Optimizer& optimizer, const Tables& tables,
                        Executor& executor) {
-  const auto rule = FindRule(optimizer.rule);
-  if (!rule) return std::unexpected(rule.error());
+  JTE_ASSIGN_OR_RETURN(const auto rule, FindRule(optimizer.rule));
   const int64_t num_rows = geometry.rows_per_device();
-  if (auto checked = CheckOptimizer(*rule, optimizer, tables, num_rows, dim);
-      !checked) {
-    return checked;
-  }
-  const auto partitions = ReadPartitions(buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked = CheckEntries(buffers, *partitions, geometry, executor);
-      !checked) {
-    return checked;
-  }
-  const int64_t num_entries = CountEntries(*partitions);
+  JTE_RETURN_IF_ERROR(CheckOptimizer(rule, optimizer, tables, num_rows, dim));
+  JTE_ASSIGN_OR_RETURN(const auto partitions,
+                       ReadPartitions(buffers, geometry));
+  JTE_RETURN_IF_ERROR(CheckEntries(buffers, partitions, geometry, executor));
+  const int64_t num_entries = CountEntries(partitions);
   if (num_entries == 0 || dim == 0) return {};
 
   const float* gradient = activation_gradient.data();
   const Job job =
-      MakeJob(*rule, geometry, std::span(&gradient, 1), dim, optimizer, tables);
-  if (IsOrdered(buffers, *partitions)) {
-    const int64_t begin = partitions->front().begin;
+      MakeJob(rule, geometry, std::span(&gradient, 1), dim, optimizer, tables);
+  if (IsOrdered(buffers, partitions)) {
+    const int64_t begin = partitions.front().begin;
     const PartitionOrder order{buffers.embedding_ids.data() + begin,
                                buffers.sample_ids.data() + begin,
                                buffers.gains.data() + begin};
@@ -271,14 +264,14 @@ Result<void> ApplyRows(const CooBuffers& buffers, const CooGeometry& geometry,
     return {};
   }
   std::vector<Run> runs;
-  for (const Partition& partition : *partitions) {
+  for (const Partition& partition : partitions) {
     runs.push_back(MakeRun(buffers, partition));
   }
   if (std::ranges::all_of(runs, IsAscending)) {
     ApplyRuns(runs, num_rows, job, executor);
   } else {
     const auto entries =
-        SortByRow({buffers, *partitions}, num_entries, num_rows, executor);
+        SortByRow({buffers, partitions}, num_entries, num_rows, executor);
     ApplyAll(SortedOrder{entries.get()}, num_entries, job, executor);
   }
   return {};
@@ -288,29 +281,25 @@ Result<void> ApplyBatches(std::span<const DeviceBatch> batches, int64_t device,
                           const CooGeometry& geometry, int64_t dim,
                           const Optimizer& optimizer, const Tables& tables,
                           Executor& executor) {
-  const auto rule = FindRule(optimizer.rule);
-  if (!rule) return std::unexpected(rule.error());
+  JTE_ASSIGN_OR_RETURN(const auto rule, FindRule(optimizer.rule));
   const int64_t num_rows = geometry.rows_per_device();
-  if (auto checked = CheckOptimizer(*rule, optimizer, tables, num_rows, dim);
-      !checked) {
-    return checked;
-  }
-  if (auto checked = CheckSamplesFit(geometry); !checked) return checked;
+  JTE_RETURN_IF_ERROR(CheckOptimizer(rule, optimizer, tables, num_rows, dim));
+  JTE_RETURN_IF_ERROR(CheckSamplesFit(geometry));
   const int bits = RowBits(geometry.num_devices, geometry.batch_size());
   std::vector<const float*> gradients;
   std::vector<Run> runs;
   for (int64_t source = 0; source < std::ssize(batches); ++source) {
     gradients.push_back(batches[source].activation_gradient);
-    const auto partitions = ReadPartitions(batches[source].buffers, geometry);
-    if (!partitions) return std::unexpected(partitions.error());
-    for (Partition partition : *partitions) {
+    JTE_ASSIGN_OR_RETURN(const auto partitions,
+                         ReadPartitions(batches[source].buffers, geometry));
+    for (Partition partition : partitions) {
       if (partition.device != device) continue;
       partition.first_sample += source << bits;
       runs.push_back(MakeRun(batches[source].buffers, partition));
     }
   }
   if (runs.empty() || dim == 0) return {};
-  const Job job = MakeJob(*rule, geometry, gradients, dim, optimizer, tables);
+  const Job job = MakeJob(rule, geometry, gradients, dim, optimizer, tables);
   if (std::ranges::all_of(runs, IsAscending)) {
     ApplyRuns(runs, num_rows, job, executor);
     return {};
@@ -331,19 +320,15 @@ Result<void> ApplyReceived(std::span<const ReceivedGradients> received,
                            int64_t num_rows, int64_t dim,
                            const Optimizer& optimizer, const Tables& tables,
                            Executor& executor) {
-  const auto rule = FindRule(optimizer.rule);
-  if (!rule) return std::unexpected(rule.error());
-  if (auto checked = CheckOptimizer(*rule, optimizer, tables, num_rows, dim);
-      !checked) {
-    return checked;
-  }
+  JTE_ASSIGN_OR_RETURN(const auto rule, FindRule(optimizer.rule));
+  JTE_RETURN_IF_ERROR(CheckOptimizer(rule, optimizer, tables, num_rows, dim));
   const CooGeometry geometry{.num_sc_per_device = 1,
                              .rows_per_shard = num_rows,
                              .batch_size_per_sc = std::ssize(received[0].rows),
                              .enable_minibatching = false,
                              .num_minibatches = 1,
                              .num_devices = std::ssize(received)};
-  if (auto checked = CheckSamplesFit(geometry); !checked) return checked;
+  JTE_RETURN_IF_ERROR(CheckSamplesFit(geometry));
   std::vector<ReceivedEntries> entries;
   std::vector<const float*> gradients;
   for (const auto& [rows, values] : received) {
@@ -357,7 +342,7 @@ Result<void> ApplyReceived(std::span<const ReceivedGradients> received,
     entries[k].AddRuns(static_cast<int32_t>(k << bits), ones.data(), runs);
   }
   if (runs.empty() || dim == 0) return {};
-  Job job = MakeJob(*rule, geometry, gradients, dim, optimizer, tables);
+  Job job = MakeJob(rule, geometry, gradients, dim, optimizer, tables);
   // Each is what a source SparseCore has summed.
   job.gradient.batch_size_per_sc = 1;
   ApplyRuns(runs, num_rows, job, executor);

@@ -184,14 +184,22 @@ State SmallState() {
           .gradient = {2.0f, 4.0f}};
 }
 
+// One step of Adagrad with a learning rate of 0.5, on rows of one number.
+Result<void> ApplyAdagrad(const RandomCoo& coo, State& state,
+                          const RowOptions& options = {}) {
+  const float learning_rate = 0.5f;
+  InlineExecutor executor;
+  return Apply(coo, 1,
+               {.rule = "adagrad",
+                .hyperparameters = {&learning_rate, 1},
+                .options = options},
+               state, executor);
+}
+
 TEST(ApplyRowsTest, StepsAdagradByHand) {
   const RandomCoo coo = SmallCoo();
   State state = SmallState();
-  const float learning_rate = 0.5f;
-  InlineExecutor executor;
-  ASSERT_TRUE(Apply(coo, 1,
-                    {.rule = "adagrad", .hyperparameters = {&learning_rate, 1}},
-                    state, executor));
+  ASSERT_TRUE(ApplyAdagrad(coo, state));
   // a = 12 + 2 * 2 = 16;  w = 1 - 0.5 * 2 / 4 = 0.75
   EXPECT_EQ(state.slots[0], (std::vector<float>{4.0f, 16.0f, 4.0f}));
   EXPECT_EQ(state.table, (std::vector<float>{1.0f, 0.75f, 1.0f}));
@@ -200,13 +208,8 @@ TEST(ApplyRowsTest, StepsAdagradByHand) {
 TEST(ApplyRowsTest, ClipsOnlyTheTableAndOnlyReferencedRows) {
   const RandomCoo coo = SmallCoo();
   State state = SmallState();
-  const float learning_rate = 0.5f;
-  InlineExecutor executor;
-  ASSERT_TRUE(Apply(coo, 1,
-                    {.rule = "adagrad",
-                     .hyperparameters = {&learning_rate, 1},
-                     .options = {.min_value = -0.25f, .max_value = 0.25f}},
-                    state, executor));
+  ASSERT_TRUE(
+      ApplyAdagrad(coo, state, {.min_value = -0.25f, .max_value = 0.25f}));
   EXPECT_EQ(state.slots[0], (std::vector<float>{4.0f, 16.0f, 4.0f}));
   EXPECT_EQ(state.table, (std::vector<float>{1.0f, 0.25f, 1.0f}));
 }
@@ -215,13 +218,8 @@ TEST(ApplyRowsTest, NaNGradientsStayVisibleThroughClipping) {
   const RandomCoo coo = SmallCoo();
   State state = SmallState();
   state.gradient[0] = NAN;
-  const float learning_rate = 0.5f;
-  InlineExecutor executor;
-  ASSERT_TRUE(Apply(coo, 1,
-                    {.rule = "adagrad",
-                     .hyperparameters = {&learning_rate, 1},
-                     .options = {.min_value = -1.0f, .max_value = 1.0f}},
-                    state, executor));
+  ASSERT_TRUE(
+      ApplyAdagrad(coo, state, {.min_value = -1.0f, .max_value = 1.0f}));
   EXPECT_TRUE(std::isnan(state.table[1]));
 }
 
@@ -229,11 +227,7 @@ TEST(ApplyRowsTest, NothingToDoTouchesNothing) {
   RandomCoo coo = SmallCoo();
   coo.row_pointers = {0, 0, 0, 0, 0, 0, 0, 0};
   State state = SmallState();
-  const float learning_rate = 0.5f;
-  InlineExecutor executor;
-  ASSERT_TRUE(Apply(coo, 1,
-                    {.rule = "adagrad", .hyperparameters = {&learning_rate, 1}},
-                    state, executor));
+  ASSERT_TRUE(ApplyAdagrad(coo, state));
   EXPECT_EQ(state.table, SmallState().table);
 }
 
@@ -245,11 +239,7 @@ TEST(ApplyRowsTest, SumsARowWhoseEntriesAreApart) {
   std::ranges::copy(std::vector<int32_t>{0, 0, 1}, coo.sample_ids.begin());
   std::ranges::copy(std::vector<float>{0.5f, 1.0f, 0.25f}, coo.gains.begin());
   State state = SmallState();
-  const float learning_rate = 0.5f;
-  InlineExecutor executor;
-  ASSERT_TRUE(Apply(coo, 1,
-                    {.rule = "adagrad", .hyperparameters = {&learning_rate, 1}},
-                    state, executor));
+  ASSERT_TRUE(ApplyAdagrad(coo, state));
   EXPECT_EQ(state.slots[0], (std::vector<float>{8.0f, 16.0f, 4.0f}));
 }
 

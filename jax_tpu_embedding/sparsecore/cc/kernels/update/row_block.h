@@ -54,8 +54,8 @@ struct RowBlock {
   std::array<float*, kMaxSlots> slots;
   const int32_t* slot_rows;
 
-  // The rows that the next block will have: while one row is stepped, memory is
-  // asked for another. Only asking in the loop that sums gradients, where
+  // The rows that the next block will have: while a row is stepped, one of them
+  // is prefetched. To prefetch only in the loop that sums gradients, where
   // memory is the limit already, costs 15% of an update.
   const RowArrays* arrays;
   const int32_t* next_rows;

@@ -143,9 +143,9 @@ void SumHot(const Order& order, std::span<const EntryRange> part,
 template <typename Order>
 Result<void> SumAll(const Order& order, int64_t num_entries, Job job,
                     Executor& executor) {
-  const auto tasks =
-      MakeTasks(order, num_entries, std::ssize(job.results.rows), executor);
-  if (!tasks) return std::unexpected(tasks.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto tasks,
+      MakeTasks(order, num_entries, std::ssize(job.results.rows), executor));
   std::vector<EntryRange> hot;
   if (HotRowsPay(job.gradient, job.num_samples)) {
     hot = FindHotRows(order, num_entries);
@@ -153,15 +153,15 @@ Result<void> SumAll(const Order& order, int64_t num_entries, Job job,
   std::vector<int64_t> hot_places(hot.size());
   job.hot = hot;
   job.hot_places = hot_places;
-  executor.ParallelFor(tasks->size(), [&order, &job, &tasks](int64_t task) {
-    SumOthers(order, tasks->Begin(order, task), tasks->Begin(order, task + 1),
-              job, tasks->places[task]);
+  executor.ParallelFor(tasks.size(), [&order, &job, &tasks](int64_t task) {
+    SumOthers(order, tasks.Begin(order, task), tasks.Begin(order, task + 1),
+              job, tasks.places[task]);
   });
   const auto parts = CutByEntries(hot, executor.num_threads());
   executor.ParallelFor(std::ssize(parts), [&order, &job, &parts](int64_t part) {
     SumHot(order, parts[part], job);
   });
-  PadFrom(tasks->num_rows(), job.results, job.gradient.dim, executor);
+  PadFrom(tasks.num_rows(), job.results, job.gradient.dim, executor);
   return {};
 }
 
@@ -228,13 +228,10 @@ Result<void> GradientsOfRows(const CooBuffers& buffers,
                              std::span<const float> activation_gradient,
                              int64_t dim, const SparseRows& results,
                              Executor& executor) {
-  const auto partitions = ReadPartitions(buffers, geometry);
-  if (!partitions) return std::unexpected(partitions.error());
-  if (auto checked = CheckEntries(buffers, *partitions, geometry, executor);
-      !checked) {
-    return checked;
-  }
-  const int64_t num_entries = CountEntries(*partitions);
+  JTE_ASSIGN_OR_RETURN(const auto partitions,
+                       ReadPartitions(buffers, geometry));
+  JTE_RETURN_IF_ERROR(CheckEntries(buffers, partitions, geometry, executor));
+  const int64_t num_entries = CountEntries(partitions);
   const float* const gradients[] = {activation_gradient.data()};
   const Job job{
       .gradient = MakeActivationGradient(gradients, geometry.num_sc_per_device,
@@ -243,14 +240,14 @@ Result<void> GradientsOfRows(const CooBuffers& buffers,
       .hot = {},
       .hot_places = {},
       .results = results};
-  if (IsOrdered(buffers, *partitions)) {
-    const int64_t begin = partitions->front().begin;
+  if (IsOrdered(buffers, partitions)) {
+    const int64_t begin = partitions.front().begin;
     const PartitionOrder order{buffers.embedding_ids.data() + begin,
                                buffers.sample_ids.data() + begin,
                                buffers.gains.data() + begin};
     return SumAll(order, num_entries, job, executor);
   }
-  const auto entries = SortByRow({buffers, *partitions}, num_entries,
+  const auto entries = SortByRow({buffers, partitions}, num_entries,
                                  geometry.rows_per_device(), executor);
   return SumAll(SortedOrder{entries.get()}, num_entries, job, executor);
 }
@@ -274,18 +271,18 @@ Result<void> SumOfRows(std::span<const ConstSparseRows> terms, int64_t dim,
   const auto entries =
       SortTerms(terms, RowBits(num_terms, longest), num_entries, executor);
   const SortedOrder order{entries.get()};
-  const auto tasks =
-      MakeTasks(order, num_entries, std::ssize(results.rows), executor);
-  if (!tasks) return std::unexpected(tasks.error());
+  JTE_ASSIGN_OR_RETURN(
+      const auto tasks,
+      MakeTasks(order, num_entries, std::ssize(results.rows), executor));
   const SpreadRows<float> from(values, longest, dim);
-  executor.ParallelFor(tasks->size(), [&entries, &order, &tasks, &from,
-                                       &results, dim](int64_t task) {
-    const int64_t place = tasks->places[task];
-    AddValues(entries.get(), tasks->Begin(order, task),
-              tasks->Begin(order, task + 1), from, dim,
+  executor.ParallelFor(tasks.size(), [&entries, &order, &tasks, &from, &results,
+                                      dim](int64_t task) {
+    const int64_t place = tasks.places[task];
+    AddValues(entries.get(), tasks.Begin(order, task),
+              tasks.Begin(order, task + 1), from, dim,
               results.rows.data() + place, results.values.data() + place * dim);
   });
-  PadFrom(tasks->num_rows(), results, dim, executor);
+  PadFrom(tasks.num_rows(), results, dim, executor);
   return {};
 }
 

@@ -223,7 +223,8 @@ TEST(GradientsOfRowsTest, RefuseWhatDoesNotFitAndWriteNothing) {
 TEST(SumOfRowsTest, AddsInTheOrderOfTermsForAnyNumberOfThreads) {
   constexpr int64_t kDim = 9;
   std::mt19937_64 random(2);
-  // Of different lengths, with rows that repeat, in any order; some are none.
+  // Terms of different lengths, one of them empty, with rows in any order,
+  // which repeat; some are padding.
   std::vector<std::vector<int32_t>> rows;
   std::vector<std::vector<float>> values;
   for (const int64_t size : {9000, 0, 1, 5000}) {

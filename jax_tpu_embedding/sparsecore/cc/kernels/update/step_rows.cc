@@ -57,7 +57,8 @@ void RowStepper::Add(int64_t num_rows) {
     next_.size = KeepFiniteGradients(num_rows, dim_, next_.rows.data(),
                                      next_.gradients.data());
   }
-  // What no step of a row before makes time for.
+  // Prefetches the rows that the steps of the current rows will not: there are
+  // fewer of these.
   for (int64_t i = current_.size; i < next_.size; ++i) {
     arrays_.Prefetch(next_.rows[i]);
   }

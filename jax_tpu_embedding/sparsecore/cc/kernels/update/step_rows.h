@@ -70,7 +70,7 @@ class RowStepper {
   RowArrays arrays_;
   Rows current_;  // added, not yet stepped
   Rows next_;
-  // Of a table in low precision: its rows as floats, and their numbers.
+  // The rows of a table in low precision as floats, and their numbers.
   std::vector<float> weights_;
   std::vector<int32_t> weight_rows_;
   std::vector<float> old_weights_;  // with decoupled_weight_decay

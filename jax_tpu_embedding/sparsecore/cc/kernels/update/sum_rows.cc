@@ -9,20 +9,11 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
 
 namespace {
-
-// The rows of one array; what SpreadRows has to find out costs time.
-struct ArrayRows {
-  const float* values;
-  int64_t dim;
-
-  [[gnu::always_inline]] const float* operator[](int32_t row) const {
-    return values + row * dim;
-  }
-};
 
 // One past the last sample of the source SparseCore that has `sample`.
 int64_t SourceEnd(int64_t sample, const ActivationGradient& gradient) {
@@ -153,7 +144,8 @@ JTE_VECTOR_CLONES SummedRows SumRowsOf(const Order& order, int64_t begin,
 // which it moves.
 template <int kWidth, typename Order>
 [[gnu::always_inline]] inline void AddPieces(const Order& order, int64_t begin,
-                                             int64_t end, const ArrayRows& rows,
+                                             int64_t end,
+                                             const ArrayRows<float>& rows,
                                              int64_t sample_end,
                                              float* __restrict sum,
                                              int64_t& column, int64_t& stop) {

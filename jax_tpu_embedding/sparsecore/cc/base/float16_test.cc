@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace jte::kernels {
+namespace jte {
 
 namespace {
 
@@ -45,12 +45,12 @@ double Unit(float value) {
 }
 
 template <typename T>
-class TableValueTest : public testing::Test {};
+class Float16Test : public testing::Test {};
 
 using Types = testing::Types<Bfloat16, Float16>;
-TYPED_TEST_SUITE(TableValueTest, Types);
+TYPED_TEST_SUITE(Float16Test, Types);
 
-TYPED_TEST(TableValueTest, EveryValueSurvives) {
+TYPED_TEST(Float16Test, EveryValueSurvives) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const TypeParam value{static_cast<uint16_t>(bits)};
     const float wide = ToFloat(value);
@@ -66,7 +66,7 @@ TYPED_TEST(TableValueTest, EveryValueSurvives) {
   }
 }
 
-TYPED_TEST(TableValueTest, ValuesAreThoseOfTheFormat) {
+TYPED_TEST(Float16Test, ValuesAreThoseOfTheFormat) {
   // In the order of their bits, positive values ascend by one unit.
   float last = 0.0f;
   for (uint16_t bits = 1; ToFloat(TypeParam{bits}) < kInfinity; ++bits) {
@@ -78,7 +78,7 @@ TYPED_TEST(TableValueTest, ValuesAreThoseOfTheFormat) {
   EXPECT_EQ(last, Format<TypeParam>::kMax);
 }
 
-TYPED_TEST(TableValueTest, RoundsToTheNearestAndTiesToEven) {
+TYPED_TEST(Float16Test, RoundsToTheNearestAndTiesToEven) {
   for (uint32_t bits = 0; bits < 0x7f800000; bits += 997) {
     for (const uint32_t sign : {0u, kSignBit}) {
       const auto value = std::bit_cast<float>(bits | sign);
@@ -96,13 +96,13 @@ TYPED_TEST(TableValueTest, RoundsToTheNearestAndTiesToEven) {
   }
 }
 
-TYPED_TEST(TableValueTest, TiesGoToEven) {
+TYPED_TEST(Float16Test, TiesGoToEven) {
   const auto unit = static_cast<float>(Unit<TypeParam>(1.0f));
   EXPECT_EQ(ToFloat(RoundToNearest<TypeParam>(1 + 0.5f * unit)), 1.0f);
   EXPECT_EQ(ToFloat(RoundToNearest<TypeParam>(1 + 1.5f * unit)), 1 + 2 * unit);
 }
 
-TYPED_TEST(TableValueTest, RandomRoundingKeepsTheMean) {
+TYPED_TEST(Float16Test, RandomRoundingKeepsTheMean) {
   // 1 + 3/8 of a unit: up for the noises from 5/8 of 2^16 on.
   const auto unit = static_cast<float>(Unit<TypeParam>(1.0f));
   for (const float sign : {1.0f, -1.0f}) {
@@ -118,7 +118,7 @@ TYPED_TEST(TableValueTest, RandomRoundingKeepsTheMean) {
   }
 }
 
-TYPED_TEST(TableValueTest, RandomRoundingTakesOneOfTheTwoNeighbours) {
+TYPED_TEST(Float16Test, RandomRoundingTakesOneOfTheTwoNeighbours) {
   for (uint32_t bits = 0; bits < 0x7f800000; bits += 4099) {
     const auto value = std::bit_cast<float>(bits);
     const double unit = Unit<TypeParam>(value);
@@ -133,7 +133,7 @@ TYPED_TEST(TableValueTest, RandomRoundingTakesOneOfTheTwoNeighbours) {
   }
 }
 
-TYPED_TEST(TableValueTest, RandomRoundingKeepsWhatIsNotFinite) {
+TYPED_TEST(Float16Test, RandomRoundingKeepsWhatIsNotFinite) {
   for (const uint32_t random : {0u, ~0u}) {
     for (const float value : {kInfinity, -kInfinity}) {
       EXPECT_EQ(ToFloat(RoundAtRandom<TypeParam>(value, random)), value);
@@ -150,4 +150,4 @@ TYPED_TEST(TableValueTest, RandomRoundingKeepsWhatIsNotFinite) {
 
 }  // namespace
 
-}  // namespace jte::kernels
+}  // namespace jte
