@@ -13,11 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 import numpy as np
 
 CheckpointError = _row_blocks.CheckpointError
@@ -365,31 +370,88 @@ def make_variables(
     key: jax.Array | None,
     num_sc_per_device: int | None,
 ) -> dict[str, Any]:
-  """Variables to be filled: zero where they are, else as those of new tables.
+  """Variables to be filled: as new ones where nothing is going to be written.
 
   Raises:
-    ValueError: a key is needed, and there is none.
+    ValueError: a key is needed, and there is none; or the specs were prepared
+      for another number of SparseCores.
   """
   specs = embedding.get_table_specs(feature_specs)
-  whole = {
+  fresh = [
       name
       for name, spec in specs.items()
-      if name in restores and restores[name].rows == spec.vocabulary_size
-  }
-  fresh = [name for name in specs if name not in whole]
+      if name not in restores or restores[name].rows < spec.vocabulary_size
+  ]
   if fresh and key is None:
     raise ValueError(
         f"Tables {fresh} get initial values, in all rows or in new ones. Pass"
         " key, a jax.random.key, to make them from."
     )
-  with_zeros = [
-      dataclasses.replace(spec, initializer=_zeros) if name in whole else spec
-      for name, spec in specs.items()
-  ]
   if key is None:
     key = jax.random.key(0)
-  return embedding.init_embedding_variables(
-      key, with_zeros, sharding, num_sc_per_device
+  by_stack = {}
+  for spec in specs.values():
+    by_stack.setdefault(spec.setting_in_stack.stack_name, []).append(spec)
+  variables = {}
+  for stack, tables in by_stack.items():
+    if all(table.name in restores for table in tables) and all(
+        restores[table.name].is_whole for table in tables
+    ):
+      variables[stack] = _make_padding(tables, sharding, key, num_sc_per_device)
+    else:
+      variables |= embedding.init_embedding_variables(
+          key, tables, sharding, num_sc_per_device
+      )
+  return variables
+
+
+def _make_padding(
+    tables: Sequence[embedding_spec.TableSpec],
+    sharding: jax.sharding.NamedSharding,
+    key: jax.Array,
+    num_sc_per_device: int | None,
+) -> embedding.EmbeddingVariables:
+  """The variables of a stack all rows of which are going to be written.
+
+  Padding is what counts: zero in a table, the initial value in slots. Rows get
+  the same, so nothing is sent between devices.
+  """
+  num_devices = _stack_rows.num_parts(sharding.mesh, sharding.spec[0])
+  placement = _placement.from_specs(
+      tables,
+      num_devices * hardware.resolve_num_sc_per_device(num_sc_per_device),
+  )
+
+  def make(initializer, columns, dtype):
+    shape = (placement.num_rows, columns)
+    if len(sharding.spec) == 3:
+      shape = (num_devices, shape[0] // num_devices, columns)
+    auto = _shardings.auto(sharding)
+    program = jax.jit(
+        lambda key: jnp.reshape(
+            initializer(key, (placement.num_rows, columns)), shape
+        ).astype(dtype),
+        out_shardings=_fills.layout_of(auto),
+    )
+    with _shardings.auto_mesh(sharding):
+      array = program(key)
+    if auto == sharding:
+      return array
+    return jax.device_put(array, _fills.layout_of(sharding))
+
+  optimizer = tables[0].optimizer
+  initializers = optimizer.slot_variables_initializers()
+  slots = [
+      make(
+          initializer, 1 if is_of_row else placement.embedding_dim, np.float32
+      )
+      for initializer, is_of_row in zip(
+          jax.tree.leaves(initializers), optimizer.slot_variables_of_rows()
+      )
+  ]
+  return embedding.EmbeddingVariables(
+      make(_zeros, placement.embedding_dim, tables[0].dtype),
+      jax.tree.unflatten(jax.tree.structure(initializers), slots),
   )
 
 

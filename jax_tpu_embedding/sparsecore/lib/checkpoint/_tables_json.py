@@ -189,7 +189,7 @@ def write(directory: _zarr_rows.Directory, saved: SavedTables) -> None:
       ],
       "embedding_spec": dict(saved.embedding_spec),
   }
-  content["crc32"] = zlib.crc32(_canonical(content))
+  content["crc32"] = checksum_of(content)
   directory.write_file(FILE, _canonical(content))
 
 
@@ -224,7 +224,7 @@ def read(path: str) -> tuple[_zarr_rows.Directory, SavedTables]:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
       raise ValueError(f"its format is not {_FORMAT!r}.")
     checksum = content.pop("crc32", None)
-    is_intact = checksum == zlib.crc32(_canonical(content))
+    is_intact = checksum == checksum_of(content)
     if is_intact and content["version"] != _VERSION:
       raise CheckpointError(
           f"{where} has version {content['version']} of the format, this"
@@ -299,6 +299,11 @@ def _orbax_metadata(saved: SavedTables) -> dict[str, Any]:
       "store_array_data_equal_to_fill_value": True,
       "custom_metadata": None,
   }
+
+
+def checksum_of(content: Any) -> int:
+  """CRC-32 of JSON, however it is written; it is not in it."""
+  return zlib.crc32(_canonical(content))
 
 
 def _canonical(content: Any) -> bytes:
