@@ -177,12 +177,13 @@ class Directory:
         "driver": "zarr3",
         "kvstore": {**self._spec, "path": f"{self._spec['path']}{name}/"},
         "metadata": array.metadata(),
-        # What zarr.json says is known, so nobody reads it again.
-        "assume_metadata": True,
         "store_data_equal_to_fill_value": True,
         "fill_missing_data_reads": False,
     }
-    store = tensorstore.open(spec, open=True, context=_context()).result()
+    # What zarr.json says is known, so nobody reads it again.
+    store = tensorstore.open(
+        spec, open=True, assume_metadata=True, context=_context()
+    ).result()
     return ZarrRows(store, array, f"{self.path}/{name}", variable)
 
 

@@ -162,6 +162,22 @@ def place_of(
   return array, shard * (len(array) // num_shards) + local
 
 
+def fill_shapes(
+    variables: Any, specs: Any, topology: Topology, of: Any
+) -> dict[str, embedding.EmbeddingVariables]:
+  """NumPy arrays of new variables' shapes with the given values.
+
+  Padding is as in new variables: zero, and Adagrad's accumulators 0.1.
+  """
+
+  def initial(path, array):
+    is_slot = any(getattr(key, "name", "") == "slot" for key in path)
+    return np.full(array.shape, 0.1 if is_slot else 0, array.dtype)
+
+  empty = jax.tree.map_with_path(initial, variables)
+  return fill(empty, specs, topology, of)
+
+
 def fill(
     variables: Any, specs: Any, topology: Topology, of: Any
 ) -> dict[str, embedding.EmbeddingVariables]:
@@ -177,20 +193,19 @@ def fill(
   for stack, before in variables.items():
 
     def put(slot, old, stack=stack):
-      array = new.get((stack, slot))
-      return (
-          old
-          if array is None
-          else jax.device_put(array.reshape(old.shape), old.sharding)
-      )
+      array = new.get((stack, slot), None)
+      if array is None:
+        return old
+      array = array.reshape(old.shape)
+      if isinstance(old, np.ndarray):
+        return array
+      return jax.device_put(array, old.sharding)
 
-    slots = type(before.slot)(
-        *(
-            put(slot, old)
-            for slot, old in zip(getattr(before.slot, "_fields", ()), before.slot)
-        )
+    slots = zip(getattr(before.slot, "_fields", ()), before.slot)
+    result[stack] = before._replace(
+        table=put(None, before.table),
+        slot=type(before.slot)(*(put(slot, old) for slot, old in slots)),
     )
-    result[stack] = before._replace(table=put(None, before.table), slot=slots)
   return result
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import pathlib
 import random
@@ -17,6 +19,7 @@ import time
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import __main__ as command
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
@@ -103,8 +106,8 @@ class DamageTest(parameterized.TestCase):
         with self.assertRaises(checkpoint.CheckpointError, msg=what):
           checkpoint.verify(path)
       file.write_bytes(intact)
-    # Damage to what only orbax reads is none; few files are such.
-    self.assertGreater(noticed, _DAMAGES * 0.8)
+    # What only orbax reads, and what is behind the end of a chunk, does no harm.
+    self.assertGreater(noticed, _DAMAGES * 0.6)
     self.assertTrue(_is_same(path, values))
 
   def test_other_versions_name_the_library_that_wrote_them(self):
@@ -122,6 +125,23 @@ class DamageTest(parameterized.TestCase):
         "has version 2 of the format.*jax_tpu_embedding 99 wrote it",
     ):
       checkpoint.describe(path)
+
+  def test_commands_describe_and_verify(self):
+    path = self.directory / "saved"
+    _save(path)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+      self.assertEqual(command.main(["describe", str(path)]), 0)
+      self.assertEqual(command.main(["verify", str(path)]), 0)
+    self.assertRegex(
+        output.getvalue(), r"(?s)3 tables,.*items +1,003 x 12.*All files are"
+    )
+    chunks = sorted((path / "tables" / "items.table").glob("c.*"))
+    for chunk in chunks[:2]:
+      chunk.unlink()
+    with contextlib.redirect_stderr(io.StringIO()) as output:
+      self.assertEqual(command.main(["verify", str(path)]), 1)
+    # All that is damaged, not the first of it.
+    self.assertRegex(output.getvalue(), r"(?s)c\.0\.0.*c\.1\.0")
 
   @parameterized.parameters(
       (None, "There is no checkpoint in"),

@@ -6,6 +6,7 @@
     python one_run.py save_forever DIRECTORY
     python one_run.py memory DIRECTORY NUM_DEVICES
     python one_run.py plain_orbax DIRECTORY
+    python one_run.py one_of_two DIRECTORY PROCESS PORT
 """
 
 from __future__ import annotations
@@ -137,6 +138,46 @@ def _anonymous_bytes() -> int:
   return int(line.split()[1]) * 1024
 
 
+def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
+  """Saves and restores with another process; prints what is wrong."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", 2)
+  jax.distributed.initialize(f"localhost:{port}", 2, process)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+
+  wrong = []
+  for stacking in ("alone", "rotated"):
+    topology = any_tables.Topology(4, 2, stacking)
+    specs = any_tables.feature_specs(topology)
+    values = any_tables.values()
+    fresh = any_tables.new_variables(topology, specs)
+    expected = any_tables.fill_shapes(fresh, specs, topology, values)
+
+    def on_devices(rows, old):
+      return jax.make_array_from_callback(
+          old.shape, old.sharding, lambda index, rows=rows: rows[index]
+      )
+
+    variables = jax.tree.map(on_devices, expected, fresh)
+    any_tables.save(directory / stacking, variables, specs)
+    restored = checkpoint.restore(
+        directory / stacking,
+        specs,
+        any_tables.sharding(topology),
+        num_sc_per_device=2,
+    )
+    for path, array in jax.tree.leaves_with_path(restored):
+      rows = jax.tree.leaves(
+          [x for p, x in jax.tree.leaves_with_path(expected) if p == path]
+      )[0]
+      for part in array.addressable_shards:
+        if not np.array_equal(np.asarray(part.data), rows[part.index]):
+          wrong.append(f"{stacking} {jax.tree_util.keystr(path)}")
+  print(json.dumps(wrong))
+
+
 def _plain_orbax(directory: pathlib.Path) -> None:
   """Reads with orbax v0 and v1, without this package."""
   sys.modules["jax_tpu_embedding"] = None
@@ -161,5 +202,6 @@ if __name__ == "__main__":
       "save_forever": _save_forever,
       "memory": _memory,
       "plain_orbax": _plain_orbax,
+      "one_of_two": _one_of_two,
   }
   _tasks[_task](pathlib.Path(_directory), *map(int, _args))
