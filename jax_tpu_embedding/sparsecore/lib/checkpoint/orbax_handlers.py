@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import concurrent.futures
 import dataclasses
+import os
+import time
 from typing import Any
 
 import jax
@@ -28,6 +30,9 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from orbax.checkpoint import v1 as ocp
 import orbax.checkpoint as ocp_v0
+
+# Of network file systems too.
+_DIRECTORY_TIMEOUT_SECONDS = 300
 
 
 class Tables:
@@ -152,6 +157,7 @@ class TablesCheckpointHandler(ocp_v0.AsyncCheckpointHandler):
   async def async_save(
       self, directory: Any, args: TablesSave
   ) -> list[concurrent.futures.Future]:
+    _wait_for_directory(str(directory))
     writing = args.tables.save.begin(str(directory))
     pool = concurrent.futures.ThreadPoolExecutor(1)
     future = pool.submit(writing.finish)
@@ -166,6 +172,23 @@ class TablesCheckpointHandler(ocp_v0.AsyncCheckpointHandler):
 
   def metadata(self, directory: Any) -> _tables_json.SavedTables:
     return _tables_json.read(str(directory))[1]
+
+
+def _wait_for_directory(path: str) -> None:
+  """Waits for the thread of orbax v0 that makes directories.
+
+  It fails if a file is there first. Object stores have no directories.
+  """
+  if "://" in path:
+    return
+  deadline = time.monotonic() + _DIRECTORY_TIMEOUT_SECONDS
+  while not os.path.isdir(path):
+    if time.monotonic() > deadline:
+      raise TimeoutError(
+          f"orbax did not make the directory {path} within"
+          f" {_DIRECTORY_TIMEOUT_SECONDS} seconds."
+      )
+    time.sleep(0.005)
 
 
 @ocp_v0.args.register_with_handler(TablesCheckpointHandler, for_save=True)
