@@ -3,8 +3,8 @@
 
 """Looks at checkpoints of tables.
 
-    python -m jax_tpu_embedding.sparsecore.lib.checkpoint describe PATH
-    python -m jax_tpu_embedding.sparsecore.lib.checkpoint verify PATH
+python -m jax_tpu_embedding.sparsecore.lib.checkpoint describe PATH
+python -m jax_tpu_embedding.sparsecore.lib.checkpoint verify PATH
 """
 
 from __future__ import annotations

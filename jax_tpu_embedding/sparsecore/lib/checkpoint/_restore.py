@@ -442,9 +442,7 @@ def _make_padding(
   optimizer = tables[0].optimizer
   initializers = optimizer.slot_variables_initializers()
   slots = [
-      make(
-          initializer, 1 if is_of_row else placement.embedding_dim, np.float32
-      )
+      make(initializer, 1 if is_of_row else placement.embedding_dim, np.float32)
       for initializer, is_of_row in zip(
           jax.tree.leaves(initializers), optimizer.slot_variables_of_rows()
       )

@@ -67,9 +67,7 @@ class RowSource(Protocol):
   # Rows that are best read at a time.
   block_rows: int
 
-  def blocks(
-      self, ranges: Sequence[Range]
-  ) -> Iterator[tuple[int, np.ndarray]]:
+  def blocks(self, ranges: Sequence[Range]) -> Iterator[tuple[int, np.ndarray]]:
     """(first row, [n, columns]) of each range that this process is to write.
 
     A block is the caller's once it is yielded: nobody else changes it. Of
@@ -177,9 +175,7 @@ class ArrayRows:
         self.rows, max(first.nbytes, 1), BLOCK_BYTES
     )
 
-  def blocks(
-      self, ranges: Sequence[Range]
-  ) -> Iterator[tuple[int, np.ndarray]]:
+  def blocks(self, ranges: Sequence[Range]) -> Iterator[tuple[int, np.ndarray]]:
     for first, end in ranges:
       yield first, np.array(self._array[first:end])
 

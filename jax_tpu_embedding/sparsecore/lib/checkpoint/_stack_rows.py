@@ -153,7 +153,9 @@ class StackRows:
     shape = (num_shards, height, self.columns)
     axes = self._axes()
     if self._sharding is None:
-      pieces = jax.device_put(rows_of((slice(None),)), self._stack.value.sharding)
+      pieces = jax.device_put(
+          rows_of((slice(None),)), self._stack.value.sharding
+      )
     else:
       mesh = self._sharding.mesh
       pieces = jax.make_array_from_callback(

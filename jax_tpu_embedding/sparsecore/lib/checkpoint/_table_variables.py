@@ -30,9 +30,7 @@ Variable = _row_blocks.Variable
 def slot_names(table: embedding_spec.TableSpec) -> tuple[str, ...]:
   """The names of a table's slots; their numbers if they have no names."""
   slots = table.optimizer.slot_variables_initializers()
-  return tuple(
-      getattr(slots, "_fields", None) or map(str, range(len(slots)))
-  )
+  return tuple(getattr(slots, "_fields", None) or map(str, range(len(slots))))
 
 
 def slot_columns(table: embedding_spec.TableSpec) -> dict[str, int]:
@@ -78,16 +76,16 @@ class TableVariables:
     _check_same_names(by_stack, variables)
     for name, tables in by_stack.items():
       value = variables[name]
-      self.num_shards = _num_shards(
-          tables, value.table, num_sc_per_device
-      )
+      self.num_shards = _num_shards(tables, value.table, num_sc_per_device)
       placement = _placement.from_specs(tables, self.num_shards)
       slots = self._slots(name, value, tables[0]) if with_slots else {}
       for slot, array in {None: value.table, **slots}.items():
         one_column = slot is not None and slot_columns(tables[0])[slot] == 1
         of_slot = placement.one_column() if one_column else placement
         dtype = tables[0].dtype if slot is None else np.dtype(np.float32)
-        _check_array(f"Stack {name!r}, {slot or 'table'}", array, of_slot, dtype)
+        _check_array(
+            f"Stack {name!r}, {slot or 'table'}", array, of_slot, dtype
+        )
         self._stacks[name, slot] = _stack_rows.Stack(
             value=array, placement=of_slot
         )
@@ -116,9 +114,7 @@ class TableVariables:
       if state is None:
         continue
       found = np.asarray(state[...])[1:]
-      wrong = [
-          name for name, place in of_tables.items() if place not in found
-      ]
+      wrong = [name for name, place in of_tables.items() if place not in found]
       if wrong:
         raise ValueError(
             f"Stack {stack!r}: tables {wrong} are not where the specs say: the"
@@ -137,9 +133,7 @@ class TableVariables:
 
   def updates(self, table: str) -> int | None:
     """How often a table was updated, if that is known."""
-    state = getattr(
-        self._variables[self._stack_of_table[table]], "state", None
-    )
+    state = getattr(self._variables[self._stack_of_table[table]], "state", None)
     return None if state is None else int(np.asarray(state[0]))
 
   def result(self, updates: Mapping[str, int] | None = None) -> dict[str, Any]:

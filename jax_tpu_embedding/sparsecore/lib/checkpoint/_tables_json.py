@@ -108,13 +108,15 @@ class SavedTables:
     total = sum(table.num_bytes for table in self.tables.values())
     rows = [("table", "rows x columns", "dtype", "slots", "size")]
     for name, table in self.tables.items():
-      rows.append((
-          name,
-          f"{table.rows:,} x {table.columns}",
-          table.dtype,
-          ", ".join(table.slots) or "none",
-          _size(table.num_bytes),
-      ))
+      rows.append(
+          (
+              name,
+              f"{table.rows:,} x {table.columns}",
+              table.dtype,
+              ", ".join(table.slots) or "none",
+              _size(table.num_bytes),
+          )
+      )
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths))

@@ -41,9 +41,7 @@ class ArrayFormat:
     """Its zarr.json."""
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
     if self.compression is not None:
-      codecs.append(
-          {"name": self.compression, "configuration": {"level": 1}}
-      )
+      codecs.append({"name": self.compression, "configuration": {"level": 1}})
     codecs.append({"name": "crc32c"})
     return {
         "zarr_format": 3,
@@ -246,9 +244,7 @@ class ZarrRows:
 class _Write:
   """A block on its way to the disk."""
 
-  def __init__(
-      self, commit: Any, variable: _row_blocks.Variable, where: str
-  ):
+  def __init__(self, commit: Any, variable: _row_blocks.Variable, where: str):
     self._commit = commit
     self._variable = variable
     self._where = where
@@ -265,8 +261,10 @@ class _Write:
 @functools.cache
 def _context() -> tensorstore.Context:
   """Two writes and reads at a time: each is a block in memory."""
-  return tensorstore.Context({
-      "cache_pool": {"total_bytes_limit": 0},
-      "file_io_concurrency": {"limit": 2},
-      "data_copy_concurrency": {"limit": 2},
-  })
+  return tensorstore.Context(
+      {
+          "cache_pool": {"total_bytes_limit": 0},
+          "file_io_concurrency": {"limit": 2},
+          "data_copy_concurrency": {"limit": 2},
+      }
+  )

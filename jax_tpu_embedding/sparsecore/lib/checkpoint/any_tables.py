@@ -151,9 +151,7 @@ def place_of(
   setting = table.setting_in_stack
   num_shards = topology.num_devices * topology.num_sc_per_device
   of_stack = variables[setting.stack_name]
-  array = (
-      of_stack.table if slot is None else getattr(of_stack.slot, slot)
-  )
+  array = of_stack.table if slot is None else getattr(of_stack.slot, slot)
   array = np.asarray(array[...])
   array = array.reshape(-1, array.shape[-1])
   rows = np.arange(table.vocabulary_size)

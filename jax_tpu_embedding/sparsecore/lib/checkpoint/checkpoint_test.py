@@ -341,9 +341,7 @@ class CheckpointTest(parameterized.TestCase):
         policy=Policy(missing_tables="initialize", unused_tables="ignore"),
     )
     found = any_tables.read(restored, specs, _ONE)
-    fresh = any_tables.read(
-        any_tables.new_variables(_ONE, specs), specs, _ONE
-    )
+    fresh = any_tables.read(any_tables.new_variables(_ONE, specs), specs, _ONE)
     self.assert_same_values(
         found, {"items_v2": values["items"], "days": fresh["days"]}
     )

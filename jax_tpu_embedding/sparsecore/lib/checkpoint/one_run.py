@@ -3,10 +3,10 @@
 
 """What a child process of the tests does, and how they start it.
 
-    python one_run.py save_forever DIRECTORY
-    python one_run.py memory DIRECTORY NUM_DEVICES
-    python one_run.py plain_orbax DIRECTORY
-    python one_run.py one_of_two DIRECTORY PROCESS PORT
+python one_run.py save_forever DIRECTORY
+python one_run.py memory DIRECTORY NUM_DEVICES
+python one_run.py plain_orbax DIRECTORY
+python one_run.py one_of_two DIRECTORY PROCESS PORT
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
-from orbax.checkpoint import v1 as ocp
 import orbax.checkpoint as ocp_v0
+from orbax.checkpoint import v1 as ocp
 
 # Of network file systems too.
 _DIRECTORY_TIMEOUT_SECONDS = 300
@@ -113,7 +113,9 @@ class AbstractTables:
 class TablesHandler(ocp.handlers.CheckpointableHandler):
   """Saves and loads Tables for orbax v1."""
 
-  async def save(self, directory: Any, checkpointable: Tables) -> Awaitable[None]:
+  async def save(
+      self, directory: Any, checkpointable: Tables
+  ) -> Awaitable[None]:
     path = await directory.await_creation()
     # Programs on devices run on the caller's thread, and nowhere else.
     writing = checkpointable.save.begin(str(path))
@@ -124,7 +126,9 @@ class TablesHandler(ocp.handlers.CheckpointableHandler):
     return finish()
 
   async def load(
-      self, directory: Any, abstract_checkpointable: AbstractTables | None = None
+      self,
+      directory: Any,
+      abstract_checkpointable: AbstractTables | None = None,
   ) -> Awaitable[dict[str, Any]]:
     if abstract_checkpointable is None:
       raise ValueError(

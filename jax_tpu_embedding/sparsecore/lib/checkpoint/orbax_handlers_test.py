@@ -120,9 +120,7 @@ class OrbaxHandlersTest(parameterized.TestCase):
   def test_tables_are_restored_to_devices_or_into_variables(self):
     for arguments in (
         dict(),
-        dict(
-            sharding=any_tables.sharding(_SOURCE), variables=self.variables
-        ),
+        dict(sharding=any_tables.sharding(_SOURCE), variables=self.variables),
     ):
       with self.assertRaisesRegex(ValueError, "either sharding, .*, or"):
         orbax_handlers.AbstractTables(self.specs, **arguments)

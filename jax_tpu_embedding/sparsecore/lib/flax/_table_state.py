@@ -57,9 +57,7 @@ def places_by_stack(
     config: _lookup_config.LookupConfig,
 ) -> dict[str, dict[str, int]]:
   """Stack name -> table name -> a number below 2^24 for where its rows are."""
-  return _places.places_by_stack(
-      config.feature_specs, config.topology.num_scs
-  )
+  return _places.places_by_stack(config.feature_specs, config.topology.num_scs)
 
 
 def is_laid_out_for(
