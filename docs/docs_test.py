@@ -47,6 +47,7 @@ class DocumentationTest(parameterized.TestCase):
 
   @parameterized.parameters(
       "design/path_of_an_id.md",
+      "how_to/checkpoint.md",
       "how_to/layers.md",
       "how_to/migrate.md",
       "how_to/optimizers.md",

@@ -18,6 +18,7 @@ _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 _PACKAGE = _FILES / "jax_tpu_embedding/sparsecore"
 # Code that may also import what an extra declares.
 _EXTRAS = {
+    "checkpoint": "lib/checkpoint/",
     "examples": "examples/",
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",

@@ -21,7 +21,6 @@ numbers are the end of their seal, _seal.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import hashlib
 from typing import Any
 from typing import NamedTuple
 
@@ -29,10 +28,8 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
-
-# Float32, the type of a seal, has all whole numbers up to this many bits.
-_PLACE_BYTES = 3
 
 
 class TableVariables(NamedTuple):
@@ -59,26 +56,8 @@ def initial(
 def places_by_stack(
     config: _lookup_config.LookupConfig,
 ) -> dict[str, dict[str, int]]:
-  """Stack name -> table name -> a number below 2^24 for where its rows are.
-
-  Two places have the same number once in 16 million times. No number is 0.
-  """
-  places = {}
-  for table in embedding.get_table_specs(config.feature_specs).values():
-    setting = table.setting_in_stack
-    place = (
-        table.name,
-        config.topology.num_scs,
-        table.stacked_table_spec.stack_vocab_size,
-        setting.padded_vocab_size,
-        setting.padded_embedding_dim,
-        setting.row_offset_in_shard,
-        setting.shard_rotation,
-    )
-    digest = hashlib.blake2b(repr(place).encode(), digest_size=_PLACE_BYTES)
-    number = int.from_bytes(digest.digest(), "little")
-    places.setdefault(setting.stack_name, {})[table.name] = number or 1
-  return places
+  """Stack name -> table name -> a number below 2^24 for where its rows are."""
+  return _places.places_by_stack(config.feature_specs, config.topology.num_scs)
 
 
 def is_laid_out_for(

@@ -1,0 +1,6 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from jax_tpu_embedding.sparsecore import extras
+
+extras.require("checkpoint", "orbax", "tensorstore")

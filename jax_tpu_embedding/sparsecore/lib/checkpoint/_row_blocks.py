@@ -1,0 +1,217 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A variable of a table as a stream of blocks of rows in logical order.
+
+Whatever holds rows is a source, a sink or both: a stack on devices, a zarr
+array, an array of NumPy. Saving, restoring and converting are `copy`.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+
+# Of one block: what one chunk of a file is cut to, and one read of an array.
+# Larger blocks save little time and cost memory (benchmarks/checkpoint).
+BLOCK_BYTES = 4 * 2**20
+
+# First row and the one after the last.
+Range = tuple[int, int]
+
+
+class CheckpointError(Exception):
+  """A checkpoint is damaged, incomplete, or none that can be read."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variable:
+  """Which array of which table: the table itself, or one of its slots."""
+
+  table: str
+  # Name of the slot; None for the table itself.
+  slot: str | None = None
+
+  @property
+  def keys(self) -> tuple[str, ...]:
+    """Where it is in the tree {table: {"table": .., "slot": {name: ..}}}."""
+    if self.slot is None:
+      return (self.table, "table")
+    return (self.table, "slot", self.slot)
+
+  def __str__(self) -> str:
+    if self.slot is None:
+      return f"table {self.table!r}"
+    return f"slot {self.slot!r} of table {self.table!r}"
+
+
+class Pending(Protocol):
+  """A write that was begun."""
+
+  def result(self) -> Any:
+    """Waits for its end, and raises what went wrong."""
+
+
+class RowSource(Protocol):
+  """Rows [rows, columns] that can be read."""
+
+  rows: int
+  columns: int
+  dtype: np.dtype
+  # Rows that are best read at a time.
+  block_rows: int
+
+  def blocks(self, ranges: Sequence[Range]) -> Iterator[tuple[int, np.ndarray]]:
+    """(first row, [n, columns]) of each range that this process is to write.
+
+    A block is the caller's once it is yielded: nobody else changes it. Of
+    several processes each yields some of the ranges, all of them together each
+    range once.
+    """
+
+
+class RowSink(Protocol):
+  """Rows [rows, columns] that can be written."""
+
+  def write(self, first: int, values: np.ndarray) -> Pending | None:
+    """Begins to write rows from `first` on; `values` must not change.
+
+    None: it is done.
+    """
+
+
+class Window:
+  """Writes that were begun, of a limited number of bytes at a time.
+
+  Args:
+    max_bytes: what may wait to be written; None: anything.
+  """
+
+  def __init__(self, max_bytes: int | None):
+    self._max_bytes = max_bytes
+    self._pending = collections.deque()
+    self._num_bytes = 0
+
+  def add(self, pending: Pending | None, num_bytes: int) -> None:
+    """Takes note of a write; waits for earlier ones until it fits."""
+    if pending is None:
+      return
+    self._pending.append((pending, num_bytes))
+    self._num_bytes += num_bytes
+    while self._max_bytes is not None and self._num_bytes > self._max_bytes:
+      self._wait_for_oldest()
+
+  def wait(self) -> None:
+    """Waits for all writes; raises the error of the first that failed."""
+    while self._pending:
+      self._wait_for_oldest()
+
+  def _wait_for_oldest(self) -> None:
+    pending, num_bytes = self._pending.popleft()
+    self._num_bytes -= num_bytes
+    pending.result()
+
+
+def copy(
+    source: RowSource, sink: RowSink, ranges: Sequence[Range], window: Window
+) -> None:
+  """Begins to write the rows of `ranges` to `sink`; `window` ends it.
+
+  When this returns every row has been read.
+  """
+  for first, values in source.blocks(ranges):
+    window.add(sink.write(first, values), values.nbytes)
+
+
+def rows_per_block(rows: int, row_bytes: int, block_bytes: int) -> int:
+  """How many rows a block has so that blocks are about equal.
+
+  A multiple of 8, the rows to which tables are padded, unless there is only one
+  block.
+  """
+  num_blocks = max(1, -(-rows * row_bytes // block_bytes))
+  return min(rows, -(-(-(-rows // num_blocks)) // 8) * 8)
+
+
+def ranges_of(rows: int, per_block: int) -> list[Range]:
+  """[0, rows) in blocks; the last one may be smaller."""
+  return [
+      (first, min(first + per_block, rows))
+      for first in range(0, rows, per_block)
+  ]
+
+
+class ArrayRows:
+  """Rows of whatever has a shape and gives NumPy arrays for slices of rows.
+
+  An array of NumPy, a memory map, a slice object of safetensors, an h5py
+  dataset: what is not asked for is not read.
+  """
+
+  def __init__(self, name: str, array: Any):
+    shape = array.shape if hasattr(array, "shape") else array.get_shape()
+    if len(shape) != 2:
+      raise ValueError(
+          f"Table {name!r}: the array has shape {tuple(shape)}, not"
+          " [vocabulary_size, embedding_dim]."
+      )
+    self._array = array
+    self.rows, self.columns = (int(size) for size in shape)
+    first = np.asarray(array[0:1])
+    self.dtype = first.dtype
+    # NumPy does not know that bfloat16, of ml_dtypes, is a kind of float.
+    if self.dtype.kind not in "fV" and self.dtype.name != "bfloat16":
+      raise ValueError(
+          f"Table {name!r}: the array is {self.dtype.name}, not of floating"
+          " point numbers."
+      )
+    self.block_rows = rows_per_block(
+        self.rows, max(first.nbytes, 1), BLOCK_BYTES
+    )
+
+  def blocks(self, ranges: Sequence[Range]) -> Iterator[tuple[int, np.ndarray]]:
+    for first, end in ranges:
+      yield first, np.array(self._array[first:end])
+
+  def write(self, first: int, values: np.ndarray) -> None:
+    self._array[first : first + len(values)] = values
+
+
+class Converted:
+  """A sink that converts rows to another type for the sink behind it.
+
+  To nearest, ties to even. A finite number beyond the range of the type is an
+  error.
+
+  Args:
+    sink: gets the converted rows.
+    dtype: its type.
+    variable: what the rows are of, for errors.
+  """
+
+  def __init__(self, sink: RowSink, dtype: np.dtype, variable: Variable):
+    self._sink = sink
+    self._dtype = dtype
+    self._variable = variable
+
+  def write(self, first: int, values: np.ndarray) -> Pending | None:
+    if values.dtype == self._dtype:
+      return self._sink.write(first, values)
+    with np.errstate(over="ignore"):
+      converted = values.astype(self._dtype)
+    too_large = np.isinf(converted.astype(np.float32)) & np.isfinite(values)
+    if too_large.any():
+      row, column = np.argwhere(too_large)[0]
+      raise ValueError(
+          f"{self._variable}: row {first + row} has {values[row, column]} in"
+          f" column {column}, which is not a {self._dtype.name}, the type of"
+          " the table in the specs. Keep the type of the checkpoint,"
+          f" {values.dtype.name}, or clip the table first."
+      )
+    return self._sink.write(first, converted)

@@ -1,0 +1,332 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Rows in a stack on devices, read and written where they are.
+
+Row i of a table is in shard (i + rotation) mod N, at local row i div N. Devices
+cut the local rows that a block needs out of their shards, and the host puts
+them in order, and the other way round. Nothing as large as a table is made, and
+a jax.Ref is changed in place.
+
+With several processes the devices exchange what they cut, so that each gets
+whole blocks: a round is one block per device. That is a collective operation:
+all processes read the same variables in the same order, each on one thread.
+Writing needs none: each process has all blocks, and takes its shards' rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax.experimental import layout
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+import numpy as np
+
+PartitionSpec = jax.sharding.PartitionSpec
+
+
+@dataclasses.dataclass(kw_only=True)
+class Stack:
+  """A variable of a stack: the table, or a slot.
+
+  Attributes:
+    value: an array or a jax.Ref of [num_rows, D'], or of [devices, num_rows /
+      devices, D'], sharded by rows or on one device. A write to an array
+      consumes it, and this is then its successor.
+    placement: of the stack, with one column for a slot that has one.
+  """
+
+  value: Any
+  placement: _placement.StackPlacement
+
+
+class StackRows:
+  """The rows of one table in one variable of a stack: a source and a sink.
+
+  Args:
+    stack: the variable.
+    table: one of the tables in its placement.
+  """
+
+  def __init__(self, stack: Stack, table: _placement.TablePlacement):
+    self._stack = stack
+    self.rows = table.vocabulary_size
+    self.columns = table.embedding_dim
+    self.dtype = np.dtype(stack.value.dtype)
+    self.block_rows = _row_blocks.rows_per_block(
+        self.rows, self.columns * self.dtype.itemsize, _row_blocks.BLOCK_BYTES
+    )
+    self._placement = stack.placement
+    self._table = table
+    sharding = stack.value.sharding
+    self._sharding = (
+        sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
+    )
+
+  def blocks(
+      self, ranges: Sequence[_row_blocks.Range]
+  ) -> Iterator[tuple[int, np.ndarray]]:
+    height = self._height(ranges)
+    axes = self._axes()
+    # One process has all pieces of a block; several exchange them.
+    group = 1
+    if self._sharding is not None and not self._sharding.is_fully_addressable:
+      group = num_parts(self._sharding.mesh, axes)
+    program = _cut_program(
+        self._placement.num_shards,
+        self._table.row_offset_in_shard,
+        height,
+        self.columns,
+        group,
+        self._sharding and self._sharding.mesh,
+        axes,
+        self._stack.value.ndim,
+    )
+
+    def begin(of_round):
+      starts = [self._local_row(first, height) for first, _ in of_round]
+      starts += [0] * (group - len(starts))
+      # Its transfers begin before the round before is done with.
+      pieces = program(self._stack.value, np.array(starts, np.int32))
+      return starts, pieces
+
+    rounds = [ranges[i : i + group] for i in range(0, len(ranges), group)]
+    upcoming = begin(rounds[0]) if rounds else None
+    for i, of_round in enumerate(rounds):
+      starts, pieces = upcoming
+      upcoming = begin(rounds[i + 1]) if i + 1 < len(rounds) else None
+      yield from self._in_order(of_round, starts, pieces, height)
+
+  def _in_order(self, of_round, starts, pieces, height):
+    """The blocks of a round of which this process has the pieces."""
+    num_shards = self._placement.num_shards
+    blocks = {}
+    for part in pieces.addressable_shards:
+      if part.replica_id:
+        continue
+      values = np.asarray(part.data)
+      first_block = part.index[0].start or 0
+      first_shard = part.index[1].start or 0
+      for i in range(values.shape[0]):
+        block = first_block + i
+        if block >= len(of_round):
+          continue
+        if block not in blocks:
+          blocks[block] = np.empty(
+              (height, num_shards, self.columns), self.dtype
+          )
+        for j in range(values.shape[1]):
+          logical = (first_shard + j - self._table.shard_rotation) % num_shards
+          blocks[block][:, logical] = values[i, j]
+    for block, rows in blocks.items():
+      first, end = of_round[block]
+      skip = starts[block] * num_shards
+      rows = rows.reshape(-1, self.columns)[first - skip : end - skip]
+      yield first, rows
+
+  def write(self, first: int, values: np.ndarray) -> _Filled:
+    num_shards = self._placement.num_shards
+    end = first + len(values)
+    height = self._height([(first, end)])
+    start = self._local_row(first, height)
+    skip = first - start * num_shards
+    by_row = values
+    # Whole rows of shards: what is around the block stays as it is.
+    is_masked = skip != 0 or len(values) != height * num_shards
+    if is_masked:
+      by_row = np.zeros((height * num_shards, self.columns), values.dtype)
+      by_row[skip : skip + len(values)] = values
+    by_row = by_row.reshape(height, num_shards, self.columns)
+
+    def rows_of(index):
+      shards = np.arange(num_shards)[index[0]]
+      logical = (shards - self._table.shard_rotation) % num_shards
+      return by_row[:, logical].swapaxes(0, 1).astype(self.dtype, copy=False)
+
+    shape = (num_shards, height, self.columns)
+    axes = self._axes()
+    if self._sharding is None:
+      pieces = jax.device_put(
+          rows_of((slice(None),)), self._stack.value.sharding
+      )
+    else:
+      mesh = self._sharding.mesh
+      pieces = jax.make_array_from_callback(
+          shape,
+          jax.sharding.NamedSharding(mesh, PartitionSpec(axes, None, None)),
+          lambda index: np.ascontiguousarray(rows_of(index)),
+      )
+    is_ref = isinstance(self._stack.value, jax.Ref)
+    program = _fill_program(
+        num_shards,
+        self._table.row_offset_in_shard,
+        self._table.shard_rotation,
+        is_masked,
+        is_ref,
+        None if is_ref else _format_of(self._stack.value),
+        self._sharding and self._sharding.mesh,
+        axes,
+        self._stack.value.ndim,
+    )
+    filled, done = program(
+        self._stack.value, pieces, np.array([start, first, end], np.int32)
+    )
+    if not is_ref:
+      self._stack.value = filled
+    return _Filled(done)
+
+  def _axes(self):
+    """The mesh axes by which rows are split."""
+    if self._sharding is None or not self._sharding.spec:
+      return None
+    return self._sharding.spec[0]
+
+  def _rows_in_shard(self) -> int:
+    rows = self._placement.rows_of(self._table)
+    return rows.stop - rows.start
+
+  def _height(self, ranges: Sequence[_row_blocks.Range]) -> int:
+    """Local rows of each shard that any of the ranges is in."""
+    num_shards = self._placement.num_shards
+    return max(
+        (-(-end // num_shards) - first // num_shards for first, end in ranges),
+        default=1,
+    )
+
+  def _local_row(self, first: int, height: int) -> int:
+    """Where to cut `height` local rows so that row `first` is in them."""
+    local = first // self._placement.num_shards
+    return min(local, self._rows_in_shard() - height)
+
+
+class _Filled:
+  """A block on its way into a stack."""
+
+  def __init__(self, done: jax.Array):
+    self._done = done
+
+  def result(self) -> None:
+    self._done.block_until_ready()
+
+
+def num_parts(mesh, axes) -> int:
+  if axes is None:
+    return 1
+  axes = axes if isinstance(axes, tuple) else (axes,)
+  return int(np.prod([mesh.shape[axis] for axis in axes]))
+
+
+def _format_of(array: jax.Array) -> Any:
+  """Layout and sharding, so that what replaces the array has both."""
+  if isinstance(array.format, layout.Format) and array.format.layout:
+    return array.format
+  return array.sharding
+
+
+def _value_of(stack):
+  """Of an array or, in a program, of what a Ref refers to."""
+  return stack[...]
+
+
+# Programs are kept, because jit finds a compiled program by the function. They
+# differ in the shapes of stacks alone as a rule, which jit keeps apart.
+@functools.lru_cache(maxsize=256)
+def _cut_program(
+    num_shards, row_offset, height, columns, group, mesh, axes, ndim
+):
+  """(stack, starts i32[group]) -> pieces [group, num_shards, height, columns].
+
+  Of each shard, local rows of the table from starts[i] on. Of several
+  processes' devices each has some blocks whole; else some shards of each.
+  """
+
+  def cut(stack, starts):
+    values = _value_of(stack)
+    parts = num_parts(mesh, axes) if mesh is not None else 1
+    shards = values.reshape(num_shards // parts, -1, values.shape[-1])
+    pieces = [
+        jax.lax.dynamic_slice(
+            shards,
+            (0, row_offset + starts[i], 0),
+            (shards.shape[0], height, columns),
+        )
+        for i in range(group)
+    ]
+    pieces = jnp.stack(pieces)
+    if group > 1:
+      pieces = jax.lax.all_to_all(pieces, axes, 0, 1, tiled=True)
+    return pieces
+
+  if mesh is not None:
+    rows = PartitionSpec(axes, *[None] * (ndim - 1))
+    out = (
+        PartitionSpec(axes, None, None, None)
+        if group > 1
+        else PartitionSpec(None, axes, None, None)
+    )
+    cut = jax.shard_map(
+        cut, mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=out
+    )
+  return jax.jit(cut)
+
+
+@functools.lru_cache(maxsize=256)
+def _fill_program(
+    num_shards,
+    row_offset,
+    rotation,
+    is_masked,
+    is_ref,
+    result_format,
+    mesh,
+    axes,
+    ndim,
+):
+  """(stack, pieces [num_shards, height, columns], place i32[3]) -> both.
+
+  The inverse of a cut, in place: the stack, and `place`, which is there when
+  all is done. `place` is the local row where the pieces
+  begin, and the rows of the table [first, end) that are to be written if
+  `is_masked`; else all.
+  """
+
+  def fill(stack, pieces, place):
+    values = _value_of(stack)
+    start, first, end = place
+    shards = values.reshape(pieces.shape[0], -1, values.shape[-1])
+    at = (0, row_offset + start, 0)
+    if is_masked:
+      shape = pieces.shape[:2]
+      shard = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+      if mesh is not None and axes is not None:
+        shard += jax.lax.axis_index(axes) * shape[0]
+      local = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + start
+      row = local * num_shards + (shard - rotation) % num_shards
+      is_written = ((row >= first) & (row < end))[:, :, None]
+      before = jax.lax.dynamic_slice(shards, at, pieces.shape)
+      pieces = jnp.where(is_written, pieces, before)
+    filled = jax.lax.dynamic_update_slice(shards, pieces, at)
+    filled = filled.reshape(values.shape)
+    if is_ref:
+      stack[...] = filled
+      return None, place
+    return filled, place
+
+  if mesh is not None:
+    rows = PartitionSpec(axes, *[None] * (ndim - 1))
+    fill = jax.shard_map(
+        fill,
+        mesh=mesh,
+        in_specs=(rows, PartitionSpec(axes, None, None), PartitionSpec()),
+        out_specs=(PartitionSpec() if is_ref else rows, PartitionSpec()),
+    )
+  if is_ref:
+    return jax.jit(fill)
+  return jax.jit(fill, donate_argnums=0, out_shardings=(result_format, None))

@@ -1,0 +1,270 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Rows in files: zarr arrays [rows, columns] in chunks of rows.
+
+Zarr version 3, one directory per variable, every chunk with a CRC-32C. A chunk
+is there even if it is zero: one that is missing is an error, never zeros.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import functools
+import json
+from typing import Any
+
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+import numpy as np
+import tensorstore
+
+# Chunks that are read ahead: one is used while another one is read.
+_READ_AHEAD = 2
+
+COMPRESSIONS = (None, "zstd")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArrayFormat:
+  """What the metadata of an array follows from."""
+
+  rows: int
+  columns: int
+  dtype: str
+  chunk_rows: int
+  compression: str | None = None
+
+  def metadata(self) -> dict[str, Any]:
+    """Its zarr.json."""
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    if self.compression is not None:
+      codecs.append({"name": self.compression, "configuration": {"level": 1}})
+    codecs.append({"name": "crc32c"})
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [self.rows, self.columns],
+        "data_type": self.dtype,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [self.chunk_rows, self.columns]},
+        },
+        "chunk_key_encoding": {
+            "name": "default",
+            "configuration": {"separator": "."},
+        },
+        "fill_value": 0.0,
+        "codecs": codecs,
+    }
+
+  def ranges(self) -> list[_row_blocks.Range]:
+    return _row_blocks.ranges_of(self.rows, self.chunk_rows)
+
+
+class Directory:
+  """A directory of files and arrays, local or of an object store.
+
+  Args:
+    path: a path, or a URL that tensorstore knows, such as gs://bucket/path.
+  """
+
+  def __init__(self, path: str):
+    url = path if "://" in path else f"file://{path}"
+    if "://" in path:
+      self._spec = tensorstore.KvStore.Spec(url.rstrip("/") + "/").to_json()
+    else:
+      # Not as a URL: names may have any character.
+      self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
+    self.path = path
+
+  def __truediv__(self, name: str) -> Directory:
+    return Directory(f"{self.path.rstrip('/')}/{name}")
+
+  @functools.cached_property
+  def _files(self) -> tensorstore.KvStore:
+    return tensorstore.KvStore.open(self._spec, context=_context()).result()
+
+  def read_file(self, name: str) -> bytes | None:
+    """The contents; None if there is no such file.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    try:
+      found = self._files.read(name).result()
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot read {self.path}/{name}: {error}"
+      ) from error
+    return found.value if found.state == "value" else None
+
+  def write_file(self, name: str, contents: bytes) -> None:
+    self._files.write(name, contents).result()
+
+  def create_array(
+      self,
+      name: str,
+      array: ArrayFormat,
+      variable: _row_blocks.Variable,
+      *,
+      with_metadata: bool = True,
+  ) -> ZarrRows:
+    """A new array.
+
+    Args:
+      name: its directory.
+      array: its format.
+      variable: what it is for, for errors.
+      with_metadata: whether to write zarr.json: one of several processes does.
+
+    Raises:
+      CheckpointError: it cannot be written.
+    """
+    if with_metadata:
+      try:
+        (self / name).write_file(
+            "zarr.json", json.dumps(array.metadata(), sort_keys=True).encode()
+        )
+      except (OSError, ValueError) as error:
+        raise _row_blocks.CheckpointError(
+            f"Cannot write {variable} to {self.path}/{name}: {error}"
+        ) from error
+    return self._rows(name, array, variable)
+
+  def open_array(
+      self, name: str, array: ArrayFormat, variable: _row_blocks.Variable
+  ) -> ZarrRows:
+    """The rows of an array that must be in this format.
+
+    Raises:
+      CheckpointError: it is not, or there is none.
+    """
+    text = (self / name).read_file("zarr.json")
+    where = f"{self.path}/{name}/zarr.json"
+    if text is None:
+      raise _row_blocks.CheckpointError(
+          f"{variable}: there is no {where}. The checkpoint is not complete."
+      )
+    try:
+      found = json.loads(text)
+    except ValueError as error:
+      raise _row_blocks.CheckpointError(
+          f"{variable}: {where} is damaged: {error}"
+      ) from error
+    expected = array.metadata()
+    if found != expected:
+      found = found if isinstance(found, dict) else {}
+      fields = sorted(
+          key
+          for key in {*found, *expected}
+          if found.get(key) != expected.get(key)
+      )
+      raise _row_blocks.CheckpointError(
+          f"{variable}: {where} is damaged, or of another checkpoint:"
+          f" {', '.join(fields)} differ from what tables.json says."
+      )
+    return self._rows(name, array, variable)
+
+  def _rows(
+      self, name: str, array: ArrayFormat, variable: _row_blocks.Variable
+  ) -> ZarrRows:
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {**self._spec, "path": f"{self._spec['path']}{name}/"},
+        "metadata": array.metadata(),
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+    }
+    # What zarr.json says is known, so nobody reads it again.
+    store = tensorstore.open(
+        spec, open=True, assume_metadata=True, context=_context()
+    ).result()
+    return ZarrRows(store, array, f"{self.path}/{name}", variable)
+
+
+class ZarrRows:
+  """The rows of an array in files: a source and a sink.
+
+  Args:
+    store: the array.
+    array: its format.
+    where: its directory, for errors.
+    variable: what it has the rows of, for errors.
+  """
+
+  def __init__(
+      self,
+      store: tensorstore.TensorStore,
+      array: ArrayFormat,
+      where: str,
+      variable: _row_blocks.Variable,
+  ):
+    self.rows = array.rows
+    self.columns = array.columns
+    self.block_rows = array.chunk_rows
+    self.dtype = np.dtype(store.dtype.numpy_dtype)
+    self._store = store
+    self._where = where
+    self._variable = variable
+
+  def blocks(
+      self, ranges: Sequence[_row_blocks.Range]
+  ) -> Iterator[tuple[int, np.ndarray]]:
+    """The blocks of all ranges, in every process.
+
+    Raises:
+      CheckpointError: a chunk is damaged or missing.
+    """
+    reads = collections.deque()
+    for i, (first, _) in enumerate(ranges):
+      while len(reads) < min(_READ_AHEAD, len(ranges) - i):
+        begin, end = ranges[i + len(reads)]
+        reads.append(self._store[begin:end].read())
+      try:
+        values = reads.popleft().result()
+      except (OSError, ValueError) as error:
+        raise _row_blocks.CheckpointError(
+            f"{self._variable}: rows from {first} on in {self._where} are"
+            f" damaged or missing: {error}"
+        ) from error
+      yield first, values
+
+  def write(self, first: int, values: np.ndarray) -> _Write:
+    future = self._store[first : first + len(values)].write(
+        values, can_reference_source_data_indefinitely=True
+    )
+    # Chunks are written when someone waits for them, unless this is said.
+    future.commit.force()
+    return _Write(future.commit, self._variable, self._where)
+
+
+class _Write:
+  """A block on its way to the disk."""
+
+  def __init__(self, commit: Any, variable: _row_blocks.Variable, where: str):
+    self._commit = commit
+    self._variable = variable
+    self._where = where
+
+  def result(self) -> None:
+    try:
+      self._commit.result()
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot write {self._variable} to {self._where}: {error}"
+      ) from error
+
+
+@functools.cache
+def _context() -> tensorstore.Context:
+  """Two writes and reads at a time: each is a block in memory."""
+  return tensorstore.Context(
+      {
+          "cache_pool": {"total_bytes_limit": 0},
+          "file_io_concurrency": {"limit": 2},
+          "data_copy_concurrency": {"limit": 2},
+      }
+  )

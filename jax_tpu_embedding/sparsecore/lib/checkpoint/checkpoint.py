@@ -1,0 +1,325 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Checkpoints of tables: train here, restore there.
+
+    checkpoint.save(path, variables, feature_specs, step=100)
+    variables = checkpoint.restore(path, other_specs, other_sharding)
+
+A checkpoint has each table as its user declared it, [vocabulary_size,
+embedding_dim], and its slots by name: devices, SparseCores, hosts, stacks and
+padding leave no trace, so it is restored on any others, bit for bit. Rows go
+from devices to files, and back, in blocks; never is there a second copy of a
+table in memory.
+
+It is complete or not there: orbax writes to a temporary name and renames it.
+Every file has a checksum; what is damaged is an error, and never zeros.
+
+Several processes call these functions alike, each on one thread, as any
+collective operation. Paths may be what tensorstore and orbax take, such as
+gs://bucket/path, which is not tested here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
+from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+CheckpointError = _row_blocks.CheckpointError
+RestorePolicy = _restore.RestorePolicy
+SavedTable = _tables_json.SavedTable
+SavedTables = _tables_json.SavedTables
+
+
+class PendingSave:
+  """A checkpoint that is being written in the background."""
+
+  def __init__(self, response: Any):
+    self._response = response
+
+  def wait(self, timeout: float | None = None) -> None:
+    """Returns when the checkpoint is there.
+
+    Args:
+      timeout: seconds; None: as long as it takes.
+
+    Raises:
+      CheckpointError: it could not be written. There is none.
+      TimeoutError: it is not there yet.
+    """
+    self._response.result(timeout=timeout)
+
+  def done(self) -> bool:
+    """Whether wait() would return at once, or raise what went wrong."""
+    try:
+      self._response.result(timeout=0)
+    except TimeoutError:
+      return False
+    except Exception:  # wait() raises it
+      return True
+    return True
+
+
+def save(
+    path: str | os.PathLike[str],
+    variables: Mapping[str, Any],
+    feature_specs: Any,
+    *,
+    step: int | None = None,
+    slots: bool = True,
+    host_buffer_bytes: int | None = _save.HOST_BUFFER_BYTES,
+    compression: str | None = None,
+    num_sc_per_device: int | None = None,
+) -> None:
+  """Saves tables and slots; the variables stay as they are.
+
+  Args:
+    path: a new directory.
+    variables: {stack name: EmbeddingVariables}, arrays or jax.Refs, with a
+      leading dimension of devices or without.
+    feature_specs: what the variables were made for.
+    step: to be saved with them.
+    slots: whether to save slots.
+    host_buffer_bytes: rows that may wait on the host to be written; None: all.
+    compression: "zstd" makes files smaller, by some percent as a rule, and
+      takes several times as long; None: none.
+    num_sc_per_device: default: what the specs were prepared for.
+
+  Raises:
+    ValueError: variables and specs do not fit each other, tables have names
+      that files cannot have, or there is something at `path`. No file is made.
+    CheckpointError: it could not be written. What there was stays.
+  """
+  save_async(
+      path,
+      variables,
+      feature_specs,
+      step=step,
+      slots=slots,
+      host_buffer_bytes=host_buffer_bytes,
+      compression=compression,
+      num_sc_per_device=num_sc_per_device,
+  ).wait()
+
+
+def save_async(
+    path: str | os.PathLike[str],
+    variables: Mapping[str, Any],
+    feature_specs: Any,
+    **options: Any,
+) -> PendingSave:
+  """As save, but returns once every row has been read.
+
+  Then the next step may change the variables, while files are written. With
+  host_buffer_bytes=None it returns as soon as rows are copied, which may take
+  as much host memory as the tables; with a limit, memory is bounded, and it
+  returns about when the disk is done. All rows are of one moment.
+
+  Args:
+    path: a new directory.
+    variables: as of save.
+    feature_specs: what the variables were made for.
+    **options: those of save.
+
+  Raises:
+    ValueError: as save.
+    CheckpointError: as save; later problems are raised by wait().
+  """
+  path = _absolute(path)
+  tables = orbax_handlers.Tables(variables, feature_specs, **options)
+  return PendingSave(
+      ocp.save_checkpointables_async(path, {_tables_json.ITEM: tables})
+  )
+
+
+def restore(
+    path: str | os.PathLike[str],
+    feature_specs: Any,
+    sharding: jax.sharding.NamedSharding,
+    *,
+    key: jax.Array | None = None,
+    num_sc_per_device: int | None = None,
+    tables: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    policy: RestorePolicy | Mapping[str, RestorePolicy] = RestorePolicy(),
+) -> dict[str, Any]:
+  """New variables, as those of init_embedding_variables, from a checkpoint.
+
+  Args:
+    path: a checkpoint, or the item of one in which tables are.
+    feature_specs: prepared for these devices; stacked in any way.
+    sharding: as that of init_embedding_variables.
+    key: for what the checkpoint does not have, where the policy allows it: new
+      tables and rows have the values that init_embedding_variables makes.
+    num_sc_per_device: default: as JAX's first device.
+    tables: the only ones to restore; others get initial values.
+    names: {table: its name in the checkpoint}, where that is another one.
+    policy: what to do where the checkpoint is not what the specs say, of all
+      tables or by table. Types are converted to those of the specs.
+
+  Raises:
+    ValueError: the checkpoint does not fit the specs. Nothing was allocated.
+    CheckpointError: the checkpoint is damaged, or there is none.
+  """
+  return orbax_handlers.AbstractTables(
+      feature_specs,
+      sharding,
+      key=key,
+      num_sc_per_device=num_sc_per_device,
+      tables=tables,
+      names=names,
+      policy=policy,
+  ).restore(_absolute(path))
+
+
+def restore_into(
+    variables: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    feature_specs: Any,
+    *,
+    num_sc_per_device: int | None = None,
+    tables: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    policy: RestorePolicy | Mapping[str, RestorePolicy] = RestorePolicy(),
+) -> dict[str, Any]:
+  """Variables with the values of a checkpoint.
+
+  What the checkpoint does not have, where the policy allows it, stays as it is
+  in `variables`: new rows, tables, and slots.
+
+  Args:
+    variables: {stack name: EmbeddingVariables}. Arrays are consumed; jax.Refs
+      are changed in place.
+    path: as of restore.
+    feature_specs: what the variables were made for.
+    num_sc_per_device: default: what the specs were prepared for.
+    tables: as of restore.
+    names: as of restore.
+    policy: as of restore.
+
+  Returns:
+    The variables.
+
+  Raises:
+    ValueError: checkpoint, specs and variables do not fit each other. Nothing
+      was changed, unless the message says so.
+    CheckpointError: the checkpoint is damaged, or there is none. The message
+      names the tables that were overwritten.
+  """
+  return orbax_handlers.AbstractTables(
+      feature_specs,
+      variables=variables,
+      num_sc_per_device=num_sc_per_device,
+      tables=tables,
+      names=names,
+      policy=policy,
+  ).restore(_absolute(path))
+
+
+def load_tables(
+    variables: Mapping[str, Any],
+    feature_specs: Any,
+    arrays: Mapping[str, Any],
+    *,
+    num_sc_per_device: int | None = None,
+    policy: RestorePolicy | Mapping[str, RestorePolicy] = RestorePolicy(),
+) -> dict[str, Any]:
+  """Variables with given rows in some tables; slots stay as they are.
+
+  Args:
+    variables: as of restore_into.
+    feature_specs: what the variables were made for.
+    arrays: table name -> [vocabulary_size, embedding_dim]: an array of NumPy, a
+      memory map, a slice of safetensors (`get_slice`), or what else has a shape
+      and gives NumPy arrays for slices. It is read in blocks.
+    num_sc_per_device: default: what the specs were prepared for.
+    policy: its `rows` counts: what to do with another number of rows.
+
+  Returns:
+    The variables.
+
+  Raises:
+    ValueError: an array does not fit its table. Nothing was changed.
+  """
+  return _restore.load_tables(
+      variables, feature_specs, arrays, num_sc_per_device, policy
+  )
+
+
+def describe(path: str | os.PathLike[str]) -> SavedTables:
+  """What a checkpoint has; str() of it is a table to print.
+
+  Raises:
+    CheckpointError: there is none, or its tables.json is damaged.
+  """
+  return _tables_json.read(_absolute(path))[1]
+
+
+def verify(path: str | os.PathLike[str]) -> SavedTables:
+  """Reads every file of a checkpoint; returns what it has.
+
+  Raises:
+    CheckpointError: naming all files that are damaged or missing.
+  """
+  directory, saved = _tables_json.read(_absolute(path))
+  problems = []
+  for variable in saved.variables():
+    array = saved.array_format(variable)
+    try:
+      source = directory.open_array(
+          _tables_json.directory_of(variable), array, variable
+      )
+    except CheckpointError as error:
+      problems.append(str(error))
+      continue
+    for block in array.ranges():
+      try:
+        for _ in source.blocks([block]):
+          pass
+      except CheckpointError as error:
+        problems.append(str(error))
+  if problems:
+    raise CheckpointError("\n".join(problems))
+  return saved
+
+
+def read_table(
+    path: str | os.PathLike[str], table: str, slot: str | None = None
+) -> np.ndarray:
+  """A whole table or slot as NumPy, [vocabulary_size, columns].
+
+  Raises:
+    ValueError: the checkpoint has no such table or slot.
+    CheckpointError: the checkpoint is damaged, or there is none.
+  """
+  directory, saved = _tables_json.read(_absolute(path))
+  variable = _row_blocks.Variable(table=table, slot=slot)
+  if variable not in saved.variables():
+    raise ValueError(
+        f"The checkpoint has no {variable}, only:"
+        f" {', '.join(map(str, saved.variables()))}."
+    )
+  array = saved.array_format(variable)
+  source = directory.open_array(
+      _tables_json.directory_of(variable), array, variable
+  )
+  result = np.empty((source.rows, source.columns), source.dtype)
+  for first, values in source.blocks(array.ranges()):
+    result[first : first + len(values)] = values
+  return result
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+  path = os.fspath(path)
+  return path if "://" in path else os.path.abspath(path)

@@ -1,0 +1,207 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a child process of the tests does, and how they start it.
+
+python one_run.py save_forever DIRECTORY
+python one_run.py memory DIRECTORY NUM_DEVICES
+python one_run.py plain_orbax DIRECTORY
+python one_run.py one_of_two DIRECTORY PROCESS PORT
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+# Rows of the table whose memory is measured, of 64 columns: 256 MiB, and as
+# much for its slot.
+MEMORY_ROWS = 2**20
+
+
+def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
+  """Starts this file in a process of its own; it prints a line of JSON."""
+  environment = os.environ | {
+      "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)
+  }
+  return subprocess.Popen(
+      [sys.executable, __file__, task, str(directory), *map(str, args)],
+      stdout=subprocess.PIPE,
+      env=environment,
+      text=True,
+  )
+
+
+def values_of_step(step: int) -> dict[str, dict[str | None, np.ndarray]]:
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+
+  return any_tables.values(seed=step)
+
+
+def _save_forever(directory: pathlib.Path) -> None:
+  """Saves steps 0, 1, ...; says so as soon as each is there."""
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+
+  topology = any_tables.Topology(1, 2, "auto")
+  specs = any_tables.feature_specs(topology)
+  fresh = any_tables.new_variables(topology, specs)
+  for step in itertools.count():
+    variables = any_tables.fill(fresh, specs, topology, values_of_step(step))
+    any_tables.save(directory / str(step), variables, specs, step=step)
+    print(step, flush=True)
+
+
+def _memory(directory: pathlib.Path, num_devices: int) -> None:
+  """Prints the peak of memory beyond the tables, in MiB."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", num_devices)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+
+  topology = any_tables.Topology(num_devices, 2, "auto")
+
+  def model(rows):
+    return any_tables.feature_specs(topology, (("items", rows, 64),))
+
+  # Compilers and libraries take memory once; what is measured is per table.
+  small = model(50000)
+  checkpoint.save(
+      directory / "small", any_tables.new_variables(topology, small), small
+  )
+  checkpoint.restore(
+      directory / "small", small, any_tables.sharding(topology),
+      num_sc_per_device=2,
+  )  # fmt: skip
+  specs = model(MEMORY_ROWS)
+  arrays = any_tables.new_variables(topology, specs)
+  variables = jax.tree.map(jax.new_ref, arrays)
+  jax.block_until_ready([ref[0] for ref in jax.tree.leaves(variables)])
+  del arrays
+  gc.collect()
+  result = {}
+  with _PeakOfMemory() as peak:
+    checkpoint.save(directory / "large", variables, specs)
+  result["save"] = peak.mebibytes
+  del variables
+  gc.collect()
+  restored = []
+  with _PeakOfMemory() as peak:
+    restored.append(
+        checkpoint.restore(
+            directory / "large",
+            specs,
+            any_tables.sharding(topology),
+            num_sc_per_device=2,
+        )
+    )
+  tables = sum(array.nbytes for array in jax.tree.leaves(restored))
+  result["restore"] = peak.mebibytes - tables / 2**20
+  print(json.dumps(result))
+
+
+class _PeakOfMemory:
+  """The most anonymous memory beyond that at the beginning."""
+
+  def __enter__(self) -> _PeakOfMemory:
+    self._first = self._peak = _anonymous_bytes()
+    self._ends = threading.Event()
+    self._thread = threading.Thread(target=self._watch)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._ends.set()
+    self._thread.join()
+
+  def _watch(self) -> None:
+    while not self._ends.wait(0.005):
+      self._peak = max(self._peak, _anonymous_bytes())
+
+  @property
+  def mebibytes(self) -> float:
+    return (self._peak - self._first) / 2**20
+
+
+def _anonymous_bytes() -> int:
+  status = pathlib.Path("/proc/self/status").read_text()
+  line = next(x for x in status.splitlines() if x.startswith("RssAnon:"))
+  return int(line.split()[1]) * 1024
+
+
+def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
+  """Saves and restores with another process; prints what is wrong."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", 2)
+  jax.distributed.initialize(f"localhost:{port}", 2, process)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+
+  wrong = []
+  for stacking in ("alone", "rotated"):
+    topology = any_tables.Topology(4, 2, stacking)
+    specs = any_tables.feature_specs(topology)
+    values = any_tables.values()
+    fresh = any_tables.new_variables(topology, specs)
+    expected = any_tables.fill_shapes(fresh, specs, topology, values)
+
+    def on_devices(rows, old):
+      return jax.make_array_from_callback(
+          old.shape, old.sharding, lambda index, rows=rows: rows[index]
+      )
+
+    variables = jax.tree.map(on_devices, expected, fresh)
+    any_tables.save(directory / stacking, variables, specs)
+    restored = checkpoint.restore(
+        directory / stacking,
+        specs,
+        any_tables.sharding(topology),
+        num_sc_per_device=2,
+    )
+    for path, array in jax.tree.leaves_with_path(restored):
+      rows = jax.tree.leaves(
+          [x for p, x in jax.tree.leaves_with_path(expected) if p == path]
+      )[0]
+      for part in array.addressable_shards:
+        if not np.array_equal(np.asarray(part.data), rows[part.index]):
+          wrong.append(f"{stacking} {jax.tree_util.keystr(path)}")
+  print(json.dumps(wrong))
+
+
+def _plain_orbax(directory: pathlib.Path) -> None:
+  """Reads with orbax v0 and v1, without this package."""
+  sys.modules["jax_tpu_embedding"] = None
+  import orbax.checkpoint as ocp_v0  # pylint: disable=g-import-not-at-top
+  from orbax.checkpoint import v1 as ocp  # pylint: disable=g-import-not-at-top
+
+  found = [
+      ocp_v0.PyTreeCheckpointer().restore(directory / "tables"),
+      ocp.load_checkpointables(directory)["tables"],
+  ]
+  for i, tree in enumerate(found):
+    for table, variables in tree.items():
+      flat = {"table": variables["table"], **variables["slot"]}
+      for name, array in flat.items():
+        np.save(directory.parent / f"{i} {table} {name}.npy", array)
+  print(json.dumps([sorted(tree) for tree in found]))
+
+
+if __name__ == "__main__":
+  _, _task, _directory, *_args = sys.argv
+  _tasks = {
+      "save_forever": _save_forever,
+      "memory": _memory,
+      "plain_orbax": _plain_orbax,
+      "one_of_two": _one_of_two,
+  }
+  _tasks[_task](pathlib.Path(_directory), *map(int, _args))
