@@ -27,7 +27,32 @@ namespace {
 
 namespace py = pybind11;
 
-// What `plan`, a function without arguments, returns; it runs without the
+// An integer of Python or NumPy. TypeError for what is none, ValueError for one
+// that does not fit: pybind11 would say that no signature matches.
+int64_t ToInt64(const char* name, const py::object& object) {
+  const auto integer = py::reinterpret_steal<py::object>(
+      PyBool_Check(object.ptr()) ? nullptr : PyNumber_Index(object.ptr()));
+  if (!integer) {
+    PyErr_Clear();
+    throw py::type_error(StrCat(name, " must be an integer, got ",
+                                std::string(py::repr(object)), "."));
+  }
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
+  if (overflow != 0) {
+    ThrowPythonError(InvalidArgument(name, " must fit 64 bits, got ",
+                                     std::string(py::str(integer)), "."));
+  }
+  return value;
+}
+
+// A rotation, or None.
+std::optional<int64_t> ToRotation(const py::object& rotation) {
+  if (rotation.is_none()) return std::nullopt;
+  return ToInt64("rotation", rotation);
+}
+
+// What `make_plan`, a function without arguments, returns. It runs without the
 // interpreter lock.
 template <typename MakePlan>
 auto Unlocked(const MakePlan& make_plan) {
@@ -39,24 +64,25 @@ auto Unlocked(const MakePlan& make_plan) {
 }
 
 planner::Plan PlanAutoStack(const planner::Model& model,
-                            int64_t activation_mem_bytes_limit,
-                            std::optional<int64_t> rotation) {
-  return Unlocked([&model, activation_mem_bytes_limit, rotation] {
-    return planner::PlanAutoStack(
-        model, {.activation_mem_bytes_limit = activation_mem_bytes_limit,
-                .rotation = rotation});
-  });
+                            const py::object& activation_mem_bytes_limit,
+                            const py::object& rotation) {
+  const planner::AutoStackOptions options = {
+      .activation_mem_bytes_limit =
+          ToInt64("activation_mem_bytes_limit", activation_mem_bytes_limit),
+      .rotation = ToRotation(rotation)};
+  return Unlocked(
+      [&model, &options] { return planner::PlanAutoStack(model, options); });
 }
 
 planner::Plan PlanStackTables(const planner::Model& model,
                               std::vector<std::string> table_names,
-                              std::string stack_name,
-                              std::optional<int64_t> rotation,
+                              const py::str& stack_name,
+                              const py::object& rotation,
                               bool fail_on_excess_padding) {
   const planner::StackTablesOptions options = {
       .table_names = std::move(table_names),
-      .stack_name = std::move(stack_name),
-      .rotation = rotation,
+      .stack_name = stack_name,
+      .rotation = ToRotation(rotation),
       .fail_on_excess_padding = fail_on_excess_padding};
   return Unlocked(
       [&model, &options] { return planner::PlanStackTables(model, options); });
@@ -110,27 +136,29 @@ void BindModel(py::module_& m) {
   using planner::Quantization;
   using planner::Table;
   py::class_<Quantization>(m, "Quantization")
-      .def(
-          py::init([](double min_value, double max_value, int64_t num_buckets) {
-            return Quantization{min_value, max_value, num_buckets};
-          }),
-          py::kw_only(), py::arg("min_value"), py::arg("max_value"),
-          py::arg("num_buckets"));
+      .def(py::init([](double min_value, double max_value,
+                       const py::object& num_buckets) {
+             return Quantization{min_value, max_value,
+                                 ToInt64("num_buckets", num_buckets)};
+           }),
+           py::kw_only(), py::arg("min_value"), py::arg("max_value"),
+           py::arg("num_buckets"));
   py::class_<Table>(m, "Table")
-      .def(py::init([](std::string name, int64_t vocabulary_size,
-                       int64_t embedding_dim, std::string combiner,
-                       int64_t optimizer_id, std::string optimizer,
+      .def(py::init([](const py::str& name, const py::object& vocabulary_size,
+                       const py::object& embedding_dim, const py::str& combiner,
+                       int64_t optimizer_id, const py::str& optimizer,
                        std::optional<Quantization> quantization,
-                       std::string stack_name, bool is_stacked) {
-             return Table{.name = std::move(name),
-                          .vocabulary_size = vocabulary_size,
-                          .embedding_dim = embedding_dim,
-                          .combiner = std::move(combiner),
-                          .optimizer_id = optimizer_id,
-                          .optimizer = std::move(optimizer),
-                          .quantization = quantization,
-                          .stack_name = std::move(stack_name),
-                          .is_stacked = is_stacked};
+                       const py::str& stack_name, bool is_stacked) {
+             return Table{
+                 .name = name,
+                 .vocabulary_size = ToInt64("vocabulary_size", vocabulary_size),
+                 .embedding_dim = ToInt64("embedding_dim", embedding_dim),
+                 .combiner = combiner,
+                 .optimizer_id = optimizer_id,
+                 .optimizer = optimizer,
+                 .quantization = quantization,
+                 .stack_name = stack_name,
+                 .is_stacked = is_stacked};
            }),
            py::kw_only(), py::arg("name"), py::arg("vocabulary_size"),
            py::arg("embedding_dim"), py::arg("combiner"),
@@ -138,19 +166,27 @@ void BindModel(py::module_& m) {
            py::arg("quantization"), py::arg("stack_name"),
            py::arg("is_stacked"));
   py::class_<Feature>(m, "Feature")
-      .def(py::init([](std::string name, int64_t table, int64_t num_samples) {
-             return Feature{std::move(name), table, num_samples};
+      .def(py::init([](const py::str& name, int64_t table,
+                       const py::object& num_samples) {
+             return Feature{
+                 .name = name,
+                 .table = table,
+                 .num_samples = ToInt64("The number of samples", num_samples)};
            }),
            py::kw_only(), py::arg("name"), py::arg("table"),
            py::arg("num_samples"));
   py::class_<Model>(m, "Model")
-      .def(py::init([](int64_t global_device_count, int64_t num_sc_per_device,
+      .def(py::init([](const py::object& global_device_count,
+                       const py::object& num_sc_per_device,
                        std::vector<Table> tables,
                        std::vector<Feature> features) {
+             const int64_t num_devices =
+                 ToInt64("global_device_count", global_device_count);
              return Model{
-                 .topology = {.local_device_count = global_device_count,
-                              .global_device_count = global_device_count,
-                              .num_sc_per_device = num_sc_per_device},
+                 .topology = {.local_device_count = num_devices,
+                              .global_device_count = num_devices,
+                              .num_sc_per_device = ToInt64("num_sc_per_device",
+                                                           num_sc_per_device)},
                  .tables = std::move(tables),
                  .features = std::move(features)};
            }),
