@@ -41,7 +41,7 @@ embed.SparseCoreEmbedding  # error
 text: str = table.vocabulary_size  # error
 embedding_spec.SGDOptimizerSpec(learning_rat=0.1)  # error
 embedding.OutputPool(max_byte=8)  # error
-pybind_planner.plan("")  # error
+pybind_planner.plan_stack_alone("")  # error
 ffi_cpu.registration()  # error
 pybind_input_preprocessing.preprocess()  # error
 embedding_spec_pb2.EmbeddingSpec  # error

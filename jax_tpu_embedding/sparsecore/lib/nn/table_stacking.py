@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _native_planner
+from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
@@ -153,7 +153,7 @@ def compute_table_to_setting_in_stack(
         f" {', '.join(missing)}."
     )
   sizes = [table_to_padded_vocab_size[name] for name in table_names]
-  positions = _native_planner.place_tables(sizes, num_shards, rotation)
+  positions = pybind_planner.place_tables(sizes, num_shards, rotation)
   return {
       name: _tables.TableSettingInStack(
           stack_name=stack_name,
@@ -177,6 +177,6 @@ def _split_groups_by_memory_limit(
   split = []
   for group in groups:
     sizes = [table_to_activation_mem_bytes[name] for name in group]
-    for members in _native_planner.first_fit(sizes, activation_mem_bytes_limit):
+    for members in pybind_planner.first_fit(sizes, activation_mem_bytes_limit):
       split.append([group[i] for i in members])
   return split

@@ -4,9 +4,9 @@
 """Planning: feature specs in, a frozen plan out. Changes nothing.
 
 The C++ planner (cc/planner) decides which tables share a stack and where they
-go. This module says in a message what it has to know, and adds to its answer
-what only Python can: short names (a hash), limits (functions of the user) and
-the specs' own objects.
+go. This module says in a Model what it has to know, and adds to its answer what
+only Python can: short names (a hash), limits (functions of the user) and the
+specs' own objects.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import math
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _native_planner
+from jax_tpu_embedding.sparsecore.lib.nn import pybind_planner
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
-from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
-from jax_tpu_embedding.sparsecore.lib.proto import planner_pb2
 import numpy as np
 
 # Stack name, samples of the stack in a global batch -> limit.
@@ -78,17 +76,18 @@ def plan_auto_stack(
   Raises:
     ValueError: if a spec is invalid, or a table is in a stack with others.
   """
-  request = _request(feature_specs, global_device_count, num_sc_per_device)
-  request.auto_stack.activation_mem_bytes_limit = (
-      limits.activation_mem_bytes_limit
+  plan = pybind_planner.plan_auto_stack(
+      _model(feature_specs, global_device_count, num_sc_per_device),
+      activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
+      rotation=rotation,
   )
-  if rotation is not None:
-    request.auto_stack.rotation = rotation
-  answer = _ask(request)
-  for stack in answer.embedding_spec.stacked_table_specs:
-    names = [table.table_name for table in stack.table_specs]
-    stack.stack_name = stack_name_of(names, use_short_stack_names)
-  return _to_plan(answer, _distinct_tables(feature_specs), limits)
+  return _to_plan(
+      plan,
+      feature_specs,
+      num_shards=global_device_count * num_sc_per_device,
+      limits=limits,
+      name_of=lambda names: stack_name_of(names, use_short_stack_names),
+  )
 
 
 def plan_stack_tables(
@@ -109,14 +108,19 @@ def plan_stack_tables(
       this name.
     KeyError: if no feature has a table of one of the names.
   """
-  request = _request(feature_specs, global_device_count, num_sc_per_device)
-  strategy = request.stack_tables
-  strategy.table_names.extend(table_names)
-  strategy.stack_name = stack_name or stack_name_of(table_names)
-  strategy.fail_on_excess_padding = fail_on_excess_padding
-  if rotation is not None:
-    strategy.rotation = rotation
-  return _to_plan(_ask(request), _distinct_tables(feature_specs), limits)
+  plan = pybind_planner.plan_stack_tables(
+      _model(feature_specs, global_device_count, num_sc_per_device),
+      table_names=table_names,
+      stack_name=stack_name or stack_name_of(table_names),
+      rotation=rotation,
+      fail_on_excess_padding=fail_on_excess_padding,
+  )
+  return _to_plan(
+      plan,
+      feature_specs,
+      num_shards=global_device_count * num_sc_per_device,
+      limits=limits,
+  )
 
 
 def plan_stack_alone(
@@ -129,10 +133,15 @@ def plan_stack_alone(
   Raises:
     ValueError: if a spec is invalid.
   """
-  request = _request(feature_specs, global_device_count, num_sc_per_device)
-  request.stack_alone.SetInParent()
+  plan = _to_plan(
+      pybind_planner.plan_stack_alone(
+          _model(feature_specs, global_device_count, num_sc_per_device)
+      ),
+      feature_specs,
+      num_shards=global_device_count * num_sc_per_device,
+      limits=StackLimits(),
+  )
   tables = _distinct_tables(feature_specs)
-  plan = _to_plan(_ask(request), tables, StackLimits())
   return dataclasses.replace(
       plan,
       stacks={
@@ -148,7 +157,7 @@ def plan_stack_alone(
 
 def explain(
     feature_specs: Any, *, global_device_count: int, num_sc_per_device: int
-) -> dict[str, planner_pb2.StackReport]:
+) -> dict[str, pybind_planner.StackReport]:
   """What the planner says about the stacks that the tables are in now.
 
   Returns:
@@ -158,17 +167,13 @@ def explain(
     AssertionError: if a table is not stacked.
     ValueError: if a spec is invalid.
   """
-  request = _request(feature_specs, global_device_count, num_sc_per_device)
+  model = _model(feature_specs, global_device_count, num_sc_per_device)
   stacks = {}
   for table in _distinct_tables(feature_specs).values():
     stack = table.stacked_table_spec
     stacks[stack.stack_name] = stack.activation_mem_bytes_limit
-  request.explain_stacks.SetInParent()
-  for stack_name, limit in stacks.items():
-    request.explain_stacks.stacks.add(
-        stack_name=stack_name, activation_mem_bytes_limit=limit
-    )
-  return {report.stack_name: report for report in _ask(request).reports}
+  reports = pybind_planner.explain_stacks(model, list(stacks.items()))
+  return {report.stack_name: report for report in reports}
 
 
 def stack_name_of(
@@ -228,19 +233,17 @@ def _check_same_table(a: _tables.TableSpec, b: _tables.TableSpec) -> None:
       )
 
 
-def _request(
+def _model(
     feature_specs: Any, global_device_count: int, num_sc_per_device: int
-) -> planner_pb2.PlanRequest:
-  request = planner_pb2.PlanRequest(
-      global_device_count=global_device_count,
-      num_sc_per_device=num_sc_per_device,
-  )
+) -> pybind_planner.Model:
+  tables = _distinct_tables(feature_specs)
   # What a table is updated with, by which its type counts too, and where the
   # optimizer asks for it, its width. Numbered by hash: a job may have an
   # optimizer per table.
   optimizers: dict[Any, int] = {}
   descriptions = []
-  for table in _distinct_tables(feature_specs).values():
+  described_tables = []
+  for table in tables.values():
     optimizer_id = optimizers.setdefault(
         (
             table.optimizer,
@@ -251,22 +254,23 @@ def _request(
     )
     if optimizer_id == len(descriptions):
       descriptions.append(_describe_optimizer(table))
-    message = request.tables.add(
-        name=table.name,
-        vocabulary_size=table.vocabulary_size,
-        embedding_dim=table.embedding_dim,
-        combiner=table.combiner,
-        optimizer_id=optimizer_id,
-        optimizer=descriptions[optimizer_id],
-        stack_name=table.setting_in_stack.stack_name,
-        is_stacked=table.is_stacked(),
+    quantization = table.quantization_config
+    described_tables.append(
+        pybind_planner.Table(
+            name=table.name,
+            vocabulary_size=table.vocabulary_size,
+            embedding_dim=table.embedding_dim,
+            combiner=table.combiner,
+            optimizer_id=optimizer_id,
+            optimizer=descriptions[optimizer_id],
+            quantization=quantization
+            and pybind_planner.Quantization(**dataclasses.asdict(quantization)),
+            stack_name=table.setting_in_stack.stack_name,
+            is_stacked=table.is_stacked(),
+        )
     )
-    if table.quantization_config is not None:
-      message.quantization.CopyFrom(
-          planner_pb2.Quantization(
-              **dataclasses.asdict(table.quantization_config)
-          )
-      )
+  index_of_table = {name: index for index, name in enumerate(tables)}
+  features = []
   for feature in jax.tree.leaves(feature_specs):
     if None in feature.output_shape:
       raise ValueError(
@@ -275,46 +279,59 @@ def _request(
           " out only what a layer is to take from raw ids, and do not stack or"
           " prepare such features yourself."
       )
-    request.features.add(
-        name=feature.name,
-        table_name=feature.table_spec.name,
-        num_samples=math.prod(feature.output_shape[:-1]),
+    features.append(
+        pybind_planner.Feature(
+            name=feature.name,
+            table=index_of_table[feature.table_spec.name],
+            num_samples=math.prod(feature.output_shape[:-1]),
+        )
     )
-  return request
-
-
-def _ask(request: planner_pb2.PlanRequest) -> planner_pb2.Plan:
-  answer = _native_planner.plan(request.SerializeToString())
-  return planner_pb2.Plan.FromString(answer)
+  return pybind_planner.Model(
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      tables=described_tables,
+      features=features,
+  )
 
 
 def _to_plan(
-    answer: planner_pb2.Plan,
-    tables: Mapping[str, _tables.TableSpec],
+    plan: pybind_planner.Plan,
+    feature_specs: Any,
+    *,
+    num_shards: int,
     limits: StackLimits,
+    name_of: Callable[[Sequence[str]], str] | None = None,
 ) -> Plan:
+  """The plan of a _model of the specs; name_of(tables) names its stacks."""
+  # The indices of a plan are those of the model.
+  tables = list(_distinct_tables(feature_specs).values())
+  features = jax.tree.leaves(feature_specs)
   stacks, settings, transformations = {}, {}, {}
-  warnings = list(answer.warnings)
-  for stack in answer.embedding_spec.stacked_table_specs:
-    members = [tables[table.table_name] for table in stack.table_specs]
-    spec = _to_stack(stack, members, limits)
-    stacks[spec.stack_name] = spec
-    warnings.extend(_ignored_limits(spec, members))
-    for table in stack.table_specs:
-      settings[table.table_name] = _tables.TableSettingInStack(
-          stack_name=stack.stack_name,
-          padded_vocab_size=table.padded_vocab_size,
-          padded_embedding_dim=table.padded_embedding_dim,
-          row_offset_in_shard=table.row_offset_in_shard,
-          shard_rotation=table.shard_rotation,
-          num_shards=stack.num_sparsecores,
+  warnings = plan.warnings
+  for stack in plan.stacks:
+    placements = stack.tables
+    members = [tables[placement.table] for placement in placements]
+    name = name_of([m.name for m in members]) if name_of else stack.name
+    stacks[name] = _to_stack(name, stack, members, limits)
+    warnings.extend(_ignored_limits(stacks[name], members))
+    for table, placement in zip(members, placements):
+      settings[table.name] = _tables.TableSettingInStack(
+          stack_name=name,
+          padded_vocab_size=placement.padded_vocabulary_size,
+          padded_embedding_dim=stack.embedding_dim,
+          row_offset_in_shard=placement.row_offset_in_shard,
+          shard_rotation=placement.shard_rotation,
+          num_shards=num_shards,
       )
-      for feature in table.feature_specs:
-        transformations[feature.feature_name] = _tables.FeatureIdTransformation(
-            row_offset=feature.row_offset,
-            col_offset=feature.col_offset,
-            col_shift=feature.col_shift,
-        )
+    for placement in stack.features:
+      transform = placement.transform
+      transformations[features[placement.feature].name] = (
+          _tables.FeatureIdTransformation(
+              row_offset=transform.row_offset,
+              col_offset=transform.col_offset,
+              col_shift=transform.col_shift,
+          )
+      )
   return Plan(
       stacks=stacks,
       settings=settings,
@@ -333,7 +350,8 @@ def _describe_optimizer(table: _tables.TableSpec) -> str:
 
 
 def _to_stack(
-    stack: embedding_spec_pb2.StackedTableSpecProto,
+    name: str,
+    stack: pybind_planner.Stack,
     members: Sequence[_tables.TableSpec],
     limits: StackLimits,
 ) -> _tables.StackedTableSpec:
@@ -341,17 +359,17 @@ def _to_stack(
   chosen = {}
   for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
     # Asked for every stack, so that the function sees them all.
-    limit = getattr(limits, field)(stack.stack_name, stack.total_sample_count)
+    limit = getattr(limits, field)(name, stack.num_samples)
     if len(members) == 1:
       limit = getattr(first, field)
-    chosen[field] = _checked_limit(stack.stack_name, field, limit)
+    chosen[field] = _checked_limit(name, field, limit)
   return _tables.StackedTableSpec(
-      stack_name=stack.stack_name,
-      stack_vocab_size=stack.stack_vocab_size,
-      stack_embedding_dim=stack.stack_embedding_dim,
+      stack_name=name,
+      stack_vocab_size=stack.vocabulary_size,
+      stack_embedding_dim=stack.embedding_dim,
       optimizer=first.optimizer,
       combiner=first.combiner,
-      total_sample_count=stack.total_sample_count,
+      total_sample_count=stack.num_samples,
       activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
       quantization_config=first.quantization_config,
       dtype=first.dtype,

@@ -172,6 +172,17 @@ class PlanAutoStackTest(parameterized.TestCase):
     self.assertEqual(plan.stacks["a_b_c"].stack_vocab_size, 360)
     self.assertEqual(plan.settings["c"].shard_rotation, 10)
 
+  @parameterized.parameters(
+      (2.0, TypeError, r"global_device_count must be an integer, got 2\.0"),
+      (True, TypeError, "global_device_count must be an integer, got True"),
+      (2**64, ValueError, f"global_device_count must fit 64 bits, got {2**64}"),
+  )
+  def test_numbers_are_integers_of_64_bits(self, number, error, message):
+    with self.assertRaisesRegex(error, message):
+      _planner.plan_auto_stack(
+          _three_features(), global_device_count=number, num_sc_per_device=4
+      )
+
   def test_limits_are_asked_for_each_stack(self):
     asked = []
 
