@@ -264,9 +264,9 @@ class TracingTest(parameterized.TestCase):
 
     gradient = jax.jit(jax.grad(jax.jit(loss)))
     program = str(jax.make_jaxpr(gradient)(1.0))
-    self.assertEqual(program.count("note["), 1, program)
+    self.assertEqual(program.count("= note "), 1, program)
     text = str(jax.make_jaxpr(lambda x: jax.lax.map(gradient, x))(jnp.ones(2)))
-    self.assertEqual(text.count("note["), 1, text)
+    self.assertEqual(text.count("= note "), 1, text)
 
 
 class CompletenessTest(absltest.TestCase):

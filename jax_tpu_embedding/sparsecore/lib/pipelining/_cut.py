@@ -297,9 +297,8 @@ class _Flat:
       floats = [
           i
           for i, atom in enumerate(eqn.invars)
-          if not isinstance(atom.aval, jax.core.AbstractToken)
-          and jnp.issubdtype(getattr(atom.aval, "dtype", bool), jnp.inexact)
-          and not _is_ref(atom.aval)
+          if isinstance(atom.aval, jax.core.ShapedArray)
+          and jnp.issubdtype(atom.aval.dtype, jnp.inexact)
       ]
       kept = self._append(
           lambda values: jax.lax.optimization_barrier(list(values)),
@@ -394,10 +393,6 @@ class _Flat:
         )
     )
     return results
-
-
-def _is_ref(aval: Any) -> bool:
-  return hasattr(aval, "inner_aval")
 
 
 def _has_marker(eqn: core.JaxprEqn) -> bool:

@@ -250,8 +250,8 @@ class PipelinedStep:
     Raises:
       ValueError: if the flight is of another mode, or finished.
     """
-    self._check_arguments(args)
     program, donated, rest = self._prepare(flight)
+    self._check_arguments(args)
     after, results = self._steps[program](donated, rest, *args)
     return (
         dataclasses.replace(
@@ -264,8 +264,8 @@ class PipelinedStep:
 
   def lower(self, flight: Flight, *args: Any) -> jax.stages.Lowered:
     """The lowered program of a call with these arguments, or their shapes."""
-    self._check_arguments(args)
     program, donated, rest = self._prepare(flight)
+    self._check_arguments(args)
     return self._steps[program].lower(donated, rest, *args)
 
   def finish(self, flight: Flight, *others: Any) -> tuple[Flight, Any]:

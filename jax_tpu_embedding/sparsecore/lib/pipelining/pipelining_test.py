@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
 from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
@@ -410,14 +411,15 @@ class StaleTest(parameterized.TestCase):
 
 def _logical_tables(run):
   specs = _specs(_OPTIMIZERS["sgd"])
+  num_scs = hardware.num_sparsecores_per_device(jax.devices()[0])
   embedding.prepare_feature_specs_for_training(
-      specs, jax.device_count(), num_sc_per_device=_num_sc_per_device()
+      specs, jax.device_count(), num_sc_per_device=num_scs
   )
   stacks = run.stacks()
   return table_stacking.unshard_and_unstack_tables(
       embedding.get_table_specs(specs),
       {name: np.array(x) for name, x in stacks.items()},
-      jax.device_count() * _num_sc_per_device(),
+      jax.device_count() * num_scs,
   )
 
 
