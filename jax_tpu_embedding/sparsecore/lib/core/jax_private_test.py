@@ -242,7 +242,6 @@ class TracingTest(parameterized.TestCase):
     jax_private.never_recompute(twice_p)
     self.assertEqual(count(), 1)
 
-
   def test_operations_with_a_kept_effect_stay(self):
     effect = jax_private.kept_effect()
     note_p = core.Primitive("note")

@@ -225,7 +225,7 @@ class _Flat:
   def __init__(self, names: Sequence[str], batch_argnums: Sequence[int]):
     self._names = names  # of leaves of arguments
     self._batch_argnums = batch_argnums
-    self._updated = {}  # leaf of a table -> site
+    self._updated = set()  # leaves of tables
     self.instructions = []
     self.lookups = []
 
@@ -379,7 +379,7 @@ class _Flat:
         i for i, x in enumerate(self.lookups) if x.has_failed is has_failed
     ]
     for table in jax.tree.leaves(self.lookups[lookup].tables):
-      self._updated[table.leaf] = eqn.params["site"]
+      self._updated.add(table.leaf)
     depends_on = frozenset().union(*(x.depends_on for x in operands))
     results = [_Value(depends_on=depends_on) for _ in eqn.outvars]
     self.instructions.append(

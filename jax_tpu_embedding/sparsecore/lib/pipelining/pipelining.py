@@ -119,7 +119,10 @@ def pipelined(
         "batch_argnums is empty. Name the arguments of train_step that are the"
         " batch."
     )
-  for name, argnums in (("static_argnums", static), ("donate_argnums", donated)):
+  for name, argnums in (
+      ("static_argnums", static),
+      ("donate_argnums", donated),
+  ):
     if both := sorted(set(argnums) & set(batch)):
       raise ValueError(
           f"{name} has the arguments {both} of batch_argnums, which a pipeline"
@@ -453,7 +456,9 @@ class PipelinedStep:
       self, others: Sequence[Any], batch: Sequence[Any]
   ) -> list[Any]:
     args = list(others)
-    for i, x in sorted(zip(self._batch_argnums, batch), key=lambda pair: pair[0]):
+    for i, x in sorted(
+        zip(self._batch_argnums, batch), key=lambda pair: pair[0]
+    ):
       args.insert(i, x)
     return args
 

@@ -7,12 +7,14 @@ import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from flax import nnx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed as nnx_embed
 from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -61,9 +63,9 @@ class _Model(nn.Module):
 
   @nn.compact
   def __call__(self, ids, **kwargs):
-    out = embed.SparseCoreEmbed(
-        self.specs, name="embed", **dict(self.options)
-    )(ids, **kwargs)
+    out = embed.SparseCoreEmbed(self.specs, name="embed", **dict(self.options))(
+        ids, **kwargs
+    )
     return nn.Dense(1)(jnp.tanh(jnp.concatenate(list(out.values()), axis=1)))
 
 
@@ -194,6 +196,10 @@ def _train_pipelined(run, batches, **options):
   return losses
 
 
+def _is_ref(x):
+  return isinstance(getattr(x, "get_value", lambda: x)(), jax.Ref)
+
+
 def _assert_same_bits(test, a, b):
   test.assertEqual(jax.tree.structure(a), jax.tree.structure(b))
   jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -209,7 +215,6 @@ class ExactTest(parameterized.TestCase):
     losses = _train_pipelined(pipelined, _batches(), mode="exact")
     self.assertEqual(losses, expected)
     _assert_same_bits(self, pipelined.arrays(), plain.arrays())
-
 
   @parameterized.parameters("refs", "parameters")
   def test_one_device(self, form):
@@ -282,6 +287,64 @@ class ExactTest(parameterized.TestCase):
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
         arrays,
         expected_arrays,
+    )
+
+  @parameterized.parameters("ref", "param")
+  def test_nnx_model_as_its_state(self, tables):
+    class Model(nnx.Module):
+
+      def __init__(self):
+        rngs = nnx.Rngs(0)
+        specs = _specs(_OPTIMIZERS["adam"])
+        mesh = jax.sharding.Mesh(jax.devices(), "x")
+        self.embed = nnx_embed.SparseCoreEmbed(
+            specs, "x", mesh, rngs, tables=tables
+        )
+        self.dense = nnx.Linear(2 * _DIM, 1, rngs=rngs)
+
+      def __call__(self, ids):
+        return self.dense(jnp.concatenate(list(self.embed(ids).values()), 1))
+
+    def make():
+      model = Model()
+      optimizer = nnx_embed.PartitionedOptimizer(model, optax.sgd(0.1))
+      graph, refs, state = nnx.split(
+          (model, optimizer), lambda _, x: _is_ref(x), ...
+      )
+
+      def train_step(refs, state, batch):
+        model, optimizer = nnx.merge(graph, refs, state)
+
+        def loss_fn(model):
+          return jnp.mean((model(batch["ids"]) - batch["labels"]) ** 2)
+
+        loss, gradients = nnx.value_and_grad(loss_fn)(model)
+        optimizer.update(model, gradients)
+        _, _, state = nnx.split(
+            (model, optimizer), lambda _, x: _is_ref(x), ...
+        )
+        return state, loss
+
+      return train_step, refs, state
+
+    train_step, refs, state = make()
+    jitted, expected = jax.jit(train_step), []
+    for batch in _batches():
+      state, loss = jitted(refs, state, batch)
+      expected.append(float(loss))
+    train_step, other_refs, other = make()
+    step = pipelining.pipelined(train_step, 2)
+    flight, losses = step.start(other_refs, other, _batches()[0]), []
+    for batch in _batches()[1:]:
+      flight, (other, loss) = step(flight, other_refs, other, batch)
+      losses.append(float(loss))
+    flight, (other, loss) = step.finish(flight, other_refs, other)
+    self.assertEqual([*losses, float(loss)], expected)
+    read = lambda x: np.array(x[...])
+    _assert_same_bits(
+        self,
+        jax.tree.map(read, (other_refs, other)),
+        jax.tree.map(read, (refs, state)),
     )
 
   def test_bfloat16_tables(self):

@@ -469,7 +469,14 @@ def _update_refs(
   # Tables of frozen stacks are not even read.
   values |= dict.fromkeys(frozen)
   new = update(
-      config, gradients, inputs, values, step, has_failed, num_updates, **options
+      config,
+      gradients,
+      inputs,
+      values,
+      step,
+      has_failed,
+      num_updates,
+      **options,
   )
   _write(variables, {name: new[name] for name in variables})
   is_update = ~jnp.any(has_failed)
@@ -575,9 +582,7 @@ def _read_sealed(
   places = {}
   if seal is not None:
     places = dict.fromkeys(variables, _seal.places(seal))
-  return lookup(
-      config, inputs, variables, seal=seal, places=places, **options
-  )
+  return lookup(config, inputs, variables, seal=seal, places=places, **options)
 
 
 def _update_sealed(

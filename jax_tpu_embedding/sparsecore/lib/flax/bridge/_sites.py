@@ -70,9 +70,7 @@ class Site:
     return f"the lookup in {', '.join(map(repr, self.stacks))}"
 
 
-def lookup(
-    site: Site, anchor: Any, inputs: Any, tables: Any, step: Any
-) -> Any:
+def lookup(site: Site, anchor: Any, inputs: Any, tables: Any, step: Any) -> Any:
   """The activations, by markers; differentiating them writes that of an update.
 
   Args:
