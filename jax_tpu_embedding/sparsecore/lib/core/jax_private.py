@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 from jax._src import config
+from jax._src import effects as effects_lib
 from jax._src import mesh as mesh_lib
 from jax._src import xla_metadata_lib
 from jax._src.interpreters import mlir as mlir_lib
@@ -192,3 +193,24 @@ def never_recompute(primitive: core.Primitive) -> None:
     return eqn, None, [False], [False], []
 
   partial_eval.partial_eval_jaxpr_custom_rules[primitive] = only_forward
+
+
+class _KeptEffect(effects_lib.Effect):
+  """Of an operation that no pass may leave out."""
+
+
+def kept_effect() -> Any:
+  """What an abstract evaluation returns for operations that must stay.
+
+  `def_effectful_abstract_eval` takes a set of it. JAX keeps such operations
+  although nothing uses their results, in the backward passes of custom_vjp and
+  jax.checkpoint too, and in loops. There is no public effect of this kind (JAX
+  0.10.2 to 0.12).
+  """
+  for allowed in (
+      effects_lib.control_flow_allowed_effects,
+      effects_lib.custom_derivatives_allowed_effects,
+      effects_lib.remat_allowed_effects,
+  ):
+    allowed.add_type(_KeptEffect)
+  return _KeptEffect()

@@ -242,6 +242,31 @@ class TracingTest(parameterized.TestCase):
     jax_private.never_recompute(twice_p)
     self.assertEqual(count(), 1)
 
+  def test_operations_with_a_kept_effect_stay(self):
+    effect = jax_private.kept_effect()
+    note_p = core.Primitive("note")
+    note_p.def_effectful_abstract_eval(lambda x: (x, {effect}))
+
+    @jax.custom_vjp
+    def identity(x):
+      return x
+
+    def backward(unused, gradient):
+      note_p.bind(gradient)
+      return (gradient,)
+
+    identity.defvjp(lambda x: (x, None), backward)
+
+    @jax.checkpoint
+    def loss(x):
+      return jnp.sin(identity(jnp.sin(x)))
+
+    gradient = jax.jit(jax.grad(jax.jit(loss)))
+    program = str(jax.make_jaxpr(gradient)(1.0))
+    self.assertEqual(program.count("= note "), 1, program)
+    text = str(jax.make_jaxpr(lambda x: jax.lax.map(gradient, x))(jnp.ones(2)))
+    self.assertEqual(text.count("= note "), 1, text)
+
 
 class CompletenessTest(absltest.TestCase):
 

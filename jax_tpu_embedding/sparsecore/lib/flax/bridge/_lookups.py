@@ -18,12 +18,17 @@ two forms of where the result goes:
   table is the new table, to be put in its place. A seal guards it, _seal.py.
 
 Neither fails for what is wrong with a batch: see _checked_batch.py.
+
+In a train step that a pipeline takes apart, both write markers, see _sites.py.
+The pipeline then does what they would have done, by the same functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -32,6 +37,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _checked_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _remat
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _sites
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -89,6 +95,7 @@ def lookup(
     *,
     seal: jax.Array | None = None,
     places: Mapping[str, jax.Array] | None = None,
+    perform_unstacking: bool = True,
 ) -> tuple[Any, jax.Array]:
   """The activations of every feature; nothing is mutated.
 
@@ -100,10 +107,12 @@ def lookup(
     places: what is known of where tables are, see _table_state.py. If they are
       elsewhere, a program fails as with a broken seal if there is one, and as
       with a wrong batch if there is none.
+    perform_unstacking: False returns the activations of whole stacks.
 
   Returns:
-    The tree of feature specs with f32[*output_shape]; and bool[G], on which
-    devices some are NaN because of what is wrong with the inputs.
+    The tree of feature specs with f32[*output_shape], or stack name ->
+    f32[B, D]; and bool[G], on which devices some are NaN because of what is
+    wrong with the inputs.
 
   Raises:
     ValueError: if inputs, variables and specs do not belong together.
@@ -112,7 +121,7 @@ def lookup(
   is_laid_out = _table_state.is_laid_out_for(config, places or {})
 
   return config.on_each_device(
-      _lookup_of_device,
+      _lookup_of_device if perform_unstacking else _lookup_stacks_of_device,
       (config.partition_inputs(inputs), config.table_partition, P(), P()),
       config.data_partition,
   )(
@@ -132,6 +141,20 @@ def _lookup_of_device(
     is_laid_out: jax.Array | None,
 ) -> tuple[Any, jax.Array]:
   """`lookup` with one device's parts."""
+  stacked, has_failed = _lookup_stacks_of_device(
+      config, inputs, tables, seal, is_laid_out
+  )
+  return _unstack_of_device(config, stacked, inputs), has_failed
+
+
+def _lookup_stacks_of_device(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    tables: Mapping[str, jax.Array],
+    seal: jax.Array | None,
+    is_laid_out: jax.Array | None,
+) -> tuple[dict[str, jax.Array], jax.Array]:
+  """The same without unstacking."""
   if seal is not None:
     inputs = _seal.check(seal, inputs)
     if is_laid_out is not None:
@@ -149,14 +172,47 @@ def _lookup_of_device(
       perform_unstacking=False,
       **_options(config),
   )
-  activations = embedding.unstack_embedding_activations(
-      _checked_batch.nan_if_failed(activations, has_failed),
-      _batch_sizes.resize(config.feature_specs, dict(inputs.settings.batches)),
+  activations = _checked_batch.nan_if_failed(activations, has_failed)
+  return activations, _checked_batch.any_stack(has_failed)
+
+
+def _unstack_of_device(
+    config: _lookup_config.LookupConfig,
+    stacked: Mapping[str, jax.Array],
+    inputs: embedding.PreprocessedInput,
+) -> Any:
+  """The activations of every feature on one device."""
+  return embedding.unstack_embedding_activations(
+      dict(stacked),
+      _features_of_batch(config, inputs),
       config.num_shards,
       config.num_sc_per_device,
       feature_stacking_strategy=config.feature_stacking_strategy,
   )
-  return activations, _checked_batch.any_stack(has_failed)
+
+
+def _stack_of_device(
+    config: _lookup_config.LookupConfig,
+    gradients: Any,
+    inputs: embedding.PreprocessedInput,
+) -> dict[str, jax.Array]:
+  """The inverse, of gradients."""
+  return embedding.stack_embedding_gradients(
+      jax.tree.map(lambda g: g.astype(jnp.float32), gradients),
+      _features_of_batch(config, inputs),
+      config.num_sc_per_device,
+      config.num_shards,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
+
+
+def _features_of_batch(
+    config: _lookup_config.LookupConfig, inputs: embedding.PreprocessedInput
+) -> Any:
+  """The specs, with the number of samples that this batch has."""
+  # Without settings it has as many as declared.
+  batches = dict(inputs.settings.batches) if inputs.settings else {}
+  return _batch_sizes.resize(config.feature_specs, batches)
 
 
 def update(
@@ -167,6 +223,7 @@ def update(
     step: jax.typing.ArrayLike | None,
     has_failed: jax.Array | None = None,
     num_updates: Mapping[str, jax.Array] | None = None,
+    perform_stacking: bool = True,
 ) -> dict[str, embedding.EmbeddingVariables]:
   """The variables after the optimizer ran on every row that inputs name.
 
@@ -178,12 +235,14 @@ def update(
 
   Args:
     config: specs and devices.
-    gradients: the tree of feature specs with gradients of the activations.
+    gradients: the tree of feature specs with gradients of the activations; or,
+      with `perform_stacking=False`, those of whole stacks.
     inputs: the buffers that the lookup read.
     variables: stack name -> (table, slots).
     step: passed to optimizers and schedules, or None.
     has_failed: bool[G], of the lookup; None if there was none.
     num_updates: stack name -> what stands for the step if there is none.
+    perform_stacking: see `gradients`.
 
   Raises:
     ValueError: if the arguments do not belong together, or a step is needed and
@@ -196,7 +255,12 @@ def update(
   kept = {name: variables[name] for name in frozen}
   if frozen:
     features, gradients, inputs, variables = _frozen_tables.leave_out(
-        frozen, config.feature_specs, gradients, inputs, variables
+        frozen,
+        config.feature_specs,
+        gradients,
+        inputs,
+        variables,
+        gradients_are_by_stack=not perform_stacking,
     )
     if not features:
       return kept
@@ -216,7 +280,7 @@ def update(
 
   return (
       config.on_each_device(
-          _update_of_device,
+          _update_of_device if perform_stacking else _update_stacks_of_device,
           (
               config.data_partition,
               config.partition_inputs(inputs),
@@ -246,6 +310,7 @@ def _update_of_device(
     steps: Mapping[str, Any],
     rounding_seeds: Mapping[str, Any],
     failed: jax.Array,
+    perform_stacking: bool = True,
 ) -> dict[str, embedding.EmbeddingVariables]:
   """`update` with one device's parts."""
   return embedding.tpu_sparse_dense_matmul_grad(
@@ -255,8 +320,16 @@ def _update_of_device(
       config.feature_specs,
       step=steps,
       rounding_seed=rounding_seeds,
+      perform_stacking=perform_stacking,
       **_options(config),
   )
+
+
+def _update_stacks_of_device(
+    config: _lookup_config.LookupConfig, *args: Any
+) -> dict[str, embedding.EmbeddingVariables]:
+  """The same with the gradients of whole stacks."""
+  return _update_of_device(config, *args, perform_stacking=False)
 
 
 def _depends_on_step(stack: embedding_spec.StackedTableSpec) -> bool:
@@ -307,51 +380,111 @@ def lookup_updating_refs(
     ValueError: if a stack has both arrays and jax.Refs.
   """
   config = config.freezing(_stacks_of_arrays(refs))
-  trained = {
-      name: of_stack
-      for name, of_stack in refs.items()
-      if name not in config.frozen_stacks
-  }
-
-  def read(inputs, refs):
-    tables = {name: (_value(v[0]),) for name, v in refs.items()}
-    states = _read_states(refs)
-    places = {name: state[1:] for name, state in states.items()}
-    return lookup(config, inputs, tables, places=places)
+  if _sites.are_marked():
+    site = _site(config, _read_refs, _update_refs, returns_tables=False)
+    return _sites.lookup(site, anchor, inputs, dict(refs), step)
 
   @jax.custom_vjp
   def differentiable(anchor, inputs, refs, step):
     del anchor, step
-    return read(inputs, refs)[0]
+    return _read_refs(config, inputs, refs)[0]
 
   def forward(anchor, inputs, refs, step):
     del anchor
-    activations, has_failed = _remat.save(read(inputs, refs))
+    activations, has_failed = _remat.save(_read_refs(config, inputs, refs))
     return activations, (inputs, refs, step, has_failed)
 
   def backward(residuals, gradients):
     inputs, refs, step, has_failed = residuals
-    refs = {name: refs[name] for name in trained}
-    variables = {name: tuple(refs_of[:2]) for name, refs_of in refs.items()}
-    values = jax.tree.map(lambda ref: ref[...], variables)
-    states = _read_states(refs)
-    num_updates = {name: state[0] for name, state in states.items()}
-    # Tables of frozen stacks are not even read.
-    values |= dict.fromkeys(config.frozen_stacks)
-    new = update(
-        config, gradients, inputs, values, step, has_failed, num_updates
-    )
-    _write(variables, {name: new[name] for name in variables})
-    is_update = ~jnp.any(has_failed)
-    stacks = embedding.get_stacked_table_specs(config.feature_specs)
-    for name, state in states.items():
-      # Where nothing reads the count, tables are all that changes.
-      if _depends_on_step(stacks[name]):
-        refs[name][2][...] = state.at[0].add(is_update.astype(jnp.int32))
+    _update_refs(config, inputs, refs, gradients, has_failed, step)
     return jnp.zeros(()), None, None, None
 
   differentiable.defvjp(forward, backward)
   return differentiable(anchor, inputs, dict(refs), step)
+
+
+def _site(
+    config: _lookup_config.LookupConfig,
+    read: Callable[..., Any],
+    write: Callable[..., Any],
+    *,
+    returns_tables: bool,
+) -> _sites.Site:
+  """What a pipeline does in place of a layer.
+
+  Args:
+    config: specs and devices.
+    read: (config, inputs, tables, perform_unstacking) -> activations, failed.
+    write: (config, inputs, tables, gradients, failed, step, perform_stacking)
+      -> new tables, or None.
+    returns_tables: see Site.
+  """
+
+  def of_data(function, values, inputs):
+    return config.on_each_device(
+        function,
+        (config.data_partition, config.partition_inputs(inputs)),
+        config.data_partition,
+    )(values, inputs)
+
+  return _sites.Site(
+      stacks=tuple(embedding.get_stacked_table_specs(config.feature_specs)),
+      returns_tables=returns_tables,
+      lookup=functools.partial(read, config, perform_unstacking=False),
+      unstack=functools.partial(of_data, _unstack_of_device),
+      stack=functools.partial(of_data, _stack_of_device),
+      update=functools.partial(write, config, perform_stacking=False),
+  )
+
+
+def _read_refs(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    refs: Mapping[str, _table_state.TableVariables],
+    **options: Any,
+) -> tuple[Any, jax.Array]:
+  """`lookup` in mutable arrays, or arrays where stacks are frozen."""
+  tables = {name: (_value(v[0]),) for name, v in refs.items()}
+  states = _read_states(refs)
+  places = {name: state[1:] for name, state in states.items()}
+  return lookup(config, inputs, tables, places=places, **options)
+
+
+def _update_refs(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    refs: Mapping[str, _table_state.TableVariables],
+    gradients: Any,
+    has_failed: jax.Array,
+    step: jax.typing.ArrayLike | None,
+    **options: Any,
+) -> None:
+  """`update` in mutable arrays, which are written."""
+  frozen = config.frozen_stacks
+  refs = {name: v for name, v in refs.items() if name not in frozen}
+  variables = {name: tuple(refs_of[:2]) for name, refs_of in refs.items()}
+  values = jax.tree.map(lambda ref: ref[...], variables)
+  states = _read_states(refs)
+  num_updates = {name: state[0] for name, state in states.items()}
+  # Tables of frozen stacks are not even read.
+  values |= dict.fromkeys(frozen)
+  new = update(
+      config,
+      gradients,
+      inputs,
+      values,
+      step,
+      has_failed,
+      num_updates,
+      **options,
+  )
+  _write(variables, {name: new[name] for name in variables})
+  is_update = ~jnp.any(has_failed)
+  stacks = embedding.get_stacked_table_specs(config.feature_specs)
+  for name, state in states.items():
+    # Where nothing reads the count, tables are all that changes.
+    if _depends_on_step(stacks[name]):
+      refs[name][2][...] = state.at[0].add(is_update.astype(jnp.int32))
 
 
 def _read_states(
@@ -412,19 +545,19 @@ def lookup_returning_tables(
     The tree of feature specs with f32[*output_shape].
   """
 
-  def read(variables, seal, inputs):
-    places = {}
-    if seal is not None:
-      places = dict.fromkeys(variables, _seal.places(seal))
-    return lookup(config, inputs, variables, seal=seal, places=places)
+  if _sites.are_marked():
+    site = _site(config, _read_sealed, _update_sealed, returns_tables=True)
+    return _sites.lookup(site, None, inputs, (dict(variables), seal), step)
 
   @jax.custom_vjp
   def differentiable(variables, seal, inputs, step):
     del step
-    return read(variables, seal, inputs)[0]
+    return _read_sealed(config, inputs, (variables, seal))[0]
 
   def forward(variables, seal, inputs, step):
-    activations, has_failed = _remat.save(read(variables, seal, inputs))
+    activations, has_failed = _remat.save(
+        _read_sealed(config, inputs, (variables, seal))
+    )
     return activations, (variables, seal, inputs, step, has_failed)
 
   def backward(residuals, gradients):
@@ -438,6 +571,36 @@ def lookup_returning_tables(
   return differentiable(variables, seal, inputs, step)
 
 
+def _read_sealed(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    variables_and_seal: tuple[Any, jax.Array | None],
+    **options: Any,
+) -> tuple[Any, jax.Array]:
+  """`lookup` in variables with a seal, if there is one."""
+  variables, seal = variables_and_seal
+  places = {}
+  if seal is not None:
+    places = dict.fromkeys(variables, _seal.places(seal))
+  return lookup(config, inputs, variables, seal=seal, places=places, **options)
+
+
+def _update_sealed(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    variables_and_seal: tuple[Any, jax.Array | None],
+    gradients: Any,
+    has_failed: jax.Array,
+    step: jax.typing.ArrayLike | None,
+    **options: Any,
+) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
+  """`update_sealed`, with arguments as a site has them."""
+  variables, seal = variables_and_seal
+  return update_sealed(
+      config, gradients, inputs, variables, seal, step, has_failed, **options
+  )
+
+
 def update_sealed(
     config: _lookup_config.LookupConfig,
     gradients: Any,
@@ -446,12 +609,20 @@ def update_sealed(
     seal: jax.Array | None,
     step: jax.typing.ArrayLike | None,
     has_failed: jax.Array | None = None,
+    **options: Any,
 ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
   """The variables after an update, and their seal; see `update`."""
   count = None if seal is None else _seal.num_updates(seal)
   num_updates = {} if count is None else dict.fromkeys(variables, count)
   new = update(
-      config, gradients, inputs, variables, step, has_failed, num_updates
+      config,
+      gradients,
+      inputs,
+      variables,
+      step,
+      has_failed,
+      num_updates,
+      **options,
   )
   return new, None if seal is None else _seal.after_update(seal, inputs)
 

@@ -22,11 +22,11 @@ from jax_tpu_embedding.sparsecore.lib.core import jax_private
 
 def save(activations: Any) -> Any:
   """`activations`, a tree of arrays; they are not recomputed."""
-  return jax.tree.map(_save_p.bind, activations)
+  return jax.tree.map(save_p.bind, activations)
 
 
-_save_p = core.Primitive("save_activations")
-_save_p.def_impl(lambda activations: activations)
-_save_p.def_abstract_eval(lambda activations: activations)
-mlir.register_lowering(_save_p, lambda unused_ctx, activations: [activations])
-jax_private.never_recompute(_save_p)
+save_p = core.Primitive("save_activations")
+save_p.def_impl(lambda activations: activations)
+save_p.def_abstract_eval(lambda activations: activations)
+mlir.register_lowering(save_p, lambda unused_ctx, activations: [activations])
+jax_private.never_recompute(save_p)
