@@ -48,7 +48,9 @@ class DocumentationTest(parameterized.TestCase):
   @parameterized.parameters(
       "design/path_of_an_id.md",
       "how_to/checkpoint.md",
+      "how_to/input.md",
       "how_to/layers.md",
+      "how_to/limits.md",
       "how_to/migrate.md",
       "how_to/optimizers.md",
       "how_to/plan.md",

@@ -21,9 +21,11 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
@@ -85,6 +87,10 @@ convert_ids = _convert.convert_ids
 raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
+AdaptiveLimits = _adaptive_limits.AdaptiveLimits
+Growth = _adaptive_limits.Growth
+Limits = _limits.Limits
+StackLimits = _limits.StackLimits
 update_preprocessing_parameters = _stats.update_preprocessing_parameters
 
 tpu_sparse_dense_matmul = _lookup.tpu_sparse_dense_matmul

@@ -3,8 +3,12 @@
 
 """What users of keras-rs's layer do beside training, on this package."""
 
+import os
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.tests.clients import keras_rs_layer
 from jax_tpu_embedding.sparsecore.tests.clients import keras_rs_model
 from jax_tpu_embedding.sparsecore.tests.clients import plain_model
@@ -80,13 +84,17 @@ class LimitsTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
+    # With one SparseCore per device, limits would not matter.
+    self.enter_context(
+        mock.patch.dict(os.environ, {hardware.NUM_SC_ENV: "2"})
+    )
     self.layer = _layer(
         table_stacking=None,  # else the limits of stacks
-        max_ids_per_partition=8,
-        max_unique_ids_per_partition=8,
+        max_ids_per_partition=3,
+        max_unique_ids_per_partition=3,
     )
     self.layer.update_stats = True
-    # On 4 SparseCores, 8 samples of "item" and 8 of "last" want row 0 of each.
+    # On 8 SparseCores or fewer, 4 samples or more of each want row 0.
     self.ids = {
         name: np.zeros((keras_rs_model.BATCH, valency), np.int32)
         for name, valency in {"user": 3, "item": 1, "last": 4}.items()
@@ -104,6 +112,48 @@ class LimitsTest(absltest.TestCase):
       np.testing.assert_allclose(
           activations[name], expected, err_msg=name, **_TOLERANCE
       )
+
+
+class DefaultLimitsTest(parameterized.TestCase):
+  """Those of keras-rs, which were chosen for TPUs, on devices of CPUs."""
+
+  @parameterized.parameters(False, True)
+  def test_values_and_gradients_are_dense(self, training):
+    table = keras_rs.layers.TableConfig(
+        name="items",
+        vocabulary_size=2000,
+        embedding_dim=8,
+        initializer=keras.initializers.RandomUniform(-1, 1, seed=1),
+        optimizer=keras.optimizers.SGD(learning_rate=0.5),
+        combiner="sum",
+        placement="sparsecore",
+    )
+    layer = keras_rs_layer.DistributedEmbedding(
+        keras_rs.layers.FeatureConfig(
+            name="last",
+            table=table,
+            input_shape=(1024, 4),
+            output_shape=(1024, 8),
+        )
+    )
+    model = keras.Sequential([layer])
+    model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse")
+    # All on the first of four devices: 1,024 rows for each from each, where
+    # the default limit is 256.
+    ids = np.random.default_rng(0).integers(500, size=(1024, 4)) * 4
+    ids = ids.astype(np.int32)
+    inputs = layer.preprocess(ids, training=training)
+    before = np.asarray(layer.get_embedding_tables()["items"], np.float64)
+    gains = plain_model.gains(ids, None, "sum", 2000)
+    np.testing.assert_allclose(layer(inputs), gains @ before, **_TOLERANCE)
+    labels = np.random.default_rng(1).normal(size=(1024, 8)).astype("f4")
+    model.train_on_batch(inputs, labels)
+    gradient = gains.T @ (2 * (gains @ before - labels) / labels.size)
+    np.testing.assert_allclose(
+        layer.get_embedding_tables()["items"],
+        before - 0.5 * gradient,
+        **_TOLERANCE,
+    )
 
 
 class TablesTest(absltest.TestCase):

@@ -53,6 +53,8 @@ NAME = "update_seal"
 _NUM_GUARDS = 5
 # Of the count of updates, which can pass 2^24, the largest exact float32.
 _HIGH = 2**16
+# What cells without an id hold; how many there are depends on limits.
+_PADDING_ID = np.iinfo(np.int32).max
 # Of each of two; their squares are exact in float32.
 _HASH_BITS = 11
 # Knuth's multiplicative hash: 2^32 divided by the golden ratio, made prime.
@@ -111,11 +113,18 @@ def after_update(
 
 
 def hash_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
-  """u32[], another one for other ids, as a rule."""
+  """u32[], another one for other ids, as a rule; any padding gives the same."""
   # Of a sum, the order does not matter, nor which device adds what. It is not
   # one of the ids as they are: 1 and 4 would be 2 and 3.
   total = sum(
-      jnp.sum(_mix(jnp.asarray(ids).astype(jnp.uint32)), dtype=jnp.uint32)
+      jnp.sum(
+          jnp.where(
+              jnp.asarray(ids) == _PADDING_ID,
+              jnp.uint32(0),
+              _mix(jnp.asarray(ids).astype(jnp.uint32)),
+          ),
+          dtype=jnp.uint32,
+      )
       for ids in inputs.lhs_embedding_ids.values()
   )
   return total * _MULTIPLIER

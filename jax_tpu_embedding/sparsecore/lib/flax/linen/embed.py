@@ -141,6 +141,10 @@ class SparseCoreEmbed(nn.Module):
   ) -> embedding.PreprocessedInput:
     """Converts this process's part of a batch, on the host.
 
+    In one process and without minibatching, a batch beyond the limits of its
+    stacks raises them in place, and programs are compiled for them anew. Else
+    it is an error: use AdaptiveLimits.
+
     Needs no `apply`. See embedding.preprocess_sparse_dense_matmul_input for the
     forms of features and weights and the errors.
 
@@ -153,11 +157,16 @@ class SparseCoreEmbed(nn.Module):
     _partial_shapes.check_known(self.feature_specs)
     config = self._config()
     local_mesh = config.mesh.local_mesh
+    num_local = _lookup_config.num_devices_along(
+        local_mesh, config.sharding_axis
+    )
+    # Several processes, and several passes, need an agreement on limits.
+    grows = num_local == config.num_shards and not self.enable_minibatching
     inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
         features,
         features_weights,
         config.feature_specs,
-        _lookup_config.num_devices_along(local_mesh, config.sharding_axis),
+        num_local,
         config.num_shards,
         num_sc_per_device=config.num_sc_per_device,
         sharding_strategy=self.table_sharding_strategy,
@@ -165,6 +174,7 @@ class SparseCoreEmbed(nn.Module):
         enable_minibatching=self.enable_minibatching,
         all_reduce_interface=all_reduce_interface,
         feature_stacking_strategy=self.feature_stacking_strategy,
+        limits="grow" if grows else "specs",
     )
     return inputs
 

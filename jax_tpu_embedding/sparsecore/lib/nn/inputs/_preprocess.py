@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Literal
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
@@ -43,6 +45,7 @@ def preprocess_sparse_dense_matmul_input(
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
     num_threads: int | None = None,
     output_pool: OutputPool | None = None,
+    limits: _limits.Limits | Literal["specs", "grow"] | None = None,
 ) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
   """Converts this process's part of a batch to the buffers of its devices.
 
@@ -96,6 +99,13 @@ def preprocess_sparse_dense_matmul_input(
     output_pool: where the buffers' memory comes from, and returns to when they
       are no longer used; default: the pool of the process,
       OutputPool.of_process(), which keeps at most 128 MiB.
+    limits: which ones hold. A value holds in place of those of the specs;
+      "specs" are those of the specs; with "grow" they are, and where a batch
+      needs more, they are raised in place, by the rule of AdaptiveLimits, and
+      nothing is dropped or refused for them. Default: "grow" where devices
+      have one SparseCore, as CPUs and GPUs do, in one process and one pass:
+      there limits cost nothing, and those that a client made for a TPU would
+      lose ids. Else "specs".
 
   Returns:
     The buffers, and what they needed.
@@ -107,6 +117,16 @@ def preprocess_sparse_dense_matmul_input(
     RuntimeError: when the reduction between hosts fails.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  grows = _grows(
+      limits,
+      num_sc_per_device == 1,
+      local_device_count == global_device_count,
+      enable_minibatching,
+  )
+  original_specs = feature_specs
+  if isinstance(limits, _limits.Limits):
+    _check_minibatching(limits, enable_minibatching)
+    feature_specs = limits.on_copies(feature_specs, num_sc_per_device)
   specs, structure = jax.tree.flatten(feature_specs)
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
   weights = _structure.flatten_weights(features_weights, structure)
@@ -134,24 +154,47 @@ def preprocess_sparse_dense_matmul_input(
       ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
       weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
   # Plain calls and no helpers: a small batch takes 17 us, most of them here.
+  def convert(drops):
+    return converter.preprocess_sparse_dense_matmul_input(
+        ids,
+        weights,
+        specs,
+        local_device_count,
+        global_device_count,
+        num_sc_per_device=num_sc_per_device,
+        sharding_strategy=sharding_strategy_to_enum(sharding_strategy),
+        has_leading_dimension=has_leading_dimension,
+        allow_id_dropping=drops,
+        batch_number=batch_number,
+        enable_minibatching=enable_minibatching,
+        all_reduce_interface=all_reduce_interface,
+        feature_stacking_strategy=strategy,
+        num_threads=num_threads,
+        output_pool=output_pool,
+    )
+
+  failed = False
+  try:
+    converted = convert(allow_id_dropping)
+    drops = allow_id_dropping and any(converted[-1].dropped_id_count.values())
+  except ValueError:
+    if not grows:
+      raise
+    # Raises again, if it was not for limits.
+    converted = convert(True)
+    drops = failed = True
+  if grows and drops:
+    raised = _limits.raise_in_place(
+        original_specs,
+        _stats.SparseDenseMatmulInputStats.from_cc(converted[-1]),
+        global_device_count * num_sc_per_device,
+        num_sc_per_device,
+    )
+    if raised or failed:
+      specs = _batch_sizes.resize(jax.tree.leaves(original_specs), batches)
+      converted = convert(allow_id_dropping)
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
-      converter.preprocess_sparse_dense_matmul_input(
-          ids,
-          weights,
-          specs,
-          local_device_count,
-          global_device_count,
-          num_sc_per_device=num_sc_per_device,
-          sharding_strategy=sharding_strategy_to_enum(sharding_strategy),
-          has_leading_dimension=has_leading_dimension,
-          allow_id_dropping=allow_id_dropping,
-          batch_number=batch_number,
-          enable_minibatching=enable_minibatching,
-          all_reduce_interface=all_reduce_interface,
-          feature_stacking_strategy=strategy,
-          num_threads=num_threads,
-          output_pool=output_pool,
-      )
+      converted
   )
   minibatches_per_device = np.empty(
       (local_device_count, 1) if has_leading_dimension else local_device_count,
@@ -181,6 +224,42 @@ class _SparseTensor(NamedTuple):
   indices: Any  # integers [n, 2]
   values: Any  # integers [n]
   dense_shape: Any  # integers [2]
+
+
+def _grows(
+    limits: _limits.Limits | str | None,
+    has_one_sc: bool,
+    is_one_process: bool,
+    enable_minibatching: bool,
+) -> bool:
+  """Whether limits that a batch exceeds are raised."""
+  if limits is None:
+    return has_one_sc and is_one_process and not enable_minibatching
+  if isinstance(limits, _limits.Limits) or limits == "specs":
+    return False
+  if limits != "grow":
+    raise ValueError(
+        f"limits must be Limits, 'specs', 'grow' or None, got {limits!r}."
+    )
+  if not is_one_process:
+    raise ValueError(
+        "limits='grow' is for one process: several have to agree. Use"
+        " AdaptiveLimits with an all_reduce_interface."
+    )
+  if enable_minibatching:
+    raise ValueError(
+        "limits='grow' is for one pass: with enable_minibatching, what exceeds"
+        " limits takes several. Use AdaptiveLimits to have both."
+    )
+  return True
+
+
+def _check_minibatching(limits: _limits.Limits, enable_minibatching: bool):
+  if limits.enable_minibatching != enable_minibatching:
+    raise ValueError(
+        f"limits have enable_minibatching={limits.enable_minibatching}, and"
+        f" the call has {enable_minibatching}."
+    )
 
 
 def preprocess_sparse_dense_matmul_input_from_sparse_tensor(

@@ -118,7 +118,7 @@ class LimitsTest(parameterized.TestCase):
 
     def run(ids):
       inputs, stats = embedding.preprocess_sparse_dense_matmul_input(
-          {"f": ids}, None, specs, 2, 2, num_sc_per_device=1
+          {"f": ids}, None, specs, 2, 2, num_sc_per_device=1, limits="specs"
       )
       np.testing.assert_array_equal(
           lookup(inputs, variables)["f"], _rows(specs, variables)[ids[:, 0]]

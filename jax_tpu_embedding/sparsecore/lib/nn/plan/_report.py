@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import math
 import os
 
 import jax
@@ -58,6 +59,8 @@ class StackInPlan:
   max_ids_per_partition: int
   max_unique_ids_per_partition: int
   coo_buffer_size_per_device: int
+  # Of a batch, on average; None if a feature's input_shape does not say.
+  ids_per_device: int | None
   why_apart: str  # what keeps it from being part of another stack
 
   @property
@@ -190,11 +193,29 @@ def get_plan(
               max_ids_per_partition=stack.max_ids_per_partition,
               max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
               coo_buffer_size_per_device=buffers[name],
+              ids_per_device=_ids_per_device(
+                  name, feature_specs, global_device_count
+              ),
               why_apart=reports[name].why_apart,
           )
           for name, stack in stacks.items()
       ),
   )
+
+
+def _ids_per_device(
+    stack_name: str,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    global_device_count: int,
+) -> int | None:
+  shapes = [
+      feature.input_shape
+      for feature in jax.tree.leaves(feature_specs)
+      if feature.table_spec.setting_in_stack.stack_name == stack_name
+  ]
+  if any(not isinstance(n, int) or n < 0 for shape in shapes for n in shape):
+    return None
+  return math.ceil(sum(map(math.prod, shapes)) / global_device_count)
 
 
 def _tables_of(

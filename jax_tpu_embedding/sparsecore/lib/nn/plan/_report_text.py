@@ -26,6 +26,8 @@ _STACK_COLUMNS = (
     "unique",
     "buffer cells",
 )
+# Buffers beyond that many times the ids of a batch are worth a hint.
+_MUCH_ROOM = 10
 _TABLE_COLUMNS = (
     "table",
     "in stack",
@@ -48,6 +50,7 @@ def describe(plan: _report.StackingPlan) -> str:
       "",
       "Sizes include slots. Padding, activations and buffers: those of one"
       " device or SparseCore (SC). ids, unique: limits per partition.",
+      *_empty_buffers(plan),
       "",
       *_align(
           [
@@ -61,6 +64,30 @@ def describe(plan: _report.StackingPlan) -> str:
       *(f"  {stack.name}: {stack.why_apart}" for stack in plan.stacks),
   ]
   return "\n".join(lines)
+
+
+def _empty_buffers(plan: _report.StackingPlan) -> list[str]:
+  """What is known of how much of their buffers batches fill."""
+  lines = []
+  for stack in plan.stacks:
+    cells, ids = stack.coo_buffer_size_per_device, stack.ids_per_device
+    if ids is not None:
+      # Rounded down: none that holds an id is 100% empty.
+      empty = 100 * max(cells - ids, 0) // cells
+      lines.append(
+          f"  {stack.name}: {cells} cells for {ids} ids of a batch, {empty}%"
+          " empty"
+      )
+  if not lines:
+    return []
+  if any(
+      stack.ids_per_device is not None
+      and stack.coo_buffer_size_per_device
+      > _MUCH_ROOM * max(stack.ids_per_device, 8 * plan.num_shards)
+      for stack in plan.stacks
+  ):
+    lines.append("  embedding.AdaptiveLimits takes limits from the batches.")
+  return ["", "Buffers of a device:", *lines]
 
 
 def summarize(plan: _report.StackingPlan) -> str:

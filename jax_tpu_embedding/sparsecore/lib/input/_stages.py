@@ -1,0 +1,197 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Threads that take items from a source and stay ahead of who uses them.
+
+One thread reads, some work on items in any order, and one finishes them in the
+order of the source. Errors are items: they are raised where the item would have
+been, after all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import logging
+import threading
+from typing import Any
+
+_JOIN_SECONDS = 5.0
+
+
+class Stages:
+  """The threads, and what is between them.
+
+  At most `room` items are in the stages, those that wait for `next` included.
+  """
+
+  def __init__(
+      self,
+      read: Callable[[], Any],
+      work: Callable[[int, Any], Any],
+      finish: Callable[[int, Any], Any],
+      *,
+      end: Callable[[], None],
+      workers: int,
+      room: int,
+      num_finished: int,
+      name: str,
+  ):
+    """Starts the threads.
+
+    Args:
+      read: the next item of the source, or raises StopIteration.
+      work: called with the number of the item and the item.
+      finish: the same with the result of `work`; or raises StopIteration.
+      end: called by the thread that finishes when the source has ended.
+      workers: how many threads work.
+      room: the most items that are ahead.
+      num_finished: the most finished items among them.
+      name: of the source, for messages.
+    """
+    self._read, self._work, self._finish, self._end = read, work, finish, end
+    self._room, self._num_finished, self._name = room, num_finished, name
+    self._changed = threading.Condition()
+    self._is_closed = False
+    self._has_ended = False  # nothing more is read
+    self._num_read = 0
+    self._num_finished_so_far = 0
+    self._num_taken = 0
+    self._to_work: list[tuple[int, Any]] = []
+    self._to_finish: dict[int, Any] = {}  # number -> result or _Failure
+    self._finished: list[Any] = []
+    self._last: _Failure | None = None  # what `next` raises from then on
+    self._threads = [
+        threading.Thread(target=target, daemon=True, name=f"input {what}")
+        for target, what in (
+            (self._run_reader, "reader"),
+            *[(self._run_worker, "worker")] * workers,
+            (self._run_finisher, "sender"),
+        )
+    ]
+    for thread in self._threads:
+      thread.start()
+
+  def next(self) -> Any:
+    """The next finished item, or raises what ended the stages."""
+    with self._changed:
+      self._changed.wait_for(lambda: self._finished or self._is_closed)
+      if self._last is not None:
+        raise self._last.error
+      if self._is_closed:
+        raise RuntimeError("The input pipeline is closed.")
+      item = self._finished.pop(0)
+      self._num_taken += 1
+      if isinstance(item, _Failure):
+        self._last = item
+        self._finished.insert(0, item)
+        self._changed.notify_all()
+        raise item.error
+      self._changed.notify_all()
+      return item
+
+  def close(self) -> None:
+    """Ends the threads, and waits for them. May be called again."""
+    with self._changed:
+      self._is_closed = True
+      self._to_work.clear()
+      self._to_finish.clear()
+      self._finished.clear()
+      self._changed.notify_all()
+    for thread in self._threads:
+      if thread is not threading.current_thread():
+        thread.join(_JOIN_SECONDS)
+        if thread.is_alive():
+          logging.getLogger(__name__).warning(
+              "%s of %s has not returned for %s s. It is left alone.",
+              thread.name,
+              self._name,
+              _JOIN_SECONDS,
+          )
+
+  def _run_reader(self) -> None:
+    while True:
+      with self._changed:
+        self._changed.wait_for(
+            lambda: self._is_closed
+            or self._has_ended
+            or self._num_read - self._num_taken < self._room
+        )
+        if self._is_closed or self._has_ended:
+          return
+        number = self._num_read
+        self._num_read += 1
+      try:
+        item = self._read()
+      except BaseException as error:  # pylint: disable=broad-except
+        self._put(number, _Failure.of(error, number, "read"))
+        return
+      with self._changed:
+        self._to_work.append((number, item))
+        self._changed.notify_all()
+      del item
+
+  def _run_worker(self) -> None:
+    while True:
+      with self._changed:
+        self._changed.wait_for(lambda: self._is_closed or self._to_work)
+        if self._is_closed:
+          return
+        number, item = self._to_work.pop(0)
+      try:
+        result = self._work(number, item)
+      except BaseException as error:  # pylint: disable=broad-except
+        result = _Failure.of(error, number, "preprocess")
+      self._put(number, result)
+      del item, result
+
+  def _put(self, number: int, result: Any) -> None:
+    with self._changed:
+      if not self._is_closed:
+        self._to_finish[number] = result
+        self._changed.notify_all()
+
+  def _run_finisher(self) -> None:
+    while True:
+      with self._changed:
+        number = self._num_finished_so_far
+        self._changed.wait_for(
+            lambda: self._is_closed
+            or (
+                number in self._to_finish
+                and len(self._finished) < self._num_finished
+            )
+        )
+        if self._is_closed:
+          return
+        result = self._to_finish.pop(number)
+      try:
+        if isinstance(result, _Failure):
+          if isinstance(result.error, StopIteration):
+            self._end()
+        else:
+          result = self._finish(number, result)
+      except BaseException as error:  # pylint: disable=broad-except
+        result = _Failure.of(error, number, "send")
+      with self._changed:
+        if self._is_closed:
+          return
+        self._num_finished_so_far += 1
+        self._finished.append(result)
+        self._has_ended |= isinstance(result, _Failure)
+        self._changed.notify_all()
+        if self._has_ended:
+          return
+      del result
+
+
+class _Failure:
+  """What is raised in place of an item."""
+
+  def __init__(self, error: BaseException):
+    self.error = error
+
+  @classmethod
+  def of(cls, error: BaseException, number: int, stage: str) -> _Failure:
+    if not isinstance(error, StopIteration) and hasattr(error, "add_note"):
+      error.add_note(f"input batch {number}, stage {stage}")
+    return cls(error)

@@ -1,0 +1,277 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Batches on devices, preprocessed while the step before them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import copy
+import dataclasses
+import logging
+import os
+from typing import Any
+import weakref
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.input import _stages
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+import numpy as np
+
+_STATE_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """A batch, no pytree: `inputs` and `rest` are what a jitted step is given.
+
+  Attributes:
+    inputs: buffers as global arrays.
+    rest: what else the source said of the batch, as global arrays.
+    number: counts from 0.
+    stats: what this process's part of the batch needed.
+  """
+
+  inputs: embedding.PreprocessedInput
+  rest: Any
+  number: int
+  stats: embedding.SparseDenseMatmulInputStats
+
+
+class InputPipeline:
+  """An iterator of preprocessed batches, which stays ahead.
+
+      with InputPipeline(source, feature_specs, mesh=mesh, sharding_axis="x",
+                         ids=lambda batch: batch["ids"]) as batches:
+        for batch in batches:
+          state = train_step(state, batch.inputs, batch.rest)
+
+  Order and numbers are those of the source. Its threads end with `close`, with
+  the `with` block, and when nothing refers to the pipeline any more.
+  """
+
+  def __init__(
+      self,
+      source: Any,
+      feature_specs: Any,
+      *,
+      ids: Callable[[Any], Any],
+      mesh: jax.sharding.Mesh,
+      sharding_axis: str | tuple[str, ...],
+      weights: Callable[[Any], Any] | None = None,
+      rest: Callable[[Any], Any] | None = None,
+      limits: embedding.AdaptiveLimits | None = None,
+      host_prefetch: int = 2,
+      device_prefetch: int = 2,
+      workers: int = 1,
+      all_reduce_interface: Any | None = None,
+  ):
+    """Reads nothing before the first batch is asked for.
+
+    Args:
+      source: an iterator, or an iterable, of this process's parts of batches.
+      feature_specs: prepared specs.
+      ids: the tree of `feature_specs` with the ids of a batch of the source, in
+        any form of preprocessing.
+      mesh: whose devices the batches go to.
+      sharding_axis: the axis, or axes, that the tables are split over.
+      weights: the same tree with weights; default: ones.
+      rest: what else a step needs, a tree of arrays [samples, ...]; default:
+        nothing.
+      limits: default: new ones.
+      host_prefetch: batches that wait before they are sent to devices.
+      device_prefetch: batches on devices that wait for the step.
+      workers: threads that preprocess, each of which uses several itself.
+      all_reduce_interface: how processes agree on limits, with several.
+
+    Raises:
+      ValueError: for bad numbers, or limits of other specs.
+    """
+    for name, value, least in (
+        ("host_prefetch", host_prefetch, 0),
+        ("device_prefetch", device_prefetch, 0),
+        ("workers", workers, 1),
+    ):
+      if not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{name} must be an integer of at least {least}, got {value!r}."
+        )
+    self._sharding = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec(sharding_axis)
+    )
+    if limits is None:
+      axes = (
+          (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
+      )
+      count = lambda of: int(np.prod([of.shape[name] for name in axes]))
+      limits = embedding.AdaptiveLimits(
+          feature_specs,
+          count(mesh.local_mesh),
+          count(mesh),
+          all_reduce_interface=all_reduce_interface,
+      )
+    elif limits.feature_specs is not feature_specs:
+      raise ValueError(
+          "limits are of other feature_specs than those of the pipeline. Make"
+          " them with the same object."
+      )
+    self._limits = limits
+    self._source = source
+    self._iterator: Iterator[Any] | None = None
+    self._functions = ids, weights, rest
+    self._workers = workers
+    self._finished_room = device_prefetch + 1
+    self._room = host_prefetch + device_prefetch + workers + 1
+    self._stages: _stages.Stages | None = None
+    self._is_closed = False
+    self._number = 0  # of the next batch that is handed out
+    self._source_state: Any = None  # after the batch last handed out
+    self._limits_state = limits.state_dict()
+    self._process = os.getpid()
+    self._finalizer = None
+
+  @property
+  def limits(self) -> embedding.AdaptiveLimits:
+    return self._limits
+
+  def __enter__(self) -> InputPipeline:
+    return self
+
+  def __exit__(self, *unused_exception: Any) -> None:
+    self.close()
+
+  def __iter__(self) -> InputPipeline:
+    return self
+
+  def __next__(self) -> Batch:
+    """The next batch.
+
+    Raises:
+      StopIteration: if there is none left, here or on another process.
+      RuntimeError: if the pipeline is closed, or was made in another process.
+      What the source, preprocessing or sending raised for this batch. It is
+      raised again by later calls.
+    """
+    if os.getpid() != self._process:
+      raise RuntimeError(
+          "This input pipeline was made in another process, whose threads a"
+          " forked one does not have. Make it in the process that uses it."
+      )
+    if self._is_closed:
+      raise RuntimeError("The input pipeline is closed.")
+    if self._stages is None:
+      self._start()
+    batch, self._source_state, self._limits_state = self._stages.next()
+    self._number = batch.number + 1
+    return batch
+
+  def _start(self) -> None:
+    if self._iterator is None:
+      self._iterator = iter(self._source)
+    first, limits = self._number, self._limits
+    get_ids, get_weights, get_rest = self._functions
+    iterator, sharding = self._iterator, self._sharding
+    saves = hasattr(iterator, "get_state")
+
+    # Closures without `self`: the threads must not keep the pipeline alive.
+    def read():
+      item = next(iterator)
+      return item, copy.deepcopy(iterator.get_state()) if saves else None
+
+    def work(number, item_and_state):
+      item, state = item_and_state
+      weights = get_weights and get_weights(item)
+      converted = limits.convert(get_ids(item), weights, first + number)
+      return converted, get_rest and get_rest(item), state
+
+    def finish(number, result):
+      converted, rest, state = result
+      settled = limits.settle_until_end(converted)
+      if settled is None:
+        logging.getLogger(__name__).info(
+            "input: another process has no batch %d, so all end here.",
+            first + number,
+        )
+        raise StopIteration
+      inputs, stats = settled
+      send = lambda x: jax.make_array_from_process_local_data(sharding, x)
+      batch = Batch(
+          jax.tree.map(send, inputs),
+          jax.tree.map(lambda x: send(np.asarray(x)), rest),
+          first + number,
+          stats,
+      )
+      return batch, state, limits.state_dict()
+
+    def end():
+      limits.settle_until_end(None)
+
+    self._stages = _stages.Stages(
+        read,
+        work,
+        finish,
+        end=end,
+        workers=self._workers,
+        room=self._room,
+        num_finished=self._finished_room,
+        name=repr(self._source),
+    )
+    self._finalizer = weakref.finalize(self, self._stages.close)
+
+  def close(self) -> None:
+    """Ends the threads. Batches that were not handed out are lost."""
+    self._is_closed = True
+    if self._finalizer is not None:
+      self._finalizer()
+
+  def get_state(self) -> dict[str, Any]:
+    """Where the batch last handed out left the source and the limits.
+
+    JSON, if the state of the source is.
+    """
+    return {
+        "version": _STATE_VERSION,
+        "number": self._number,
+        "source": self._source_state,
+        "limits": self._limits_state,
+    }
+
+  def set_state(self, state: Mapping[str, Any]) -> None:
+    """Continues after the batch that was handed out before `get_state`.
+
+    The iterator of the source is given its state, if it has `set_state`; else
+    as many batches as were handed out are read and dropped.
+
+    Raises:
+      RuntimeError: if a batch was asked for already.
+      ValueError: if the state is of another version or model, or the source
+        has fewer batches.
+    """
+    if self._iterator is not None:
+      raise RuntimeError(
+          "set_state comes before the first batch. Make a new pipeline."
+      )
+    if state.get("version") != _STATE_VERSION:
+      raise ValueError(
+          f"The state has version {state.get('version')!r}, expected"
+          f" {_STATE_VERSION}."
+      )
+    iterator = iter(self._source)
+    if state["source"] is not None:
+      iterator.set_state(state["source"])
+    else:
+      for number in range(state["number"]):
+        try:
+          next(iterator)
+        except StopIteration:
+          raise ValueError(
+              f"The state is of after {state['number']} batches, and the source"
+              f" has {number}."
+          ) from None
+    self._limits.load_state_dict(state["limits"])
+    self._iterator = iterator
+    self._number = state["number"]
+    self._source_state = state["source"]
+    self._limits_state = state["limits"]

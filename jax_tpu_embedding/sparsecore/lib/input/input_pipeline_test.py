@@ -1,0 +1,234 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+import gc
+import json
+import os
+import threading
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
+import numpy as np
+
+_NUM = 12
+
+
+def _specs():
+  table = two_table_model.table(vocabulary_size=1000)
+  specs = {"f": two_table_model.feature("f", table)}
+  embedding.prepare_feature_specs_for_training(specs, 1, 1)
+  return specs
+
+
+def _item(i):
+  rng = np.random.default_rng(i)
+  ids = rng.integers(1000, size=(24, 3 + i))  # needs grow
+  return {"ids": ids, "label": np.full(24, i, np.float32)}
+
+
+class _Source:
+  """An iterator with a state."""
+
+  def __init__(self):
+    self.position = 0
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    if self.position == _NUM:
+      raise StopIteration
+    self.position += 1
+    return _item(self.position - 1)
+
+  def get_state(self):
+    return {"position": self.position}
+
+  def set_state(self, state):
+    self.position = state["position"]
+
+
+def _pipeline(source, **options):
+  return input_pipeline.InputPipeline(
+      source,
+      options.pop("specs", None) or _specs(),
+      **dict(
+          ids=lambda item: {"f": item["ids"]},
+          rest=lambda item: item["label"],
+          mesh=jax.sharding.Mesh(jax.devices()[:1], ("x",)),
+          sharding_axis="x",
+      )
+      | options,
+  )
+
+
+def _items(n=_NUM):
+  return [_item(i) for i in range(n)]
+
+
+def _arrays(batch):
+  return jax.tree.map(np.asarray, (batch.inputs, batch.rest))
+
+
+class InputPipelineTest(parameterized.TestCase):
+
+  def assert_same(self, got, expected):
+    self.assertEqual(
+        [batch.number for batch in got], [batch.number for batch in expected]
+    )
+    for a, b in zip(got, expected):
+      self.assertEqual(a.inputs.settings, b.inputs.settings)
+      jax.tree.map(np.testing.assert_array_equal, _arrays(a), _arrays(b))
+
+  @parameterized.product(workers=(1, 4), prefetch=(0, 1, 8))
+  def test_batches_are_those_of_a_plain_loop(self, workers, prefetch):
+    limits = embedding.AdaptiveLimits(_specs(), 1, 1)
+    with _pipeline(
+        _items(),
+        workers=workers,
+        host_prefetch=prefetch,
+        device_prefetch=prefetch,
+    ) as batches:
+      got = list(batches)
+    self.assertLen(got, _NUM)
+    for i, batch in enumerate(got):
+      inputs, _ = limits.preprocess({"f": _item(i)["ids"]})
+      self.assertEqual(batch.number, i)
+      self.assertEqual(batch.inputs.settings, inputs.settings)
+      jax.tree.map(
+          np.testing.assert_array_equal,
+          _arrays(batch),
+          (inputs, _item(i)["label"]),
+      )
+
+  def test_ended_stays_ended(self):
+    with _pipeline(_items(2)) as batches:
+      self.assertLen(list(batches), 2)
+      for _ in range(2):
+        with self.assertRaises(StopIteration):
+          next(batches)
+
+  @parameterized.parameters((0, 0, 1), (2, 2, 1), (1, 3, 4))
+  def test_reads_no_more_than_its_room(self, host, device, workers):
+    # One more than that would be read if there were room.
+    room = host + device + workers + 1
+    num_read = threading.Semaphore(0)
+
+    def source():
+      for i in range(100):
+        num_read.release()
+        yield _item(i % 3)
+
+    pipeline = _pipeline(
+        source(), host_prefetch=host, device_prefetch=device, workers=workers
+    )
+    with pipeline:
+      next(pipeline)
+      for _ in range(room + 1):
+        self.assertTrue(num_read.acquire(timeout=60))
+      self.assertFalse(num_read.acquire(timeout=0.2))
+
+  @parameterized.product(
+      stage=("read", "preprocess", "send"), number=(0, 5, _NUM - 1)
+  )
+  def test_errors_come_where_the_batch_would_have(self, stage, number):
+    def source():
+      for i in range(_NUM):
+        if stage == "read" and i == number:
+          raise OSError("no such file")
+        item = _item(i)
+        if stage == "preprocess" and i == number:
+          item["ids"][0] = 1000
+        if stage == "send" and i == number:
+          item["label"] = np.array(["text"])
+        yield item
+
+    with _pipeline(source(), workers=2) as batches:
+      for i in range(number):
+        self.assertEqual(next(batches).number, i)
+      for _ in range(2):
+        with self.assertRaises(Exception) as caught:
+          next(batches)
+        self.assertNotIsInstance(caught.exception, StopIteration)
+        self.assertIn(
+            f"input batch {number}, stage {stage}",
+            getattr(caught.exception, "__notes__", ()),
+        )
+
+  @parameterized.parameters(
+      (_Source, 3), (_Source, 0), (_items, 3), (_items, _NUM)
+  )
+  def test_resumes_after_the_batch_handed_out(self, make_source, num_before):
+    with _pipeline(make_source()) as batches:
+      expected = list(batches)
+    with _pipeline(make_source()) as batches:
+      got = [next(batches) for _ in range(num_before)]
+      state = json.loads(json.dumps(batches.get_state()))
+    with _pipeline(make_source()) as batches:
+      batches.set_state(state)
+      self.assertEqual(batches.get_state(), state)
+      got += list(batches)
+    self.assert_same(got, expected)
+
+  def test_states_that_do_not_fit_are_refused(self):
+    with _pipeline(_items()) as batches:
+      for _ in range(5):
+        next(batches)
+      state = batches.get_state()
+      with self.assertRaisesRegex(RuntimeError, "before the first batch"):
+        batches.set_state(state)
+    with self.assertRaisesRegex(ValueError, "after 5 batches.*source has 2"):
+      _pipeline(_items(2)).set_state(state)
+    with self.assertRaisesRegex(ValueError, "version 7, expected 1"):
+      _pipeline(_items()).set_state(state | {"version": 7})
+
+  def test_threads_end_when_it_is_dropped(self):
+    before = threading.active_count()
+    for _ in range(50):
+      pipeline = _pipeline(_items(), workers=2)
+      for _ in range(3):
+        next(pipeline)
+      del pipeline
+    gc.collect()
+    self.assertEqual(threading.active_count(), before)
+
+  def test_closed_is_closed(self):
+    pipeline = _pipeline(_items())
+    next(pipeline)
+    pipeline.close()
+    pipeline.close()
+    with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
+      next(pipeline)
+
+  def test_a_forked_process_makes_its_own(self):
+    pipeline = _pipeline(_items())
+    pipeline._process = os.getpid() + 1  # pylint: disable=protected-access
+    with self.assertRaisesRegex(RuntimeError, "Make it in the process"):
+      next(pipeline)
+
+  @parameterized.parameters(
+      (dict(workers=0), "workers must be an integer of at least 1, got 0"),
+      (dict(host_prefetch=-1), "host_prefetch must be .* got -1"),
+      (dict(device_prefetch=1.5), "device_prefetch must be .* got 1.5"),
+  )
+  def test_numbers_that_make_no_sense_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _pipeline(_items(), **options)
+
+  def test_limits_must_be_of_the_specs(self):
+    limits = embedding.AdaptiveLimits(_specs(), 1, 1)
+    with self.assertRaisesRegex(ValueError, "limits are of other feature_spec"):
+      _pipeline(_items(), limits=limits)
+    specs = _specs()
+    limits = embedding.AdaptiveLimits(specs, 1, 1)
+    with _pipeline(_items(), specs=specs, limits=limits) as batches:
+      next(batches)
+      self.assertIs(batches.limits, limits)
+
+
+if __name__ == "__main__":
+  absltest.main()

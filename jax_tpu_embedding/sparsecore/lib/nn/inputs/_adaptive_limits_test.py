@@ -1,0 +1,353 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+import json
+import threading
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
+import numpy as np
+
+_BATCH = 64
+_VOCABULARY = 4096
+
+
+def _specs(global_device_count=1, num_sc=4, **table_options):
+  table = two_table_model.table(vocabulary_size=_VOCABULARY, **table_options)
+  specs = {
+      "f": embedding_spec.FeatureSpec(
+          name="f",
+          table_spec=table,
+          input_shape=(_BATCH * global_device_count, None),
+          output_shape=(_BATCH * global_device_count, 6),
+      )
+  }
+  embedding.prepare_feature_specs_for_training(
+      specs, global_device_count, num_sc
+  )
+  return specs
+
+
+def _batch(seed, mean_valency=8.0):
+  """Ragged ids of Zipf's law, of which there are Poisson many per sample."""
+  rng = np.random.default_rng(seed)
+  splits = np.concatenate(
+      [[0], np.cumsum(rng.poisson(mean_valency, _BATCH))]
+  ).astype(np.int32)
+  return {"f": (rng.zipf(1.2, splits[-1]) % _VOCABULARY, splits)}
+
+
+def _drift(num_batches, burst=True):
+  """Ids per sample rise by a half, and now and then there are twice as many."""
+  rng = np.random.default_rng(1)
+  for i in range(num_batches):
+    mean = 8.0 * (1 + 0.5 * i / num_batches)
+    yield _batch(i, mean * (2 if burst and rng.random() < 0.005 else 1))
+
+
+def _adaptive(specs=None, **options):
+  return embedding.AdaptiveLimits(
+      specs or _specs(), 1, 1, num_sc_per_device=4, **options
+  )
+
+
+def _num_entries(inputs):
+  return int(np.isfinite(inputs.lhs_gains["t"]).sum())
+
+
+class AdaptiveLimitsTest(parameterized.TestCase):
+
+  @parameterized.parameters((True, 10), (False, 6))
+  def test_drift_takes_few_programs_and_loses_nothing(
+      self, burst, most_programs
+  ):
+    limits = _adaptive()
+    shapes, largest = set(), 0
+    for features in _drift(600, burst):
+      inputs, stats = limits.preprocess(features)
+      self.assertEqual(stats.id_drop_counters["t"], 0)
+      shapes.add((inputs.settings, inputs.lhs_gains["t"].shape))
+      largest = max(largest, stats.required_buffer_size_per_sc["t"].max())
+    self.assertLessEqual(len(shapes), most_programs)
+    # Rungs are a quarter apart, and there is a quarter of headroom.
+    self.assertLessEqual(
+        limits.limits["t"].coo_cells_per_sc, largest * 1.25 * 1.25 + 8
+    )
+
+  def test_stationary_data_take_few_programs(self):
+    limits = _adaptive()
+    for seed in range(300):
+      limits.preprocess(_batch(seed))
+    batches = {growth.batch_number for growth in limits.growths}
+    self.assertLessEqual(len(batches), 3)
+    self.assertIn(0, batches)
+
+  def test_batches_are_as_preprocessed_with_these_limits(self):
+    limits = _adaptive()
+    for seed, mean in enumerate((2.0, 8.0, 3.0)):
+      features = _batch(seed, mean)
+      inputs, _ = limits.preprocess(features)
+      expected, _ = embedding.preprocess_sparse_dense_matmul_input(
+          features,
+          None,
+          _specs(),
+          1,
+          1,
+          num_sc_per_device=4,
+          limits=limits.limits,
+      )
+      self.assertEqual(inputs.settings, expected.settings)
+      jax.tree.map(np.testing.assert_array_equal, inputs, expected)
+
+  def test_jit_traces_once_per_limits(self):
+    limits = _adaptive()
+    num_traces = 0
+
+    @jax.jit
+    def program(inputs):
+      nonlocal num_traces
+      num_traces += 1
+      return jax.tree.map(lambda x: x + 1, inputs)
+
+    seen = set()
+    for features in (*_drift(40), _batch(0, 30.0), _batch(1)):
+      inputs, _ = limits.preprocess(features)
+      seen.add(limits.limits)
+      program(inputs)
+    self.assertGreater(len(seen), 1)
+    self.assertEqual(num_traces, len(seen))
+
+  def test_specs_have_the_limits(self):
+    specs = _specs()
+    limits = _adaptive(specs)
+    limits.preprocess(_batch(0))
+    self.assertEqual(embedding.Limits.of(specs, 1, 4), limits.limits)
+
+  @parameterized.parameters(False, True)
+  def test_batches_may_be_converted_out_of_order(self, reverse):
+    expected, limits = _adaptive(), _adaptive()
+    batches = [_batch(i, 2.0 + i) for i in range(8)]
+    converted = [None] * 8
+    for i in reversed(range(8)) if reverse else range(8):
+      converted[i] = limits.convert(batches[i], batch_number=i)
+    for features, c in zip(batches, converted):
+      got, want = limits.settle(c)[0], expected.preprocess(features)[0]
+      self.assertEqual(got.settings, want.settings)
+      jax.tree.map(np.testing.assert_array_equal, got, want)
+
+  def test_threads_may_share_it(self):
+    limits = _adaptive()
+    counts = {}
+
+    def work(start):
+      for i in range(start, 40, 4):
+        inputs, _ = limits.preprocess(_batch(i, 2.0 + i))
+        counts[i] = _num_entries(inputs)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    one = _adaptive()
+    for i in range(40):
+      self.assertEqual(
+          counts[i], _num_entries(one.preprocess(_batch(i, 2.0 + i))[0])
+      )
+
+  def test_pad_makes_earlier_batches_like_later_ones(self):
+    limits = _adaptive()
+    first, _ = limits.preprocess(_batch(0, 2.0))
+    limits.preprocess(_batch(1, 9.0))
+    again, _ = limits.preprocess(_batch(0, 2.0))
+    padded = limits.pad(first)
+    self.assertNotEqual(first.settings, again.settings)
+    self.assertEqual(padded.settings, again.settings)
+    jax.tree.map(np.testing.assert_array_equal, padded, again)
+
+  def test_restart_has_the_same_limits_and_grows_alike(self):
+    first, second = _adaptive(), _adaptive()
+    for seed in range(10):
+      first.preprocess(_batch(seed, 2.0 + seed))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    self.assertEqual(second.limits, first.limits)
+    for seed in range(10, 20):
+      features = _batch(seed, 2.0 + seed)
+      got, want = second.preprocess(features)[0], first.preprocess(features)[0]
+      self.assertEqual(got.settings, want.settings)
+      jax.tree.map(np.testing.assert_array_equal, got, want)
+    self.assertEqual(second.state_dict(), first.state_dict())
+
+  def test_states_of_other_models_are_refused(self):
+    state = _adaptive().state_dict()
+    limits = _adaptive()
+    limits.load_state_dict(state)
+    for change, message in (
+        ({"topology": [2, 4]}, r"topology \[2, 4\], expected \[1, 4\]"),
+        ({"version": 9}, "version 9, expected 1"),
+        ({"limits": {"x": {}}}, r"stacks \['x'\], and the specs have \['t'\]"),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        limits.load_state_dict(state | change)
+
+  def test_starts_with_the_limits_of_the_specs(self):
+    limits = _adaptive(
+        _specs(max_ids_per_partition=512, max_unique_ids_per_partition=512),
+        start="specs",
+    )
+    limits.preprocess(_batch(0))
+    self.assertEmpty(limits.growths)
+    self.assertEqual(limits.limits["t"].max_ids_per_partition, 512)
+
+  def test_starts_with_a_value(self):
+    start = _adaptive()
+    start.preprocess(_batch(0))
+    limits = _adaptive(start=start.limits)
+    limits.preprocess(_batch(0))
+    self.assertEmpty(limits.growths)
+    self.assertEqual(limits.limits, start.limits)
+
+  def test_what_exceeds_a_ceiling_takes_several_passes(self):
+    ceiling = {"max_ids_per_partition": 16, "max_unique_ids_per_partition": 16}
+    limits = _adaptive(ceiling=ceiling, enable_minibatching=True)
+    unsplit = _adaptive()
+    for seed in range(3):
+      ids = np.random.default_rng(seed).permutation(_VOCABULARY)[: _BATCH * 4]
+      features = {"f": ids.reshape(_BATCH, 4)}
+      inputs, _ = limits.preprocess(features)
+      self.assertGreater(inputs.num_minibatches[0], 1)
+      self.assertEqual(
+          _num_entries(inputs), _num_entries(unsplit.preprocess(features)[0])
+      )
+    self.assertLessEqual(limits.limits["t"].max_ids_per_partition, 16)
+
+  def test_what_no_number_of_passes_has_room_for_is_an_error(self):
+    limits = _adaptive(
+        ceiling={"max_ids_per_partition": 8}, enable_minibatching=True
+    )
+    with self.assertRaisesRegex(ValueError, "Stack 't'"):
+      limits.preprocess({"f": np.zeros((_BATCH, 4), np.int32)})
+
+  def test_growth_is_reported(self):
+    reported = []
+    limits = _adaptive(on_growth=reported.append)
+    limits.preprocess(_batch(0))
+    self.assertEqual(tuple(reported[0]), limits.growths)
+    self.assertEqual(limits.growths[0].batch_number, 0)
+    self.assertEqual(limits.growths[0].old, 1)
+    with self.assertLogs(level="INFO") as logs:
+      _adaptive().preprocess(_batch(0))
+    self.assertRegex(
+        logs.output[0], "batch 0, stack 't': max_ids_per_partition 1 -> "
+    )
+
+  def test_describe_compares_limits_with_needs(self):
+    limits = _adaptive()
+    self.assertNotIn("need", limits.describe())
+    limits.preprocess(_batch(0))
+    need = limits.growths[0].need
+    limit = limits.limits["t"].max_ids_per_partition
+    self.assertIn(
+        f"max_ids_per_partition: {limit}, largest need {need}",
+        limits.describe(),
+    )
+
+  @parameterized.parameters(
+      (dict(start="x"), "start must be 'first batch', 'specs' or Limits"),
+      (dict(start=embedding.Limits(())), r"stacks \[\], and the specs"),
+      (dict(ceiling={"max_ids_per_partition": 8}), "needs enable_minibatch"),
+      (
+          dict(ceiling={"x": 8}, enable_minibatching=True),
+          "ceiling has 'x'; the choices are",
+      ),
+      (dict(growth=0.5), "growth must be"),
+  )
+  def test_arguments_that_make_no_sense_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _adaptive(**options)
+
+  def test_several_processes_must_be_able_to_agree(self):
+    with self.assertRaisesRegex(
+        ValueError, "1 of 2 devices.*get_all_reduce_interface"
+    ):
+      embedding.AdaptiveLimits(_specs(2, 1), 1, 2, num_sc_per_device=1)
+
+
+class _Together:
+  """Reductions between threads that stand for processes."""
+
+  def __init__(self, n):
+    self._barrier = threading.Barrier(n, timeout=60)
+    self._lock = threading.Lock()
+    self._values = {}
+
+  def bitwise_or(self, key, value):
+    assert key < 0 and 0 <= value < 2**64, (key, value)
+    with self._lock:
+      self._values[key] = self._values.get(key, 0) | value
+    self._barrier.wait()
+    return self._values[key]
+
+  def any_of(self, key, value):
+    raise AssertionError("Only the converter asks this.")
+
+
+class ProcessesTest(parameterized.TestCase):
+
+  def run_two(self, lengths):
+    """The limits after each batch, of two processes with so many batches."""
+    together = _Together(2)
+    seen = [[], []]
+    errors = []
+
+    def process(i):
+      try:
+        limits = embedding.AdaptiveLimits(
+            _specs(2, 2),
+            1,
+            2,
+            num_sc_per_device=2,
+            all_reduce_interface=together,
+        )
+        for step in range(lengths[i]):
+          burst = 3 if i == 1 and step == 5 else 1
+          result = limits.settle_until_end(
+              limits.convert(_batch(100 * i + step, 6.0 * burst))
+          )
+          if result is None:
+            return
+          inputs, stats = result
+          self.assertEqual(stats.id_drop_counters["t"], 0)
+          seen[i].append((limits.limits, inputs.lhs_gains["t"].shape))
+        limits.settle_until_end(None)
+      except Exception as e:  # pylint: disable=broad-except
+        errors.append(e)
+        together._barrier.abort()
+
+    threads = [threading.Thread(target=process, args=(i,)) for i in range(2)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    self.assertEmpty(errors)
+    return seen
+
+  def test_limits_are_equal_after_every_batch(self):
+    first, second = self.run_two((10, 10))
+    self.assertLen(first, 10)
+    self.assertEqual(first, second)
+    self.assertGreater(first[5][0]["t"].coo_cells_per_sc,
+                       first[4][0]["t"].coo_cells_per_sc)
+
+  def test_the_shortest_source_ends_all(self):
+    first, second = self.run_two((7, 9))
+    self.assertLen(first, 7)
+    self.assertEqual(first, second)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,483 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Limits of all stacks as a value, and the rule by which they grow.
+
+A program is compiled for limits. If they were what each batch needs, nearly
+every batch would compile one. So they are taken from a ladder whose rungs are a
+quarter apart, a quarter above what was seen, and those that are close to the
+next rung grow together with the one that has to. In 3,000 batches with drift
+and bursts that gave 8 programs, where following the largest need gave 78.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import copy
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+import numpy as np
+
+_ALIGNMENT = 8  # cells and row pointers come in multiples of it
+# Contributions to reductions between hosts have 64 bits, one per rung.
+MAX_RUNG = 64
+# What padding cells hold, see cc/layout/constants.h.
+_PADDING_ID = np.iinfo(np.int32).max
+_PADDING_GAIN = np.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class StackLimits:
+  """What the buffers of a stack have room for, or what a batch needs of them.
+
+  Attributes:
+    max_ids_per_partition: entries that a SparseCore sends to another.
+    max_unique_ids_per_partition: distinct rows among them.
+    coo_cells_per_sc: cells of the buffer of a SparseCore.
+  """
+
+  max_ids_per_partition: int
+  max_unique_ids_per_partition: int
+  coo_cells_per_sc: int
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not isinstance(value, int) or value <= 0:
+        raise ValueError(
+            f"{field.name} must be a positive integer, got {value!r}."
+        )
+
+  def covers(self, other: StackLimits) -> bool:
+    return (
+        self.max_ids_per_partition >= other.max_ids_per_partition
+        and self.max_unique_ids_per_partition
+        >= other.max_unique_ids_per_partition
+        and self.coo_cells_per_sc >= other.coo_cells_per_sc
+    )
+
+  def union(self, other: StackLimits) -> StackLimits:
+    """The least that covers both."""
+    return StackLimits(
+        *map(max, dataclasses.astuple(self), dataclasses.astuple(other))
+    )
+
+
+NUMBERS = tuple(field.name for field in dataclasses.fields(StackLimits))
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """The limits of all stacks of a model. Hashable.
+
+  Attributes:
+    stacks: stack name and limits of every stack.
+    enable_minibatching: whether batches beyond them take several passes.
+  """
+
+  stacks: tuple[tuple[str, StackLimits], ...]
+  enable_minibatching: bool = False
+
+  def __getitem__(self, stack_name: str) -> StackLimits:
+    return dict(self.stacks)[stack_name]
+
+  @classmethod
+  def of(
+      cls,
+      feature_specs: Any,
+      global_device_count: int,
+      num_sc_per_device: int | None = None,
+      *,
+      enable_minibatching: bool = False,
+  ) -> Limits:
+    """Those that prepared specs have now.
+
+    Raises:
+      ValueError: if specs are not prepared or have no valid limits.
+    """
+    num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
+    cells = _plan.compute_coo_buffer_size_per_device(
+        feature_specs,
+        global_device_count,
+        num_sc_per_device,
+        enable_minibatching,
+    )
+    return cls(
+        tuple(
+            (
+                name,
+                StackLimits(
+                    stack.max_ids_per_partition,
+                    stack.max_unique_ids_per_partition,
+                    cells[name] // num_sc_per_device,
+                ),
+            )
+            for name, stack in _plan.get_stacked_table_specs(
+                feature_specs
+            ).items()
+        ),
+        enable_minibatching,
+    )
+
+  def covers(
+      self, stats: _stats.SparseDenseMatmulInputStats | Limits
+  ) -> bool:
+    """Whether a batch with these statistics, or these needs, fits in one pass.
+
+    Raises:
+      KeyError: if there is a stack that has no limits here.
+    """
+    needs = stats if isinstance(stats, Limits) else needs_of(stats)
+    limits = dict(self.stacks)
+    return all(limits[name].covers(need) for name, need in needs.stacks)
+
+  def union(self, other: Limits) -> Limits:
+    """The least that covers both, which have the same stacks."""
+    others = dict(other.stacks)
+    return dataclasses.replace(
+        self,
+        stacks=tuple(
+            (name, limits.union(others[name])) for name, limits in self.stacks
+        ),
+    )
+
+  def on_copies(self, feature_specs: Any, num_sc_per_device: int) -> Any:
+    """Copies of the specs that have these limits."""
+    features, structure = jax.tree.flatten(feature_specs)
+    tables = {}
+    copies = []
+    for feature in features:
+      table = feature.table_spec
+      if table.name not in tables:
+        tables[table.name] = copy.copy(table)
+      feature = copy.copy(feature)
+      feature.table_spec = tables[table.name]
+      copies.append(feature)
+    self.set_on(copies, num_sc_per_device)
+    return jax.tree.unflatten(structure, copies)
+
+  def set_on(self, feature_specs: Any, num_sc_per_device: int) -> None:
+    """Gives these limits to the specs, in place."""
+    limits = dict(self.stacks)
+    stacks = {}  # tables of a stack share one object
+    for feature in jax.tree.leaves(feature_specs):
+      table = feature.table_spec
+      stack = table.stacked_table_spec
+      name = stack.stack_name
+      if name not in limits:
+        raise ValueError(
+            f"The limits have no stack {name!r} of feature {feature.name!r},"
+            f" but {sorted(limits)}. Make them for these feature specs."
+        )
+      if name not in stacks:
+        of_stack = limits[name]
+        stacks[name] = stack.replace(
+            max_ids_per_partition=of_stack.max_ids_per_partition,
+            max_unique_ids_per_partition=of_stack.max_unique_ids_per_partition,
+            suggested_coo_buffer_size_per_device=(
+                of_stack.coo_cells_per_sc * num_sc_per_device
+            ),
+        )
+      table.stacked_table_spec = stacks[name]
+
+
+def needs_of(stats: _stats.SparseDenseMatmulInputStats) -> Limits:
+  """What a batch with these statistics needs, in one pass."""
+  stacks = []
+  for name, ids in stats.max_ids_per_partition.items():
+    cells = np.asarray(stats.required_buffer_size_per_sc[name])
+    alignment = stats.minibatch_alignment_per_sc.get(name)
+    if alignment is not None:
+      cells = cells + alignment
+    stacks.append((
+        name,
+        StackLimits(
+            max(int(np.max(ids)), 1),
+            max(int(np.max(stats.max_unique_ids_per_partition[name])), 1),
+            max(int(cells.max()), 1),
+        ),
+    ))
+  return Limits(tuple(stacks))
+
+
+@dataclasses.dataclass(frozen=True)
+class GrowthRule:
+  """How far limits grow.
+
+  Attributes:
+    growth: the ratio of two rungs.
+    headroom: what is kept above the largest need that was seen.
+    near: a number also grows if `near` times its largest need exceeds it.
+  """
+
+  growth: float = 1.25
+  headroom: float = 1.25
+  near: float = 1.1
+
+  def __post_init__(self):
+    for name, least, is_open in (
+        ("growth", 1, True),
+        ("headroom", 1, False),
+        ("near", 1, False),
+    ):
+      value = getattr(self, name)
+      if not (math.isfinite(value) and (value > least or value == least
+                                        and not is_open)):
+        raise ValueError(
+            f"{name} must be a number {'above' if is_open else 'of at least'}"
+            f" {least}, got {value!r}."
+        )
+
+  def rung(self, k: int) -> int:
+    """The number of rung k = 1, 2, ..."""
+    return _round_up(8 * self.growth ** (k - 1))
+
+  def rung_above(self, need: float) -> int:
+    """The lowest rung whose number is at least `need`."""
+    k = 1 + max(math.ceil(math.log(max(need, 8) / 8, self.growth)) - 1, 0)
+    while self.rung(k) < need:
+      k += 1
+    while k > 1 and self.rung(k - 1) >= need:
+      k -= 1
+    return k
+
+  def wanted(self, limits: Limits, needs: Limits, largest: Limits) -> list[int]:
+    """For each stack and number the rung that it grows to, or 0.
+
+    Args:
+      limits: the present ones.
+      needs: those of the batch.
+      largest: of all batches, this one included.
+    """
+    rungs = []
+    needs, largest = dict(needs.stacks), dict(largest.stacks)
+    for name, of_stack in limits.stacks:
+      for number in NUMBERS:
+        limit = getattr(of_stack, number)
+        most = getattr(largest[name], number)
+        grows = max(getattr(needs[name], number), self.near * most) > limit
+        rungs.append(self.rung_above(self.headroom * most) if grows else 0)
+    return rungs
+
+  def grown(
+      self,
+      limits: Limits,
+      rungs: list[int],
+      rows_per_sc: Mapping[str, int],
+      num_scs: int,
+      ceiling: Mapping[str, int] | None = None,
+  ) -> Limits:
+    """`limits` with numbers raised to rungs, as far as that makes sense.
+
+    A partition has no more distinct rows than a SparseCore has, or ids there
+    are; nor can buffers have more cells than partitions fill.
+
+    Args:
+      limits: the present ones.
+      rungs: for each stack and number, or 0.
+      rows_per_sc: stack name -> rows of a SparseCore.
+      num_scs: of the job.
+      ceiling: number -> the most that it grows to.
+    """
+    ceiling = ceiling or {}
+    stacks = []
+    rungs = iter(rungs)
+    passes = constants.MAX_MINIBATCHES if limits.enable_minibatching else 1
+    for name, old in limits.stacks:
+      new = {}
+      for number in NUMBERS:
+        k = next(rungs)
+        value = min(self.rung(k), ceiling.get(number, math.inf)) if k else 0
+        new[number] = max(value, getattr(old, number))
+      ids, unique, cells = new.values()
+      unique = max(
+          min(unique, ids, rows_per_sc[name]), old.max_unique_ids_per_partition
+      )
+      most_cells = _round_up(ids) * num_scs * passes
+      cells = max(min(_round_up(cells), most_cells), old.coo_cells_per_sc)
+      stacks.append((name, StackLimits(ids, unique, cells)))
+    return dataclasses.replace(limits, stacks=tuple(stacks))
+
+
+def raise_in_place(
+    feature_specs: Any,
+    stats: _stats.SparseDenseMatmulInputStats,
+    num_scs: int,
+    num_sc_per_device: int,
+) -> bool:
+  """Raises the limits of stacks to what a batch needs; whether it had to.
+
+  A stack without a suggested buffer size still has none: its cells follow its
+  limits.
+  """
+  limits = Limits.of(
+      feature_specs, num_scs // num_sc_per_device, num_sc_per_device
+  )
+  needs = needs_of(stats)
+  if limits.covers(needs):
+    return False
+  rule = GrowthRule()
+  grown = dict(
+      rule.grown(
+          limits,
+          rule.wanted(limits, needs, needs),
+          rows_per_sc(feature_specs, num_scs),
+          num_scs,
+      ).stacks
+  )
+  before = dict(limits.stacks)
+  stacks = {}
+  for feature in jax.tree.leaves(feature_specs):
+    table = feature.table_spec
+    stack = table.stacked_table_spec
+    name = stack.stack_name
+    if grown[name] == before[name]:
+      continue
+    if name not in stacks:
+      suggestion = stack.suggested_coo_buffer_size_per_device
+      stacks[name] = stack.replace(
+          max_ids_per_partition=grown[name].max_ids_per_partition,
+          max_unique_ids_per_partition=(
+              grown[name].max_unique_ids_per_partition
+          ),
+          suggested_coo_buffer_size_per_device=suggestion
+          and grown[name].coo_cells_per_sc * num_sc_per_device,
+      )
+    table.stacked_table_spec = stacks[name]
+  return True
+
+
+def rows_per_sc(feature_specs: Any, num_scs: int) -> dict[str, int]:
+  """Stack name -> rows of a SparseCore."""
+  return {
+      name: stack.stack_vocab_size // num_scs
+      for name, stack in _plan.get_stacked_table_specs(feature_specs).items()
+  }
+
+
+def pad(
+    inputs: _buffers.PreprocessedInput, limits: Limits
+) -> _buffers.PreprocessedInput:
+  """Buffers of smaller limits as preprocessing with larger ones makes them.
+
+  Byte for byte, if the batch takes one pass. One of several passes keeps them.
+
+  Args:
+    inputs: NumPy arrays of this process or global JAX arrays.
+    limits: at least those that the inputs were made for.
+
+  Raises:
+    ValueError: if the inputs have no settings, other stacks, another layout,
+      or more room than the limits.
+  """
+  settings = inputs.settings
+  if settings is None:
+    raise ValueError(
+        "The inputs do not say what they were made for: their settings are"
+        " None. Preprocess the batch again."
+    )
+  new = dict(limits.stacks)
+  old = dict(settings.limits)
+  if set(new) != set(old):
+    raise ValueError(
+        f"The inputs have the stacks {sorted(old)}, and the limits are of"
+        f" {sorted(new)}."
+    )
+  if settings.enable_minibatching != limits.enable_minibatching:
+    raise ValueError(
+        f"The inputs have enable_minibatching={settings.enable_minibatching},"
+        f" and the limits {limits.enable_minibatching}. Preprocess again."
+    )
+  topology = settings.topology
+  num_row_pointers = layout.row_pointers_per_device(
+      topology, settings.enable_minibatching
+  )
+  arrays = inputs.sparse_dense_matmul_input
+  cells = {}
+  for name, row_pointers in arrays.lhs_row_pointers.items():
+    num_devices = row_pointers.size // num_row_pointers
+    num_regions = num_devices * topology.num_sc_per_device
+    have = arrays.lhs_gains[name].size // num_regions
+    if have > new[name].coo_cells_per_sc or not all(
+        a <= b for a, b in zip(old[name], dataclasses.astuple(new[name]))
+    ):
+      raise ValueError(
+          f"Stack {name!r}: the inputs were made for {tuple(old[name])} and"
+          f" {have} cells per SparseCore, more than {new[name]}. Limits of a"
+          " run only grow: pad with the later ones."
+      )
+    if settings.enable_minibatching:  # SparseCores share a device's cells
+      cells[name] = (
+          num_devices,
+          new[name].coo_cells_per_sc * topology.num_sc_per_device,
+      )
+    else:
+      cells[name] = num_regions, new[name].coo_cells_per_sc
+  return inputs.replace(
+      sparse_dense_matmul_input=_buffers.SparseDenseMatmulInput(
+          arrays.lhs_row_pointers,
+          _pad_all(arrays.lhs_embedding_ids, cells, _PADDING_ID),
+          _pad_all(arrays.lhs_sample_ids, cells, _PADDING_ID),
+          _pad_all(arrays.lhs_gains, cells, _PADDING_GAIN),
+      ),
+      settings=dataclasses.replace(
+          settings,
+          limits=tuple(
+              (
+                  name,
+                  _buffers.PartitionLimits(
+                      new[name].max_ids_per_partition,
+                      new[name].max_unique_ids_per_partition,
+                  ),
+              )
+              for name, _ in settings.limits
+          ),
+      ),
+  )
+
+
+def _pad_all(by_name, cells, value):
+  padded = {}
+  for name, x in by_name.items():
+    num_regions, size = cells[name]
+    if x.size == num_regions * size:
+      padded[name] = x
+    elif isinstance(x, jax.Array):
+      padded[name] = _pad_on_devices(x.sharding)(x, num_regions, size, value)
+    else:
+      padded[name] = _pad_regions(np, x, num_regions, size, value)
+  return padded
+
+
+def _pad_regions(xp, x, num_regions, size, value):
+  regions = x.reshape(num_regions, -1)
+  regions = xp.pad(
+      regions,
+      ((0, 0), (0, size - regions.shape[1])),
+      constant_values=x.dtype.type(value),
+  )
+  return regions.reshape(x.shape[0], -1) if x.ndim > 1 else regions.reshape(-1)
+
+
+@functools.cache
+def _pad_on_devices(sharding):
+  return jax.jit(
+      functools.partial(_pad_regions, jnp),
+      static_argnums=(1, 2, 3),
+      out_shardings=sharding,
+  )
+
+
+def _round_up(x: float) -> int:
+  return math.ceil(x / _ALIGNMENT) * _ALIGNMENT
