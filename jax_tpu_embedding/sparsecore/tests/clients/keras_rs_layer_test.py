@@ -85,9 +85,7 @@ class LimitsTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     # With one SparseCore per device, limits would not matter.
-    self.enter_context(
-        mock.patch.dict(os.environ, {hardware.NUM_SC_ENV: "2"})
-    )
+    self.enter_context(mock.patch.dict(os.environ, {hardware.NUM_SC_ENV: "2"}))
     self.layer = _layer(
         table_stacking=None,  # else the limits of stacks
         max_ids_per_partition=3,

@@ -354,9 +354,7 @@ class AdaptiveLimits:
         limits=limits,
         **self._options,
     )
-    return dataclasses.replace(
-        batch, limits=limits, inputs=inputs, stats=stats
-    )
+    return dataclasses.replace(batch, limits=limits, inputs=inputs, stats=stats)
 
   def _within_ceiling(self, needs: _limits.Limits) -> _limits.Limits:
     if not self._ceiling:

@@ -340,8 +340,9 @@ class ProcessesTest(parameterized.TestCase):
     first, second = self.run_two((10, 10))
     self.assertLen(first, 10)
     self.assertEqual(first, second)
-    self.assertGreater(first[5][0]["t"].coo_cells_per_sc,
-                       first[4][0]["t"].coo_cells_per_sc)
+    self.assertGreater(
+        first[5][0]["t"].coo_cells_per_sc, first[4][0]["t"].coo_cells_per_sc
+    )
 
   def test_the_shortest_source_ends_all(self):
     first, second = self.run_two((7, 9))

@@ -130,9 +130,7 @@ class Limits:
         enable_minibatching,
     )
 
-  def covers(
-      self, stats: _stats.SparseDenseMatmulInputStats | Limits
-  ) -> bool:
+  def covers(self, stats: _stats.SparseDenseMatmulInputStats | Limits) -> bool:
     """Whether a batch with these statistics, or these needs, fits in one pass.
 
     Raises:
@@ -200,14 +198,16 @@ def needs_of(stats: _stats.SparseDenseMatmulInputStats) -> Limits:
     alignment = stats.minibatch_alignment_per_sc.get(name)
     if alignment is not None:
       cells = cells + alignment
-    stacks.append((
-        name,
-        StackLimits(
-            max(int(np.max(ids)), 1),
-            max(int(np.max(stats.max_unique_ids_per_partition[name])), 1),
-            max(int(cells.max()), 1),
-        ),
-    ))
+    stacks.append(
+        (
+            name,
+            StackLimits(
+                max(int(np.max(ids)), 1),
+                max(int(np.max(stats.max_unique_ids_per_partition[name])), 1),
+                max(int(cells.max()), 1),
+            ),
+        )
+    )
   return Limits(tuple(stacks))
 
 
@@ -232,8 +232,10 @@ class GrowthRule:
         ("near", 1, False),
     ):
       value = getattr(self, name)
-      if not (math.isfinite(value) and (value > least or value == least
-                                        and not is_open)):
+      if not (
+          math.isfinite(value)
+          and (value > least or value == least and not is_open)
+      ):
         raise ValueError(
             f"{name} must be a number {'above' if is_open else 'of at least'}"
             f" {least}, got {value!r}."

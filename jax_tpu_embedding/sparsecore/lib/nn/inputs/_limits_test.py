@@ -41,9 +41,7 @@ def _grow(rule, limits, needs, largest):
 
 class GrowthRuleTest(parameterized.TestCase):
 
-  @hypothesis.given(
-      st.floats(1.01, 4.0), st.floats(1, 1e7, allow_nan=False)
-  )
+  @hypothesis.given(st.floats(1.01, 4.0), st.floats(1, 1e7, allow_nan=False))
   def test_the_rung_above_is_the_lowest(self, growth, need):
     rule = _limits.GrowthRule(growth=growth)
     k = rule.rung_above(need)
@@ -226,7 +224,9 @@ class PreprocessTest(parameterized.TestCase):
 
   @parameterized.parameters((1, "specs"), (2, "specs"), (2, None))
   def test_limits_of_specs_hold_elsewhere(self, num_sc, limits):
-    with self.assertRaisesRegex(ValueError, "max_ids_per_partition is 4. Raise it"):
+    with self.assertRaisesRegex(
+        ValueError, "max_ids_per_partition is 4. Raise it"
+    ):
       self.preprocess(num_sc, limits=limits)
     _, stats = self.preprocess(num_sc, limits=limits, allow_id_dropping=True)
     self.assertGreater(stats.id_drop_counters["t"], 0)
@@ -242,7 +242,11 @@ class PreprocessTest(parameterized.TestCase):
     before = self.stack()
     with self.assertRaisesRegex(ValueError, "has id 40"):
       embedding.preprocess_sparse_dense_matmul_input(
-          {"f": np.full((24, 3), 40)}, None, self.specs, 1, 1,
+          {"f": np.full((24, 3), 40)},
+          None,
+          self.specs,
+          1,
+          1,
           num_sc_per_device=1,
       )
     self.assertIs(self.stack(), before)

@@ -153,6 +153,7 @@ def preprocess_sparse_dense_matmul_input(
       batch = spec.output_shape[0] * local_device_count // global_device_count
       ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
       weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
+
   # Plain calls and no helpers: a small batch takes 17 us, most of them here.
   def convert(drops):
     return converter.preprocess_sparse_dense_matmul_input(

@@ -242,7 +242,9 @@ def _check_same_table(a: _tables.TableSpec, b: _tables.TableSpec) -> None:
 
 
 def _model(
-    feature_specs: _tables.Nested[_tables.FeatureSpec], global_device_count: int, num_sc_per_device: int
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    global_device_count: int,
+    num_sc_per_device: int,
 ) -> pybind_planner.Model:
   tables = _distinct_tables(feature_specs)
   # What a table is updated with, by which its type counts too, and where the
