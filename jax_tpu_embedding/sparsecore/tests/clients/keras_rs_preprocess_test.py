@@ -141,7 +141,8 @@ class StatsTest(parameterized.TestCase):
     self._set_limits(8, {})
     stats = self._preprocess()
     name = self._stack().stack_name
-    self.assertGreater(stats.id_drop_counters[name], 0)
+    # Devices with one SparseCore raise limits by themselves.
+    self.assertEqual(stats.id_drop_counters[name] > 0, num_sc > 1)
 
     gathered = multihost_utils.process_allgather(stats)
     self.assertEqual(jax.tree.structure(gathered), jax.tree.structure(stats))
