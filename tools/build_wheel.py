@@ -47,7 +47,6 @@ _METADATA = (
     "LICENSE",
     "pyproject.toml",
     "setup.py",
-    "third_party/system/LICENSE.protobuf",
 )
 
 
@@ -189,7 +188,7 @@ def main(argv: Sequence[str]) -> None:
     # Nothing is carried into such a wheel: it could not be used elsewhere.
     logging.warning(
         "This system's C and C++ libraries are newer than those of any manylinux"
-        " tag: the wheel is for machines with this system and its libprotobuf."
+        " tag: the wheel is for machines with this system."
     )
   if not path.endswith(f"-{plat}.whl"):
     unrepaired = path

@@ -1,14 +1,14 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""C++ and Python libraries of a .proto file, made by the system's protoc."""
+"""A Python library of a .proto file, made by the system's protoc."""
 
 def proto(name, deps = []):
-    """Makes `{name}_cc_pb` and `{name}_py_pb2` of `{name}.proto`.
+    """Makes `{name}_py_pb2` of `{name}.proto`.
 
-    The generated names are those of protoc: include "{package}/{name}.pb.h",
-    import {package}.{name}_pb2. Bazel's own proto rules would build protoc and
-    the protobuf library from source.
+    The generated module is called as protoc does it: {package}.{name}_pb2.
+    Bazel's own proto rules would build protoc and the protobuf library from
+    source.
 
     Args:
       name: the file without its extension.
@@ -19,25 +19,15 @@ def proto(name, deps = []):
         name = name + "_generate",
         srcs = [source] + [dep + ".proto" for dep in deps],
         outs = [
-            name + ".pb.cc",
-            name + ".pb.h",
             name + "_pb2.py",
             name + "_pb2.pyi",
         ],
         # Run from the workspace's root: the path given to protoc becomes the
         # name under which others import the file.
         cmd = "$(location @system//:protoc) --proto_path=. " +
-              "--cpp_out=$(GENDIR) --python_out=$(GENDIR) " +
-              "--pyi_out=$(GENDIR) $(location {})".format(source),
+              "--python_out=$(GENDIR) --pyi_out=$(GENDIR) " +
+              "$(location {})".format(source),
         tools = ["@system//:protoc"],
-    )
-    native.cc_library(
-        name = name + "_cc_pb",
-        srcs = [name + ".pb.cc"],
-        hdrs = [name + ".pb.h"],
-        # Generated: not ours to keep free of warnings.
-        copts = ["-w"],
-        deps = [dep + "_cc_pb" for dep in deps] + ["@system//:protobuf"],
     )
     native.py_library(
         name = name + "_py_pb2",
