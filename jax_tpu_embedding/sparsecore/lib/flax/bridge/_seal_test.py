@@ -95,5 +95,21 @@ class SealTest(parameterized.TestCase):
     np.testing.assert_array_equal(new[:5], seal_of(3))
 
 
+class HashOfBatchTest(absltest.TestCase):
+
+  def test_padding_plays_no_role(self):
+    def hash_of(ids):
+      arrays = embedding.SparseDenseMatmulInput(
+          {}, {"s": np.array(ids, np.int32)}, {}, {}
+      )
+      return int(_seal.hash_of_batch(embedding.PreprocessedInput(arrays)))
+
+    padding = 2**31 - 1
+    self.assertEqual(
+        hash_of([1, 4, padding]), hash_of([1, 4, padding, padding])
+    )
+    self.assertNotEqual(hash_of([1, 4]), hash_of([2, 3]))
+
+
 if __name__ == "__main__":
   absltest.main()
