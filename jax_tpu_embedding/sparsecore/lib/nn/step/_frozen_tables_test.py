@@ -46,6 +46,7 @@ class FrozenTablesTest(parameterized.TestCase):
         variables,
         model.specs,
         perform_stacking=not by_stack,
+        global_device_count=1,
         **kwargs,
     )
     new = update(frozen, frozen=("users",))
