@@ -3,8 +3,9 @@
 
 """One device's part of a preprocessed batch, read and checked.
 
-What the buffers were made for is what they say, or what the caller says. The
-shapes of arrays are compared with that; nothing is concluded from them.
+What the buffers were made for is what they say, or what the caller and the
+tables say. The shapes of buffers are compared with that; nothing is concluded
+from them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def read(
   said = {name: value for name, value in said.items() if value is not None}
   settings = preprocessed_inputs.settings
   if settings is None:
-    settings = _settings_of_caller(feature_specs, **said)
+    settings = _settings_of_caller(
+        feature_specs, stacks, embedding_variables, **said
+    )
   for name, value in said.items():
     if value != getattr(settings, name):
       raise ValueError(
@@ -130,6 +133,8 @@ def read(
 
 def _settings_of_caller(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
+    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    embedding_variables: Mapping[str, Any] | None,
     *,
     global_device_count: int | None = None,
     num_sc_per_device: int | None = None,
@@ -138,8 +143,18 @@ def _settings_of_caller(
   """The settings of buffers that do not have any.
 
   The plan of the tables has the number of all SparseCores, so that of devices
-  is enough, or that of SparseCores per device.
+  is enough, or that of SparseCores per device. If the caller says neither, the
+  tables do: one device's part has the rows of its stack divided by the devices.
   """
+  if (
+      global_device_count is None
+      and num_sc_per_device is None
+      and embedding_variables is not None
+  ):
+    name, stack = next(iter(stacks.items()))
+    global_device_count = num_devices_of_table(
+        stack, embedding_variables[name][0]
+    )
   if global_device_count is None and num_sc_per_device is None:
     raise ValueError(
         "The inputs do not say for which devices they were preprocessed: they"

@@ -309,7 +309,6 @@ class SettingsTest(parameterized.TestCase):
             fewer,
             model.variables,
             model.specs,
-            global_device_count=1 if by_hand else None,
             enable_minibatching=True,
         ),
         model.lookup(inputs, model.variables),

@@ -46,7 +46,6 @@ class FrozenTablesTest(parameterized.TestCase):
         variables,
         model.specs,
         perform_stacking=not by_stack,
-        global_device_count=1,
         **kwargs,
     )
     new = update(frozen, frozen=("users",))
