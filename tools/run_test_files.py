@@ -40,11 +40,15 @@ def load_tests(
   del tests, pattern
   suite = unittest.TestSuite()
   for module in _import_files(os.environ["TEST_FILES"].split()):
-    cases = loader.loadTestsFromModule(module)
-    if not cases.countTestCases():
+    # Of the tests of a file, a shard may have none.
+    if not any(map(_is_test_case, vars(module).values())):
       raise ValueError(f"{module.__name__} has no tests.")
-    suite.addTest(cases)
+    suite.addTest(loader.loadTestsFromModule(module))
   return suite
+
+
+def _is_test_case(value: object) -> bool:
+  return isinstance(value, type) and issubclass(value, unittest.TestCase)
 
 
 def _import_files(paths: list[str]) -> list[types.ModuleType]:
