@@ -33,18 +33,15 @@ _SETTINGS = {
 }
 
 
+_modules: list[types.ModuleType] = []
+
+
 def load_tests(
     loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None
 ) -> unittest.TestSuite:
-  """Returns the tests of all files; unittest calls it."""
+  """Returns the tests of all files; unittest calls it if no case is named."""
   del tests, pattern
-  suite = unittest.TestSuite()
-  for module in _import_files(os.environ["TEST_FILES"].split()):
-    # Of the tests of a file, a shard may have none.
-    if not any(map(_is_test_case, vars(module).values())):
-      raise ValueError(f"{module.__name__} has no tests.")
-    suite.addTest(loader.loadTestsFromModule(module))
-  return suite
+  return unittest.TestSuite(map(loader.loadTestsFromModule, _modules))
 
 
 def _is_test_case(value: object) -> bool:
@@ -52,7 +49,7 @@ def _is_test_case(value: object) -> bool:
 
 
 def _import_files(paths: list[str]) -> list[types.ModuleType]:
-  """Imports the files, and checks that their settings of JAX agree."""
+  """Imports the files, and checks them and that their settings of JAX agree."""
   modules = []
   expected = None
   for path in paths:
@@ -61,17 +58,17 @@ def _import_files(paths: list[str]) -> list[types.ModuleType]:
       for name, default in _SETTINGS.items():
         jax.config.update(name, default)
     module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    if not any(map(_is_test_case, vars(module).values())):
+      raise ValueError(f"{path} has no tests.")
     settings = _settings()
     if expected is None:
       expected = settings
     elif settings != expected:
       raise ValueError(
           f"{path} sets {settings}, {paths[0]} {expected}: they cannot share a"
-          " process. Name them in two py_tests."
+          " process. Name one of them in `alone` of py_tests."
       )
     modules.append(module)
-    # For names on the command line: unittest looks them up in this module.
-    setattr(sys.modules["__main__"], module.__name__.split(".")[-1], module)
   return modules
 
 
@@ -86,4 +83,7 @@ def _settings() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+  _modules += _import_files(os.environ["TEST_FILES"].split())
+  # Where unittest looks up the names that are on the command line.
+  globals().update({m.__name__.split(".")[-1]: m for m in _modules})
   absltest.main()
