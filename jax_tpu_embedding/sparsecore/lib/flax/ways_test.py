@@ -19,14 +19,14 @@ from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
-_PACKAGE = "jax_tpu_embedding/sparsecore/"
+_PACKAGE = f"{pathlib.Path(__file__).parents[2]}/"
 _DOCUMENT = pathlib.Path(__file__).parents[4] / "docs/design/ways.md"
 
 
 def _files_on_the_stack() -> list[str]:
   """Files of the package, outermost call first, each once."""
   names = [frame.filename for frame in traceback.extract_stack()]
-  paths = [name.split(_PACKAGE)[1] for name in names if _PACKAGE in name]
+  paths = [n.removeprefix(_PACKAGE) for n in names if n.startswith(_PACKAGE)]
   return list(dict.fromkeys(p for p in paths if not p.endswith("_test.py")))
 
 
