@@ -154,7 +154,7 @@ def preprocess_sparse_dense_matmul_input(
       ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
       weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
 
-  # Plain calls and no helpers: a small batch takes 17 us, most of them here.
+  # Plain calls and no helpers: a small batch takes 14 us, most of them here.
   def convert(drops):
     return converter.preprocess_sparse_dense_matmul_input(
         ids,
