@@ -115,9 +115,9 @@ get_git() {
 } >/dev/null 2>&1
 
 use_wheel() {
-  python3 -m venv /root/bare
-  /root/bare/bin/pip install --quiet "$(ls -t dist/*.whl | head -1)[flax]"
-  (cd / && /root/bare/bin/python /root/project/examples/quick_start.py)
+  python3 -m venv "$HOME/bare"
+  "$HOME/bare/bin/pip" install --quiet "$(ls -t dist/*.whl | head -1)[flax]"
+  (cd / && "$HOME/bare/bin/python" "$HOME/project/examples/quick_start.py")
 }
 
 follow_readme() {
@@ -125,7 +125,7 @@ follow_readme() {
   # The one thing that README.md asks for besides Python, which comes along.
   get_git
   before=$(packages)
-  cd /root
+  cd "$HOME"
   git clone --quiet /srv/repository project
   cd project
   timed ./bazelw run //jax_tpu_embedding/sparsecore/examples/shakespeare
@@ -141,7 +141,7 @@ follow_readme() {
     . /etc/os-release
     echo "$PRETTY_NAME, $(git rev-parse --short HEAD)"
     python3 --version
-    /root/bare/bin/python -c 'import jax; print("JAX", jax.__version__)'
+    "$HOME/bare/bin/python" -c 'import jax; print("JAX", jax.__version__)'
     g++ --version | head -1
     protoc --version
     dpkg-query --show bazel-bootstrap
