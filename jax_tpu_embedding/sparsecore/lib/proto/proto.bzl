@@ -3,7 +3,7 @@
 
 """A Python library of a .proto file, made by the system's protoc."""
 
-def proto(name, deps = []):
+def proto(name):
     """Makes `{name}_py_pb2` of `{name}.proto`.
 
     The generated module is called as protoc does it: {package}.{name}_pb2.
@@ -12,12 +12,11 @@ def proto(name, deps = []):
 
     Args:
       name: the file without its extension.
-      deps: names of the files in this package that it imports.
     """
     source = name + ".proto"
     native.genrule(
         name = name + "_generate",
-        srcs = [source] + [dep + ".proto" for dep in deps],
+        srcs = [source],
         outs = [
             name + "_pb2.py",
             name + "_pb2.pyi",
@@ -33,5 +32,4 @@ def proto(name, deps = []):
         name = name + "_py_pb2",
         srcs = [name + "_pb2.py"],
         data = [name + "_pb2.pyi"],
-        deps = [dep + "_py_pb2" for dep in deps],
     )
