@@ -178,11 +178,13 @@ def preprocess_sparse_dense_matmul_input(
   try:
     converted = convert(allow_id_dropping)
     drops = allow_id_dropping and any(converted[-1].dropped_id_count.values())
-  except ValueError:
+  except ValueError as error:
     if not grows:
       raise
-    # Raises again, if it was not for limits.
-    converted = convert(True)
+    try:
+      converted = convert(True)
+    except ValueError:
+      raise error from None  # which was not for limits
     drops = failed = True
   if grows and drops:
     raised = _limits.raise_in_place(
