@@ -6,17 +6,21 @@
 // that was released never changes meaning.
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
 
 namespace jte::ffi {
 namespace {
@@ -41,6 +45,12 @@ pybind11::dict Registrations() {
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   targets["jte_update_received_cpu"] = capsule(JteUpdateReceivedCpu);
   return targets;
+}
+
+std::vector<std::string_view> UpdateRules() {
+  std::vector<std::string_view> names;
+  for (const kernels::Rule& rule : kernels::Rules()) names.push_back(rule.name);
+  return names;
 }
 
 // The first message, and how many failures there were.
@@ -81,6 +91,8 @@ PYBIND11_MODULE(ffi_cpu, module) {
   jte::binding::ShareCacheBudget();
   module.def("registrations", &jte::ffi::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
+  module.def("update_rules", &jte::ffi::UpdateRules,
+             "The names of the optimizers that jte_update_cpu has.");
   jte::ffi::RecordedFailures::OfProcess().SetAnnounce(&jte::ffi::WarnSoon);
   module.def("take_failures", &jte::ffi::TakeFailures,
              "The message of the first batch that failed since the last call, "

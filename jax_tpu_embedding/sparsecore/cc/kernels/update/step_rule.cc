@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -125,6 +126,8 @@ constexpr Rule kRules[] = {
 };
 
 }  // namespace
+
+std::span<const Rule> Rules() { return kRules; }
 
 Result<Rule> FindRule(std::string_view name) {
   const auto rule = std::ranges::find(kRules, name, &Rule::name);

@@ -10,6 +10,7 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_STEP_RULE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_STEP_RULE_H_
 
+#include <span>
 #include <string_view>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -30,6 +31,9 @@ struct Rule {
   // Some rules have a faster step for some hyperparameters.
   StepFunction (*choose_step)(const float* hyperparameters);
 };
+
+// All of them.
+std::span<const Rule> Rules();
 
 // InvalidArgument, listing the choices, if there is no such rule.
 Result<Rule> FindRule(std::string_view name);

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
@@ -25,19 +26,8 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
-# The rules that cc/kernels/update/update_rules.h has too.
-FUSED_UPDATE_RULES = (
-    "sgd",
-    "adagrad",
-    "adam",
-    "adagrad_momentum",
-    "ftrl",
-    "laprop",
-    "f2a",
-    "rowwise_adagrad",
-    "momentum",
-    "lion",
-)
+# The optimizers with a native step, cc/kernels/update/update_rules.h.
+FUSED_UPDATE_RULES = tuple(ffi_cpu.update_rules())
 
 Arrays = Sequence[jax.Array]
 Operands = Sequence[native_call.Operand]

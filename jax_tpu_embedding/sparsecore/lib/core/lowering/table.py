@@ -93,8 +93,12 @@ def install(primitive: core.Primitive, operation: str) -> None:
 
 
 def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
-  """Platform -> what JAX takes for a lowering rule of `operation`."""
-  return {
+  """Platform -> what JAX takes for a lowering rule of `operation`.
+
+  Raises:
+    ValueError: if a rule is for a platform that no program is lowered for.
+  """
+  by_platform = {
       platform: as_lowering_rule(rule)
       for rules, as_lowering_rule in (
           (RULES, lowering_rule),
@@ -104,6 +108,13 @@ def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
       for (name, platform), rule in rules.items()
       if name == operation
   }
+  if "gpu" in by_platform:
+    raise ValueError(
+        f"lowering/table.py has a rule of {operation!r} for platform 'gpu',"
+        " which JAX lowers no program for. Write 'cuda' or 'rocm', or a line"
+        " for each."
+    )
+  return by_platform
 
 
 def lowering_rule(rule: Rule) -> Callable[..., Any]:

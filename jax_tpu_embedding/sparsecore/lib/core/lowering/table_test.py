@@ -1,12 +1,15 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
@@ -73,6 +76,20 @@ class TableTest(parameterized.TestCase):
     )
     for operation in operations:
       self.assertIn((operation, None), lowerings.RULES)
+
+  def test_every_native_step_is_that_of_a_rule(self):
+    self.assertNotEmpty(cpu.FUSED_UPDATE_RULES)
+    self.assertContainsSubset(cpu.FUSED_UPDATE_RULES, update_rules.UPDATE_RULES)
+    for name in cpu.FUSED_UPDATE_RULES:
+      self.assertIn((f"update_{name}", "cpu"), lowerings.NATIVE_RULES)
+
+  def test_a_rule_that_would_never_be_used_is_refused(self):
+    rules = {("toy", None): lambda *_: [], ("toy", "gpu"): lambda *_: []}
+    with mock.patch.dict(lowerings.RULES, rules):
+      with self.assertRaisesRegex(
+          ValueError, "rule of 'toy' for platform 'gpu'.*'cuda' or 'rocm'"
+      ):
+        lowerings.lowering_rules("toy")
 
   def test_no_operation_has_two_rules_for_a_platform(self):
     tables = (lowerings.RULES, lowerings.NATIVE_RULES, lowerings.MLIR_RULES)
