@@ -18,6 +18,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/host_device.h"
+
 namespace jte {
 
 struct Bfloat16 {
@@ -34,13 +36,13 @@ inline constexpr uint32_t kSignBit = 0x80000000;
 inline constexpr uint32_t kFloatInfinity = 0x7f800000;
 inline constexpr uint32_t kQuietNaN = 0x7fc00000;
 
-[[gnu::always_inline]] inline float ToFloat(float value) { return value; }
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(float value) { return value; }
 
-[[gnu::always_inline]] inline float ToFloat(Bfloat16 value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(Bfloat16 value) {
   return std::bit_cast<float>(uint32_t{value.bits} << 16);
 }
 
-[[gnu::always_inline]] inline float ToFloat(Float16 value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(Float16 value) {
   const uint32_t sign = (value.bits & 0x8000u) << 16;
   const uint32_t magnitude = (value.bits & 0x7fffu) << 13;
   // The exponent's bias is 15 in one format and 127 in the other.
@@ -60,10 +62,10 @@ inline constexpr uint32_t kQuietNaN = 0x7fc00000;
 
 // T: Bfloat16 or Float16.
 template <typename T>
-T RoundToNearest(float value);
+JTE_HOST_DEVICE T RoundToNearest(float value);
 
 template <>
-[[gnu::always_inline]] inline Bfloat16 RoundToNearest<Bfloat16>(float value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Bfloat16 RoundToNearest<Bfloat16>(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const bool is_nan = (bits & ~kSignBit) > kFloatInfinity;
@@ -71,7 +73,7 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] inline Float16 RoundToNearest<Float16>(float value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundToNearest<Float16>(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & ~kSignBit;
   constexpr uint32_t kRebias = uint32_t{127 - 15} << 23;
@@ -91,10 +93,10 @@ template <>
 
 // `noise` is from 0 to 2^16 - 1, in the upper half of `random`.
 template <typename T>
-T RoundAtRandom(float value, uint32_t random);
+JTE_HOST_DEVICE T RoundAtRandom(float value, uint32_t random);
 
 template <>
-[[gnu::always_inline]] inline Bfloat16 RoundAtRandom<Bfloat16>(
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Bfloat16 RoundAtRandom<Bfloat16>(
     float value, uint32_t random) {
   const auto bits = std::bit_cast<uint32_t>(value);
   uint32_t upper = (bits + (random >> 16)) >> 16;
@@ -105,7 +107,7 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] inline Float16 RoundAtRandom<Float16>(float value,
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundAtRandom<Float16>(float value,
                                                              uint32_t random) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & ~kSignBit;

@@ -8,20 +8,12 @@
 #include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/stochastic_rounding.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
 namespace jte::kernels {
 
 namespace {
-
-// Every bit of the result depends on every bit of `x`.
-//
-// Source: the finalizer of MurmurHash3 (Appleby).
-[[gnu::always_inline]] inline uint32_t Mix(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6b;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35;
-  return x ^ (x >> 16);
-}
 
 template <typename T>
 JTE_VECTOR_CLONES void ConvertRow(const T* __restrict row, int64_t dim,
@@ -40,16 +32,8 @@ JTE_VECTOR_CLONES void RoundRowAtRandom(const float* __restrict values,
                                         int64_t dim, uint32_t seed,
                                         uint32_t first, T* __restrict row) {
   for (int64_t d = 0; d < dim; ++d) {
-    const uint32_t random = Mix(seed ^ Mix(first + static_cast<uint32_t>(d)));
-    row[d] = RoundAtRandom<T>(values[d], random);
+    row[d] = RoundAtRandom<T>(values[d], RandomBits(seed, first, d));
   }
-}
-
-// What row `row` of the device is called in the table as a whole.
-uint32_t GlobalRow(const StochasticRounding& rounding, int64_t row) {
-  const int64_t shard = rounding.first_shard + row / rounding.rows_per_shard;
-  return static_cast<uint32_t>(
-      row % rounding.rows_per_shard * rounding.num_shards + shard);
 }
 
 }  // namespace
@@ -70,7 +54,7 @@ void WriteRows(const float* buffer, int64_t dim, std::span<const int32_t> rows,
   for (const int64_t row : rows) {
     T* out = table.data() + row * dim;
     if (rounding) {
-      const uint32_t first = GlobalRow(*rounding, row) * 0x9e3779b1;
+      const uint32_t first = FirstCounter(*rounding, row);
       RoundRowAtRandom(buffer, dim, rounding->seed, first, out);
     } else {
       RoundRow(buffer, dim, out);

@@ -11,18 +11,10 @@
 #include <optional>
 #include <span>
 
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/stochastic_rounding.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
 namespace jte::kernels {
-
-// Where the bits to round with come from: the seed, and the place of a value in
-// the table as a whole. So they do not depend on how the table is cut.
-struct StochasticRounding {
-  uint32_t seed;
-  int64_t num_shards;      // of all devices
-  int64_t first_shard;     // of this device
-  int64_t rows_per_shard;  // of the table
-};
 
 // buffer[i, :] = row rows[i] of `table`, for a table of `dim` columns.
 template <typename T>

@@ -15,6 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/power.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_block.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_of_squares.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
 
 namespace jte::kernels {
@@ -58,7 +59,8 @@ JTE_VECTOR_CLONES void StepBlock(const RowBlock& block,
       slots[k] = block.slots[k] + slot_row * block.dim;
     }
     if constexpr (kHasRowSlots<Rule>) {
-      rule.BeginRow(block.gradient(i), block.dim, block.slots[0][slot_row]);
+      rule.BeginRow(SumOfSquares(block.gradient(i), block.dim),
+                    block.slots[0][slot_row]);
     }
     // A vector of AVX-512, one of SSE, one element.
     int64_t column = 0;

@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The optimizers with a fused kernel on the CPU, one struct each.
+// The optimizers with a fused kernel, one struct each: for CPUs and GPUs.
 //
 // A rule holds the hyperparameters and steps one element of a row; the kernel
 // applies it to every element. lib/core/update_rules.py has the same formulas
@@ -20,7 +20,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_of_squares.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/host_device.h"
 
 namespace jte::kernels {
 
@@ -29,12 +29,12 @@ template <int kNumSlots>
 using Slots = std::array<float, kNumSlots>;
 
 // 1, -1, or what is neither positive nor negative as it is: 0, NaN.
-[[gnu::always_inline]] inline float Sign(float x) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float Sign(float x) {
   return x > 0 ? 1.0f : (x < 0 ? -1.0f : x);
 }
 
 // The lesser of two; NaN if one of them is, unlike std::min.
-[[gnu::always_inline]] inline float Least(float x, float y) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float Least(float x, float y) {
   return x < y || std::isnan(x) ? x : y;
 }
 
@@ -43,10 +43,10 @@ struct SgdRule {
   static constexpr int kNumSlots = 0;
   static constexpr int kNumHyperparameters = 1;
 
-  explicit SgdRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit SgdRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>&) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>&) const {
     weight -= grad * learning_rate;
   }
 
@@ -58,10 +58,10 @@ struct AdagradRule {
   static constexpr int kNumSlots = 1;  // accumulator
   static constexpr int kNumHyperparameters = 1;
 
-  explicit AdagradRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit AdagradRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [accumulator] = slots;
     accumulator += grad * grad;
     weight -= (learning_rate * grad) / std::sqrt(accumulator);
@@ -77,18 +77,18 @@ struct RowwiseAdagradRule {
   static constexpr int kNumRowSlots = 1;         // accumulator
   static constexpr int kNumHyperparameters = 3;  // the last is the columns
 
-  explicit RowwiseAdagradRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit RowwiseAdagradRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         epsilon(hyperparameters[1]),
         embedding_dim(hyperparameters[2]) {}
 
-  [[gnu::always_inline]] void BeginRow(const float* grad, int64_t dim,
-                                       float& accumulator) {
-    accumulator += SumOfSquares(grad, dim) / embedding_dim;
+  // `sum_of_squares` is that of the row's gradient.
+  JTE_HOST_DEVICE void BeginRow(float sum_of_squares, float& accumulator) {
+    accumulator += sum_of_squares / embedding_dim;
     denominator = std::sqrt(accumulator) + epsilon;
   }
 
-  void Step(float grad, float& weight, Slots<kNumSlots>&) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>&) const {
     weight -= (learning_rate * grad) / denominator;
   }
 
@@ -106,11 +106,11 @@ struct AdagradMomentumRule {
   static constexpr int kNumSlots = 2;  // accumulator, momentum
   static constexpr int kNumHyperparameters = 6;
 
-  static float Exponent(const float* hyperparameters) {
+  JTE_HOST_DEVICE static float Exponent(const float* hyperparameters) {
     return -1.0f / hyperparameters[4];
   }
 
-  explicit AdagradMomentumRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit AdagradMomentumRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         decay(hyperparameters[1]),
         // With a factor of 1 the product is the number itself.
@@ -120,7 +120,7 @@ struct AdagradMomentumRule {
         power(Exponent(hyperparameters)),
         use_nesterov(hyperparameters[5] != 0.0f) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [accumulator, momentum] = slots;
     accumulator = kept * accumulator + added * (grad * grad);
     const float scaled = power(accumulator + epsilon) * grad;
@@ -144,13 +144,13 @@ struct AdamRule {
   static constexpr int kNumSlots = 2;  // momentum, velocity
   static constexpr int kNumHyperparameters = 4;
 
-  explicit AdamRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit AdamRule(const float* hyperparameters)
       : alpha_t(hyperparameters[0]),
         one_minus_beta_1(1.0f - hyperparameters[1]),
         one_minus_beta_2(1.0f - hyperparameters[2]),
         epsilon_hat(hyperparameters[3]) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [momentum, velocity] = slots;
     momentum += one_minus_beta_1 * (grad - momentum);
     velocity += one_minus_beta_2 * (grad * grad - velocity);
@@ -174,11 +174,11 @@ struct FtrlRule {
   static constexpr int kNumSlots = 2;            // accumulator, linear
   static constexpr int kNumHyperparameters = 6;  // the last one is the flag
 
-  static float Exponent(const float* hyperparameters) {
+  JTE_HOST_DEVICE static float Exponent(const float* hyperparameters) {
     return -hyperparameters[1];
   }
 
-  explicit FtrlRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit FtrlRule(const float* hyperparameters)
       : power(Exponent(hyperparameters)) {
     const float learning_rate = hyperparameters[0];
     const float l1 = hyperparameters[2];
@@ -194,7 +194,7 @@ struct FtrlRule {
     summand_2 = multiply ? beta : 2.0f * l2;
   }
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [accumulator, linear] = slots;
     const float old_power = power(accumulator);
     accumulator += grad * grad;
@@ -223,7 +223,7 @@ struct LapropRule {
   static constexpr int kNumSlots = 2;  // mu, nu
   static constexpr int kNumHyperparameters = 4;
 
-  explicit LapropRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit LapropRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         b1(hyperparameters[1]),
         scale(std::sqrt(1.0f - b1 * b1)),
@@ -231,7 +231,7 @@ struct LapropRule {
         one_minus_decay_rate(1.0f - decay_rate),
         epsilon(hyperparameters[3]) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [mu, nu] = slots;
     nu = nu * decay_rate + one_minus_decay_rate * (grad * grad + epsilon);
     mu = b1 * mu + scale * (grad / std::sqrt(nu));
@@ -253,11 +253,11 @@ struct F2aRule {
   static constexpr int kNumSlots = 2;  // accumulator, local_step
   static constexpr int kNumHyperparameters = 6;
 
-  static float Exponent(const float* hyperparameters) {
+  JTE_HOST_DEVICE static float Exponent(const float* hyperparameters) {
     return hyperparameters[1];
   }
 
-  explicit F2aRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit F2aRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         power(Exponent(hyperparameters)),
         l1(hyperparameters[2]),
@@ -265,7 +265,7 @@ struct F2aRule {
         max_lr_multiplier(hyperparameters[4]),
         global_step(std::max(hyperparameters[5], 1.0f)) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [accumulator, local_step] = slots;
     local_step += 1.0f;
     const float multiplier =
@@ -290,12 +290,12 @@ struct MomentumRule {
   static constexpr int kNumSlots = 1;  // momentum
   static constexpr int kNumHyperparameters = 3;
 
-  explicit MomentumRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit MomentumRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         decay(hyperparameters[1]),
         use_nesterov(hyperparameters[2] != 0.0f) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [momentum] = slots;
     momentum = decay * momentum + grad;
     const float ahead = grad + decay * momentum;
@@ -313,14 +313,14 @@ struct LionRule {
   static constexpr int kNumSlots = 1;  // momentum
   static constexpr int kNumHyperparameters = 3;
 
-  explicit LionRule(const float* hyperparameters)
+  JTE_HOST_DEVICE explicit LionRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]),
         beta_1(hyperparameters[1]),
         one_minus_beta_1(1.0f - beta_1),
         beta_2(hyperparameters[2]),
         one_minus_beta_2(1.0f - beta_2) {}
 
-  void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
     auto& [momentum] = slots;
     weight -= learning_rate * Sign(beta_1 * momentum + one_minus_beta_1 * grad);
     momentum = beta_2 * momentum + one_minus_beta_2 * grad;

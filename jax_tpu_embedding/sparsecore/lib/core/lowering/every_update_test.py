@@ -31,6 +31,7 @@ _LOWERINGS = every_lowering.LOWERINGS
 _IMPLEMENTATIONS = {
     "reference": ("reference", "reference_messages"),
     "cpu": ("cpu", "cpu_shared_memory", "cpu_messages"),
+    "gpu": ("gpu",),
 }
 
 _Setting = functools.partial(update_programs.Setting, num_sc=8)

@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
+from jax_tpu_embedding.sparsecore.lib.core.testing import emulated_gpu  # adds rules  # pylint: disable=unused-import
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
@@ -139,4 +140,5 @@ LOWERINGS = {
     "cpu": Lowering(platform="cpu"),
     "cpu_shared_memory": Lowering(platform="cpu", num_devices=4),
     "cpu_messages": Lowering(platform="cpu", num_devices=4, by_messages=True),
+    "gpu": Lowering(platform="cuda"),
 }

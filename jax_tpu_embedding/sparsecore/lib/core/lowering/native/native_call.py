@@ -176,10 +176,17 @@ def _lower(
 
 _call_p = core.Primitive("native_call_after_readers")
 _call_p.multiple_results = True
-# What is overwritten stays what it is.
-_call_p.def_abstract_eval(
-    lambda *operands, call: [operands[k] for k in call.aliases]
-)
+
+
+@_call_p.def_abstract_eval
+def _abstract_eval(*operands, call: _Call):
+  """What is overwritten stays what it is."""
+  results = list(call.results)
+  for operand, result in call.aliases.items():
+    results[result] = operands[operand]
+  return results
+
+
 # Not cacheable: JAX would lower one instance by itself and copy it, without
 # what stands before it.
 mlir.register_lowering(_call_p, _lower, cacheable=False)

@@ -1,0 +1,21 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Every XLA handler for GPUs. registry_gpu.cc lists them under the names of
+// their targets.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_HANDLERS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_HANDLERS_H_
+
+#include "xla/ffi/api/ffi.h"
+
+namespace jte::ffi {
+
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteGroupByRowCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteGroupBySampleCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JtePoolSamplesCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteStepRowsCuda);
+
+}  // namespace jte::ffi
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_HANDLERS_H_

@@ -1,0 +1,319 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Targets "jte_pool_samples_cuda", the lookup, and "jte_step_rows_cuda", the
+// update, from the plans of plans_ffi.cc.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <ranges>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte::ffi {
+
+// In the order in which they are read.
+struct StepAttributes {
+  std::string_view rule;
+  int64_t num_hyperparameters;           // those of row options too
+  std::span<const float> static_params;  // of the rule, as numbers
+  std::string_view row_options;          // their names, separated by commas
+  float min_value;
+  float max_value;
+  bool stochastic_rounding;
+  // Used with it only: of all devices, and of this one.
+  int64_t rounding_num_shards;
+  int64_t rounding_shards_per_device;
+  int64_t batch_size_per_sc;
+  int64_t block_size;
+  bool has_one_source;
+  bool is_sorted;  // the entries, in the buffers
+};
+
+}  // namespace jte::ffi
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    jte::ffi::StepAttributes, StructMember<std::string_view>("rule"),
+    StructMember<int64_t>("num_hyperparameters"),
+    StructMember<Span<const float>>("static_params"),
+    StructMember<std::string_view>("row_options"),
+    StructMember<float>("min_value"), StructMember<float>("max_value"),
+    StructMember<bool>("stochastic_rounding"),
+    StructMember<int64_t>("rounding_num_shards"),
+    StructMember<int64_t>("rounding_shards_per_device"),
+    StructMember<int64_t>("batch_size_per_sc"),
+    StructMember<int64_t>("block_size"), StructMember<bool>("has_one_source"),
+    StructMember<bool>("is_sorted"));
+
+namespace jte::ffi {
+namespace {
+
+namespace xffi = ::xla::ffi;
+
+using IntMatrix = xffi::BufferR2<xffi::S32>;
+using FloatMatrix = xffi::BufferR2<xffi::F32>;
+
+gpu::QuantizedTo ReadQuantization(std::span<const double> numbers) {
+  if (numbers.empty()) return {};
+  const auto span = static_cast<float>(numbers[1] - numbers[0]);
+  const auto steps = static_cast<float>(numbers[2] - 1);
+  return {.is_on = true,
+          .min = static_cast<float>(numbers[0]),
+          .max = static_cast<float>(numbers[1]),
+          .scale = steps / span,
+          .step = span / steps};
+}
+
+Result<void> PoolSamples(gpu::Stream stream, const IntVector& begins,
+                         const IntVector& rows, const FloatVector& gains,
+                         const IntVector& flaws,
+                         const xffi::AnyBuffer& table_buffer,
+                         const FloatMatrix& activations,
+                         std::span<const double> quantization) {
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  const auto shape = activations.dimensions();
+  if (shape[1] != table.dim ||
+      static_cast<int64_t>(begins.element_count()) != shape[0] + 1) {
+    return InvalidArgument("The activations have shape [", shape[0], ", ",
+                           shape[1], "], expected [",
+                           static_cast<int64_t>(begins.element_count()) - 1,
+                           ", ", table.dim, "].");
+  }
+  const gpu::ConstSampleGroups groups{
+      .begins = begins.typed_data(),
+      .rows = rows.typed_data(),
+      .gains = gains.typed_data(),
+      .flaws = reinterpret_cast<const gpu::Flaws*>(flaws.typed_data())};
+  return std::visit(
+      [&]<typename T>(std::span<T> values) {
+        return ToResult(gpu::PoolSamples<T>(
+            stream, groups, values.data(), shape[0], shape[1],
+            ReadQuantization(quantization), activations.typed_data()));
+      },
+      table.values);
+}
+
+Result<gpu::Number> ReadNumber(xffi::RemainingArgs args, size_t k) {
+  const auto arg = args.get<xffi::AnyBuffer>(k);
+  if (arg.has_value() && arg->element_count() == 1) {
+    if (arg->element_type() == xffi::F32) {
+      return gpu::Number{.at = arg->untyped_data()};
+    }
+    if (arg->element_type() == xffi::PRED) {
+      return gpu::Number{.at = arg->untyped_data(), .is_bool = true};
+    }
+  }
+  return InvalidArgument("Operand ", k,
+                         " must be one float32 number or one bool.");
+}
+
+// Moves the numbers of the row options from the end of `numbers`.
+Result<gpu::RowOptions> TakeRowOptions(const StepAttributes& attributes,
+                                       std::vector<gpu::Number>& numbers) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  gpu::RowOptions options{};
+  options.min_value = attributes.min_value;
+  options.max_value = attributes.max_value;
+  options.has_limits =
+      attributes.min_value > -kInfinity || attributes.max_value < kInfinity;
+  std::vector<gpu::Number*> values;  // of those that have a number
+  for (const auto part : std::views::split(attributes.row_options, ',')) {
+    const std::string_view name(part.begin(), part.end());
+    if (name.empty()) continue;
+    if (name == "skip_non_finite_gradients") {
+      options.skip_non_finite_gradients = true;
+    } else if (name == "max_gradient_norm") {
+      options.has_max_gradient_norm = true;
+      values.push_back(&options.max_gradient_norm);
+    } else if (name == "l2_weight_decay") {
+      options.has_l2_weight_decay = true;
+      values.push_back(&options.l2_weight_decay);
+    } else if (name == "decoupled_weight_decay") {
+      options.has_decoupled_weight_decay = true;
+      values.push_back(&options.decoupled_weight_decay);
+    } else {
+      return InvalidArgument("There is no row option '", name, "'.");
+    }
+  }
+  if (numbers.size() < values.size()) {
+    return InvalidArgument("Got ", numbers.size(), " hyperparameters, expected ",
+                           values.size(), " or more with the row options '",
+                           attributes.row_options, "'.");
+  }
+  const size_t first = numbers.size() - values.size();
+  for (size_t k = 0; k < values.size(); ++k) *values[k] = numbers[first + k];
+  numbers.resize(first);
+  return options;
+}
+
+// From the operands from number `k` on.
+Result<gpu::Optimizer> ReadOptimizer(xffi::RemainingArgs args, size_t k,
+                                     const StepAttributes& attributes,
+                                     int64_t num_rows) {
+  std::vector<gpu::Number> numbers;
+  for (int64_t i = 0; i < attributes.num_hyperparameters; ++i, ++k) {
+    JTE_ASSIGN_OR_RETURN(const auto number, ReadNumber(args, k));
+    numbers.push_back(number);
+  }
+  gpu::Optimizer optimizer{};
+  JTE_ASSIGN_OR_RETURN(optimizer.options, TakeRowOptions(attributes, numbers));
+  for (const float value : attributes.static_params) {
+    numbers.push_back({.value = value});
+  }
+  if (numbers.size() > gpu::kMaxHyperparameters) {
+    return InvalidArgument("Got ", numbers.size(),
+                           " hyperparameters, expected at most ",
+                           gpu::kMaxHyperparameters, ".");
+  }
+  std::ranges::copy(numbers, optimizer.hyperparameters);
+  if (!attributes.stochastic_rounding) return optimizer;
+  const auto seed = args.get<xffi::AnyBuffer>(k);
+  if (seed.has_error() || seed->element_type() != xffi::U32 ||
+      seed->element_count() != 2) {
+    return InvalidArgument(
+        "Stochastic rounding takes uint32[2], a seed and a first shard, after "
+        "the hyperparameters.");
+  }
+  const int64_t num_shards = attributes.rounding_shards_per_device;
+  if (num_shards < 1 || num_rows % num_shards != 0) {
+    return InvalidArgument("rounding_shards_per_device is ", num_shards,
+                           ", expected a divisor of the table's ", num_rows,
+                           " rows.");
+  }
+  optimizer.rounding = {
+      .seed_and_first_shard = static_cast<const uint32_t*>(seed->untyped_data()),
+      .num_shards = attributes.rounding_num_shards,
+      .rows_per_shard = num_rows / num_shards};
+  return optimizer;
+}
+
+gpu::TableType TypeOf(const Table& table) {
+  constexpr gpu::TableType kTypes[] = {gpu::TableType::kFloat,
+                                       gpu::TableType::kBfloat16,
+                                       gpu::TableType::kFloat16};
+  return kTypes[table.values.index()];
+}
+
+// Result k, which is the alias of operand k.
+Result<xffi::AnyBuffer> ReadAlias(xffi::RemainingArgs args,
+                                  xffi::RemainingRets rets, size_t k) {
+  const auto arg = args.get<xffi::AnyBuffer>(k);
+  auto ret = rets.get<xffi::AnyBuffer>(k);
+  if (arg.has_error() || ret.has_error() ||
+      arg->untyped_data() != (*ret)->untyped_data()) {
+    return FailedPrecondition("Table or slot ", k,
+                              " and its update are different buffers. Alias "
+                              "them in the custom call.");
+  }
+  return *arg;
+}
+
+Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
+                      const IntVector& samples, const IntVector& starts,
+                      const IntVector& cells, const IntMatrix& blocks,
+                      const IntMatrix& long_rows, const IntVector& counts,
+                      const FloatVector& gains, const FloatMatrix& gradient,
+                      xffi::RemainingArgs args, xffi::RemainingRets rets,
+                      const StepAttributes& attributes) {
+  // The results: table, slots and block sums.
+  const size_t num_tables = rets.size() - 1;
+  if (rets.size() < 2 || num_tables > 1 + gpu::kMaxSlots ||
+      args.size() < num_tables) {
+    return InvalidArgument("Got ", args.size(), " operands and ", rets.size(),
+                           " results, expected a table, up to ",
+                           gpu::kMaxSlots, " slots, and block sums.");
+  }
+  JTE_ASSIGN_OR_RETURN(const auto table_buffer, ReadAlias(args, rets, 0));
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  gpu::Tables tables{.table = table_buffer.untyped_data(),
+                     .type = TypeOf(table),
+                     .slots = {}};
+  for (size_t k = 1; k < num_tables; ++k) {
+    JTE_ASSIGN_OR_RETURN(const auto slot, ReadAlias(args, rets, k));
+    JTE_ASSIGN_OR_RETURN(const auto matrix, ToMatrix(slot, "A slot"));
+    tables.slots[k - 1] = matrix.values.data();
+  }
+  auto block_sums = rets.get<FloatMatrix>(num_tables);
+  if (block_sums.has_error() ||
+      (*block_sums)->dimensions()[0] != blocks.dimensions()[0]) {
+    return InvalidArgument("The block sums must be float32[",
+                           blocks.dimensions()[0], ", ", table.dim, "].");
+  }
+  const auto shape = gradient.dimensions();
+  if (shape[1] != table.dim) {
+    return InvalidArgument("The gradient has ", shape[1],
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  JTE_ASSIGN_OR_RETURN(
+      const auto optimizer,
+      ReadOptimizer(args, num_tables, attributes, table.num_rows));
+  const gpu::RowTerms terms{
+      .groups = {.rows = rows.typed_data(),
+                 .samples = samples.typed_data(),
+                 .starts = starts.typed_data(),
+                 .cells = attributes.is_sorted ? nullptr : cells.typed_data(),
+                 .blocks =
+                     reinterpret_cast<const gpu::RowBlock*>(blocks.typed_data()),
+                 .long_rows = reinterpret_cast<const gpu::LongRow*>(
+                     long_rows.typed_data()),
+                 .counts = reinterpret_cast<const gpu::GroupCounts*>(
+                     counts.typed_data())},
+      .cell_gains = gains.typed_data(),
+      .gradient = gradient.typed_data(),
+      .dim = table.dim,
+      .batch_size_per_sc = attributes.batch_size_per_sc,
+      .has_one_source = attributes.has_one_source,
+      .block_size = attributes.block_size,
+      .num_cells = static_cast<int64_t>(rows.element_count())};
+  return ToResult(gpu::StepRows(stream, attributes.rule, terms,
+                                blocks.dimensions()[0],
+                                (*block_sums)->typed_data(), optimizer,
+                                tables));
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JtePoolSamplesCuda, kOnStream<PoolSamples>,
+    BindOnStream()
+        .Arg<IntVector>()        // begins
+        .Arg<IntVector>()        // rows
+        .Arg<FloatVector>()      // gains
+        .Arg<IntVector>()        // flaws
+        .Arg<xffi::AnyBuffer>()  // table
+        .Ret<FloatMatrix>()      // activations
+        .Attr<xffi::Span<const double>>("quantization"),
+    {xffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteStepRowsCuda, kOnStream<StepRows>,
+                              BindOnStream()
+                                  .Arg<IntVector>()    // rows
+                                  .Arg<IntVector>()    // samples
+                                  .Arg<IntVector>()    // starts
+                                  .Arg<IntVector>()    // cells
+                                  .Arg<IntMatrix>()    // blocks
+                                  .Arg<IntMatrix>()    // long_rows
+                                  .Arg<IntVector>()    // counts
+                                  .Arg<FloatVector>()  // gains of cells
+                                  .Arg<FloatMatrix>()  // activation_gradient
+                                  .RemainingArgs()     // table, slots,
+                                                       // hyperparameters, seed
+                                  .RemainingRets()     // table, slots, block
+                                                       // sums
+                                  .Attrs<StepAttributes>(),
+                              {xffi::Traits::kCmdBufferCompatible});
+
+}  // namespace jte::ffi

@@ -1,0 +1,24 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Sizes of what the plans of batches need, for those who write the calls.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_PLANS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_PLANS_H_
+
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
+
+namespace jte::ffi {
+
+// Bytes of the scratch result of jte_group_by_sample_cuda.
+int64_t SampleGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
+
+// Bytes of the scratch result of jte_group_by_row_cuda.
+int64_t RowGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
+
+}  // namespace jte::ffi
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_PLANS_H_

@@ -1,0 +1,226 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Targets "jte_group_by_sample_cuda" and "jte_group_by_row_cuda": the plans of
+// a lookup and of an update, from the buffers of a batch on one device.
+
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/scratch.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jte::ffi {
+namespace {
+
+namespace xffi = ::xla::ffi;
+
+using IntMatrix = xffi::BufferR2<xffi::S32>;
+
+gpu::Partitions TakePartitions(ScratchCutter& scratch,
+                               int64_t num_row_pointers) {
+  // There is a row pointer for each, and others.
+  return {.begins = scratch.Take<int32_t>(num_row_pointers),
+          .ends = scratch.Take<int32_t>(num_row_pointers)};
+}
+
+gpu::Scratch TakeSort(ScratchCutter& scratch, int64_t num_cells) {
+  const int64_t num_bytes = gpu::ScratchBytes(num_cells);
+  return {.data = scratch.Take<char>(num_bytes),
+          .num_bytes = static_cast<size_t>(num_bytes)};
+}
+
+gpu::SampleGroupsScratch TakeSampleGroupsScratch(ScratchCutter& scratch,
+                                                 int64_t num_cells,
+                                                 int64_t num_row_pointers) {
+  return {.rows = scratch.Take<int32_t>(num_cells),
+          .keys = scratch.Take<int32_t>(num_cells),
+          .sorted_keys = scratch.Take<int32_t>(num_cells),
+          .cells = scratch.Take<int32_t>(num_cells),
+          .sorted_cells = scratch.Take<int32_t>(num_cells),
+          .partitions = TakePartitions(scratch, num_row_pointers),
+          .sort = TakeSort(scratch, num_cells)};
+}
+
+gpu::RowGroupsScratch TakeRowGroupsScratch(ScratchCutter& scratch,
+                                           int64_t num_cells,
+                                           int64_t num_row_pointers) {
+  return {.keys = scratch.Take<int32_t>(num_cells),
+          .unsorted_cells = scratch.Take<int32_t>(num_cells),
+          .unsorted_samples = scratch.Take<int32_t>(num_cells),
+          .partitions = TakePartitions(scratch, num_row_pointers),
+          .flaws = scratch.Take<gpu::Flaws>(1),
+          .sort = TakeSort(scratch, num_cells)};
+}
+
+gpu::CooBuffers ToGpuBuffers(const IntVector& row_pointers,
+                             const IntVector& embedding_ids,
+                             const IntVector& sample_ids,
+                             const FloatVector& gains,
+                             const IntScalar& num_minibatches) {
+  return {.row_pointers = row_pointers.typed_data(),
+          .embedding_ids = embedding_ids.typed_data(),
+          .sample_ids = sample_ids.typed_data(),
+          .gains = gains.typed_data(),
+          .num_minibatches = num_minibatches.typed_data()};
+}
+
+Result<gpu::CooGeometry> MakeGpuGeometry(
+    const IntVector& row_pointers, const IntVector& embedding_ids,
+    const IntVector& sample_ids, const FloatVector& gains, int64_t num_rows,
+    int64_t batch_size, int64_t num_sc_per_device, bool enable_minibatching) {
+  // Checks the sizes; what is in the buffers is not here.
+  JTE_ASSIGN_OR_RETURN(
+      const auto geometry,
+      MakeGeometry(num_sc_per_device, enable_minibatching,
+                   /*num_minibatches=*/1, num_rows, batch_size));
+  const auto num_cells = embedding_ids.element_count();
+  if (sample_ids.element_count() != num_cells ||
+      gains.element_count() != num_cells) {
+    return InvalidArgument("embedding_ids, sample_ids and gains have ",
+                           num_cells, ", ", sample_ids.element_count(), " and ",
+                           gains.element_count(),
+                           " cells, expected equal numbers.");
+  }
+  return gpu::CooGeometry{
+      .num_row_pointers = static_cast<int64_t>(row_pointers.element_count()),
+      .num_cells = static_cast<int64_t>(num_cells),
+      .num_devices = 1,
+      .num_sc_per_device = static_cast<int>(num_sc_per_device),
+      .rows_per_shard = geometry.rows_per_shard,
+      .batch_size_per_sc = geometry.batch_size_per_sc,
+      .enable_minibatching = enable_minibatching};
+}
+
+Result<void> CheckScratch(const xffi::AnyBuffer& scratch, int64_t needed) {
+  if (static_cast<int64_t>(scratch.size_bytes()) >= needed) return {};
+  return InvalidArgument("The scratch result has ", scratch.size_bytes(),
+                         " bytes, expected ", needed, " or more.");
+}
+
+Result<void> GroupBySample(
+    gpu::Stream stream, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const IntScalar& num_minibatches,
+    const IntVector& begins, const IntVector& rows,
+    const FloatVector& sorted_gains, const IntVector& flaws,
+    const xffi::AnyBuffer& scratch_buffer,
+    int64_t num_rows, int64_t batch_size, int64_t num_sc_per_device,
+    bool enable_minibatching) {
+  JTE_ASSIGN_OR_RETURN(
+      const auto geometry,
+      MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
+                      batch_size, num_sc_per_device, enable_minibatching));
+  const int64_t num_cells = geometry.num_cells;
+  JTE_RETURN_IF_ERROR(CheckScratch(
+      scratch_buffer,
+      SampleGroupsScratchBytes(num_cells, geometry.num_row_pointers)));
+  ScratchCutter scratch(scratch_buffer.untyped_data());
+  return ToResult(gpu::GroupBySample(
+      stream,
+      ToGpuBuffers(row_pointers, embedding_ids, sample_ids, gains,
+                   num_minibatches),
+      geometry,
+      TakeSampleGroupsScratch(scratch, num_cells, geometry.num_row_pointers),
+      {.begins = begins.typed_data(),
+       .rows = rows.typed_data(),
+       .gains = sorted_gains.typed_data(),
+       .flaws = reinterpret_cast<gpu::Flaws*>(flaws.typed_data())}));
+}
+
+Result<void> GroupByRow(
+    gpu::Stream stream, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const IntScalar& num_minibatches,
+    const IntVector& rows, const IntVector& samples, const IntVector& starts,
+    const IntVector& cells, const IntMatrix& blocks,
+    const IntMatrix& long_rows, const IntVector& counts,
+    const xffi::AnyBuffer& scratch_buffer, int64_t num_rows, int64_t batch_size,
+    int64_t num_sc_per_device, bool enable_minibatching, int64_t block_size) {
+  JTE_ASSIGN_OR_RETURN(
+      const auto geometry,
+      MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
+                      batch_size, num_sc_per_device, enable_minibatching));
+  const int64_t num_cells = geometry.num_cells;
+  JTE_RETURN_IF_ERROR(CheckScratch(
+      scratch_buffer,
+      RowGroupsScratchBytes(num_cells, geometry.num_row_pointers)));
+  ScratchCutter scratch(scratch_buffer.untyped_data());
+  return ToResult(gpu::GroupByRow(
+      stream,
+      ToGpuBuffers(row_pointers, embedding_ids, sample_ids, gains,
+                   num_minibatches),
+      geometry, block_size,
+      TakeRowGroupsScratch(scratch, num_cells, geometry.num_row_pointers),
+      {.rows = rows.typed_data(),
+       .samples = samples.typed_data(),
+       .starts = starts.typed_data(),
+       .cells = cells.typed_data(),
+       .blocks = reinterpret_cast<gpu::RowBlock*>(blocks.typed_data()),
+       .long_rows = reinterpret_cast<gpu::LongRow*>(long_rows.typed_data()),
+       .counts = reinterpret_cast<gpu::GroupCounts*>(counts.typed_data())}));
+}
+
+}  // namespace
+
+int64_t SampleGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers) {
+  ScratchCutter counter;
+  TakeSampleGroupsScratch(counter, num_cells, num_row_pointers);
+  return counter.num_bytes();
+}
+
+int64_t RowGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers) {
+  ScratchCutter counter;
+  TakeRowGroupsScratch(counter, num_cells, num_row_pointers);
+  return counter.num_bytes();
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupBySampleCuda, kOnStream<GroupBySample>,
+                              BindOnStream()
+                                  .Arg<IntVector>()        // row_pointers
+                                  .Arg<IntVector>()        // embedding_ids
+                                  .Arg<IntVector>()        // sample_ids
+                                  .Arg<FloatVector>()      // gains
+                                  .Arg<IntScalar>()        // num_minibatches
+                                  .Ret<IntVector>()        // begins
+                                  .Ret<IntVector>()        // rows
+                                  .Ret<FloatVector>()      // gains
+                                  .Ret<IntVector>()        // flaws
+                                  .Ret<xffi::AnyBuffer>()  // scratch
+                                  .Attr<int64_t>("num_rows")
+                                  .Attr<int64_t>("batch_size")
+                                  .Attr<int64_t>("num_sc_per_device")
+                                  .Attr<bool>("enable_minibatching"),
+                              {xffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupByRowCuda, kOnStream<GroupByRow>,
+                              BindOnStream()
+                                  .Arg<IntVector>()        // row_pointers
+                                  .Arg<IntVector>()        // embedding_ids
+                                  .Arg<IntVector>()        // sample_ids
+                                  .Arg<FloatVector>()      // gains
+                                  .Arg<IntScalar>()        // num_minibatches
+                                  .Ret<IntVector>()        // rows
+                                  .Ret<IntVector>()        // samples
+                                  .Ret<IntVector>()        // starts
+                                  .Ret<IntVector>()        // cells
+                                  .Ret<IntMatrix>()        // blocks
+                                  .Ret<IntMatrix>()        // long_rows
+                                  .Ret<IntVector>()        // counts
+                                  .Ret<xffi::AnyBuffer>()  // scratch
+                                  .Attr<int64_t>("num_rows")
+                                  .Attr<int64_t>("batch_size")
+                                  .Attr<int64_t>("num_sc_per_device")
+                                  .Attr<bool>("enable_minibatching")
+                                  .Attr<int64_t>("block_size"),
+                              {xffi::Traits::kCmdBufferCompatible});
+
+}  // namespace jte::ffi

@@ -1,0 +1,56 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The Python module lib/core/ffi_cuda, or with JTE_EMULATED_GPU
+// lib/core/testing/ffi_emulated_gpu: the GPU's handlers by target name, and the
+// sizes of what calls need. A name of a target that was released never changes
+// meaning.
+
+#include <pybind11/pybind11.h>
+
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+
+#ifdef JTE_EMULATED_GPU
+#define JTE_MODULE ffi_emulated_gpu
+#else
+#define JTE_MODULE ffi_cuda
+#endif
+
+namespace jte::ffi {
+namespace {
+
+pybind11::dict Registrations() {
+  const auto capsule = [](auto* handler) {
+    return pybind11::capsule(reinterpret_cast<void*>(handler));
+  };
+  pybind11::dict targets;
+  targets["jte_group_by_row_cuda"] = capsule(JteGroupByRowCuda);
+  targets["jte_group_by_sample_cuda"] = capsule(JteGroupBySampleCuda);
+  targets["jte_pool_samples_cuda"] = capsule(JtePoolSamplesCuda);
+  targets["jte_step_rows_cuda"] = capsule(JteStepRowsCuda);
+  return targets;
+}
+
+}  // namespace
+}  // namespace jte::ffi
+
+PYBIND11_MODULE(JTE_MODULE, module) {
+  namespace py = pybind11;
+  module.doc() = "XLA custom calls for GPUs.";
+  module.def("registrations", &jte::ffi::Registrations,
+             "Target name -> capsule for jax.ffi.register_ffi_target.");
+  module.def("sample_groups_scratch_bytes",
+             &jte::ffi::SampleGroupsScratchBytes, py::arg("num_cells"),
+             py::arg("num_row_pointers"));
+  module.def("row_groups_scratch_bytes", &jte::ffi::RowGroupsScratchBytes,
+             py::arg("num_cells"), py::arg("num_row_pointers"));
+  module.def("max_row_blocks", &jte::gpu::MaxRowBlocks, py::arg("num_cells"),
+             py::arg("block_size"), py::arg("num_sources"));
+  module.def("max_long_rows", &jte::gpu::MaxLongRows, py::arg("num_cells"),
+             py::arg("block_size"));
+  module.def("is_width_of_rows", &jte::gpu::IsWidthOfRows, py::arg("dim"),
+             "Whether kernels take rows of so many columns.");
+}

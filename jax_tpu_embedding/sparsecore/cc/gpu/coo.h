@@ -1,0 +1,141 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The entries of the COO buffers of one device, on a GPU.
+//
+// Row pointers are in the GPU's memory, so a first kernel reads where the
+// partitions are, and the next ones find the partition of each cell. What is
+// corrupt is noted in `Flaws`, and stands for entries that are not: a GPU cannot
+// raise in the middle of a program, so what is made of them is NaN, as
+// lowering/reference/corrupt_buffers.py says.
+//
+// Source: layout/csr_layout.h, kernels/coo/partitions.h.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_COO_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_COO_H_
+
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+
+namespace jte::gpu {
+
+// All in the GPU's memory.
+struct CooBuffers {
+  const int32_t* row_pointers;
+  const int32_t* embedding_ids;
+  const int32_t* sample_ids;
+  const float* gains;
+  const int32_t* num_minibatches;  // one number
+};
+
+struct CooGeometry {
+  int64_t num_row_pointers;
+  int64_t num_cells;
+  int num_devices;         // G, that share the tables
+  int num_sc_per_device;   // S
+  int64_t rows_per_shard;
+  int64_t batch_size_per_sc;
+  bool enable_minibatching;
+
+  JTE_DEVICE int num_targets() const { return num_devices * num_sc_per_device; }
+  JTE_DEVICE int num_regions() const {
+    return enable_minibatching ? 1 : num_sc_per_device;
+  }
+  // Of row pointers; as many as any number of minibatches has.
+  JTE_DEVICE int64_t num_blocks() const;
+  JTE_DEVICE int64_t num_partitions() const {
+    return num_blocks() * num_targets();
+  }
+};
+
+// What is wrong with buffers; 0 where nothing is.
+struct Flaws {
+  int32_t partitions;  // row pointers or the number of minibatches
+  int32_t entries;     // ids or samples out of range, or rows out of order
+
+  JTE_DEVICE bool any() const { return partitions != 0 || entries != 0; }
+};
+
+// Where partition p has its entries: cells [begins[p], ends[p]). In the order
+// of cells: by source, minibatch and target. Partitions of minibatches that
+// there are none of are empty, and behind all others.
+struct Partitions {
+  int32_t* begins;
+  int32_t* ends;
+};
+
+// Reads them, and writes both flaws. Returns null, or the message of an error.
+const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
+                           const CooGeometry& geometry,
+                           const Partitions& partitions, Flaws* flaws);
+
+// A cell of the buffers. Numbers that are out of range stand for the nearest
+// that are not.
+struct Cell {
+  bool is_entry;
+  bool is_wrong;      // an entry with a number out of range
+  int32_t partition;  // it is an entry of
+  int32_t target;     // the SparseCore that has the row, of all devices
+  int32_t source;     // the SparseCore that has the sample
+  int32_t row;        // of the target's shard
+  int32_t sample;     // of the source's batch
+};
+
+constexpr int64_t kMinRowPointersOfBlock = 8;
+
+JTE_DEVICE int64_t CooGeometry::num_blocks() const {
+  const int64_t targets = num_targets();
+  return num_row_pointers / (targets > kMinRowPointersOfBlock
+                                 ? targets
+                                 : kMinRowPointersOfBlock);
+}
+
+// `value`, or the nearest number from 0 to limit - 1.
+JTE_DEVICE int32_t InRange(int32_t value, int64_t limit) {
+  if (value < 0 || limit <= 0) return 0;
+  return value < limit ? value : static_cast<int32_t>(limit - 1);
+}
+
+JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
+                         const CooGeometry& geometry,
+                         const Partitions& partitions, const Flaws& flaws) {
+  Cell cell = {};
+  const int num_targets = geometry.num_targets();
+  if (flaws.partitions != 0) {
+    // All cells of a region are entries for its first target.
+    const int64_t region_size = geometry.num_cells / geometry.num_regions();
+    const int64_t region = region_size > 0 ? i / region_size : 0;
+    cell.is_entry = region < geometry.num_regions();
+    cell.source = static_cast<int32_t>(region);
+    cell.partition = static_cast<int32_t>(region * num_targets);
+  } else {
+    // The last partition that begins at the cell or before it.
+    int64_t first = 0;
+    int64_t last = geometry.num_partitions();
+    while (last - first > 1) {
+      const int64_t middle = (first + last) / 2;
+      if (partitions.begins[middle] <= i) {
+        first = middle;
+      } else {
+        last = middle;
+      }
+    }
+    const int64_t minibatches =
+        geometry.enable_minibatching ? *buffers.num_minibatches : 1;
+    cell.is_entry = partitions.begins[first] <= i && i < partitions.ends[first];
+    cell.partition = static_cast<int32_t>(first);
+    cell.target = static_cast<int32_t>(first % num_targets);
+    cell.source = static_cast<int32_t>(first / num_targets / minibatches);
+  }
+  if (!cell.is_entry) return cell;
+  cell.row = InRange(buffers.embedding_ids[i], geometry.rows_per_shard);
+  cell.sample = InRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+  cell.is_wrong = cell.row != buffers.embedding_ids[i] ||
+                  cell.sample != buffers.sample_ids[i];
+  return cell;
+}
+
+}  // namespace jte::gpu
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_COO_H_

@@ -1,0 +1,222 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
+
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+
+namespace jte::gpu {
+namespace {
+
+// Row and sample of each cell. One that is no entry has a row behind the last.
+struct ReadRowsAndSamples {
+  static constexpr int kThreads = 256;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  Partitions partitions;
+  Flaws* flaws;
+  int32_t* rows;
+  int32_t* samples;
+  int32_t* cells;  // or null
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    // Of the partitions alone: entries are what is looked at here.
+    const Flaws known = {flaws->partitions, 0};
+    for (int64_t i = thread.number(); i < geometry.num_cells;
+         i += thread.num_threads()) {
+      const Cell cell = ReadCell(i, buffers, geometry, partitions, known);
+      if (cell.is_wrong) flaws->entries = 1;
+      // Entries that are not sorted here have to come in order.
+      if (cells == nullptr && cell.is_entry && i > 0 && i < geometry.num_cells &&
+          cell.row < InRange(buffers.embedding_ids[i - 1],
+                             geometry.rows_per_shard)) {
+        flaws->entries = 1;
+      }
+      rows[i] = cell.is_entry
+                    ? static_cast<int32_t>(cell.target %
+                                               geometry.num_sc_per_device *
+                                               geometry.rows_per_shard +
+                                           cell.row)
+                    : NoRow(geometry);
+      samples[i] = static_cast<int32_t>(
+          cell.source * geometry.batch_size_per_sc + cell.sample);
+      if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
+    }
+  }
+
+  static JTE_DEVICE int32_t NoRow(const CooGeometry& geometry) {
+    return static_cast<int32_t>(geometry.num_sc_per_device *
+                                geometry.rows_per_shard);
+  }
+};
+
+struct OrderSamples {
+  static constexpr int kThreads = 256;
+  const int32_t* unsorted;
+  const int32_t* cells;
+  int64_t n;
+  int32_t* samples;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < n; i += thread.num_threads()) {
+      samples[i] = unsorted[cells[i]];
+    }
+  }
+};
+
+// Of the runs that FindRuns found, the last begins behind all cells, and the
+// one before it may be of cells that are no entries.
+struct CountRows {
+  static constexpr int kThreads = 32;
+  CooGeometry geometry;
+  const Flaws* flaws;
+  RowGroups groups;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    if (thread.number() > 0) return;
+    GroupCounts& counts = *groups.counts;
+    int32_t num_rows = counts.num_rows - 1;
+    if (num_rows > 0 && groups.rows[groups.starts[num_rows - 1]] ==
+                            ReadRowsAndSamples::NoRow(geometry)) {
+      --num_rows;
+    }
+    counts = {num_rows, 0, 0, flaws->any()};
+  }
+};
+
+// A tile has a row; those that are long it cuts into blocks.
+struct CutLongRows {
+  static constexpr int kThreads = 256;
+  static constexpr bool kExchanges = true;
+  static constexpr int kLanes = 32;
+  int64_t batch_size_per_sc;
+  int32_t block_size;
+  RowGroups groups;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const int64_t num_rows = groups.counts->num_rows;
+    // A thread looks at a row, and the tile at those that its threads found.
+    for (int64_t first = thread.number() / kLanes * kLanes; first < num_rows;
+         first += thread.num_threads()) {
+      const int64_t row = first + thread.index() % kLanes;
+      const bool is_long =
+          row < num_rows &&
+          groups.starts[row + 1] - groups.starts[row] > block_size;
+      if (!thread.Any(is_long, kLanes)) continue;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        if (thread.Shuffle(static_cast<int32_t>(is_long), lane, kLanes)) {
+          Cut(thread, first + lane);
+        }
+      }
+    }
+  }
+
+  JTE_DEVICE void Cut(const Thread& thread, int64_t row) const {
+    const int32_t begin = groups.starts[row];
+    const int32_t end = groups.starts[row + 1];
+    int32_t num_blocks = 0;
+    for (int32_t i = begin; i < end;) {
+      const int32_t source_end = SourceEnd(i, end);
+      num_blocks += (source_end - i + block_size - 1) / block_size;
+      i = source_end;
+    }
+    const int lane = thread.index() % kLanes;
+    int32_t next = 0;
+    if (lane == 0) {
+      next = thread.AtomicAdd(&groups.counts->num_blocks, num_blocks);
+      const int place = thread.AtomicAdd(&groups.counts->num_long_rows, 1);
+      groups.long_rows[place] = {static_cast<int32_t>(row), next, num_blocks,
+                                 0};
+    }
+    next = thread.Shuffle(next, 0, kLanes);
+    for (int32_t i = begin; i < end;) {
+      const int32_t source_end = SourceEnd(i, end);
+      const int32_t count = (source_end - i + block_size - 1) / block_size;
+      for (int32_t k = lane; k < count; k += kLanes) {
+        const int32_t first = i + k * block_size;
+        const int32_t last = first + block_size;
+        groups.blocks[next + k] = {first, last < source_end ? last : source_end,
+                                   Source(i), 0};
+      }
+      next += count;
+      i = source_end;
+    }
+  }
+
+  JTE_DEVICE int32_t Source(int32_t i) const {
+    return static_cast<int32_t>(groups.samples[i] / batch_size_per_sc);
+  }
+
+  // One past the last entry before `end` that is from the source of entry i.
+  // Those of a row are in the order of sources.
+  JTE_DEVICE int32_t SourceEnd(int32_t i, int32_t end) const {
+    const int32_t source = Source(i);
+    int32_t first = i + 1;
+    while (first < end) {
+      const int32_t middle = first + (end - first) / 2;
+      if (Source(middle) == source) {
+        first = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return first;
+  }
+};
+
+}  // namespace
+
+const char* GroupByRow(Stream stream, const CooBuffers& buffers,
+                       const CooGeometry& geometry, int64_t block_size,
+                       const RowGroupsScratch& scratch,
+                       const RowGroups& groups) {
+  const int64_t n = geometry.num_cells;
+  const bool is_sorted = HasOnePartition(geometry);
+  if (const char* error = ReadPartitions(
+          stream, buffers, geometry, scratch.partitions, scratch.flaws)) {
+    return error;
+  }
+  if (const char* error = Launch(
+          stream, NumBlocks<ReadRowsAndSamples>(n),
+          ReadRowsAndSamples{
+              buffers, geometry, scratch.partitions, scratch.flaws,
+              is_sorted ? groups.rows : scratch.keys,
+              is_sorted ? groups.samples : scratch.unsorted_samples,
+              is_sorted ? nullptr : scratch.unsorted_cells})) {
+    return error;
+  }
+  if (!is_sorted) {
+    if (const char* error = SortByKey(
+            stream, n,
+            NumBits(geometry.num_sc_per_device * geometry.rows_per_shard),
+            scratch.keys, scratch.unsorted_cells, groups.rows, groups.cells,
+            scratch.sort)) {
+      return error;
+    }
+    if (const char* error =
+            Launch(stream, NumBlocks<OrderSamples>(n),
+                   OrderSamples{scratch.unsorted_samples, groups.cells, n,
+                                groups.samples})) {
+      return error;
+    }
+  }
+  if (const char* error =
+          FindRuns(stream, n, groups.rows, groups.starts,
+                   &groups.counts->num_rows, scratch.sort)) {
+    return error;
+  }
+  if (const char* error =
+          Launch(stream, 1, CountRows{geometry, scratch.flaws, groups})) {
+    return error;
+  }
+  if (block_size == 0) return nullptr;
+  return Launch(stream, NumBlocks<CutLongRows>(n),
+                CutLongRows{geometry.batch_size_per_sc,
+                            static_cast<int32_t>(block_size), groups});
+}
+
+}  // namespace jte::gpu

@@ -1,0 +1,158 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Kernels that one source compiles for a GPU and, thread by thread, for a CPU.
+//
+// A kernel is a struct. Its members are its parameters, and it is called once
+// for each thread:
+//
+//   struct Double {
+//     static constexpr int kThreads = 256;  // of a block
+//     const float* x;
+//     float* y;
+//     int64_t n;
+//     JTE_DEVICE void operator()(const Thread& thread) const {
+//       for (int64_t i = thread.number(); i < n; i += thread.num_threads()) {
+//         y[i] = 2 * x[i];
+//       }
+//     }
+//   };
+//   return Launch(stream, NumBlocks<Double>(n), Double{x, y, n});
+//
+// Threads of a *tile* may exchange values: a power of two of neighbours, 32 at
+// most, within a warp. Such a kernel says `kExchanges = true`.
+//
+// With nvcc this is CUDA. Otherwise simt_emulation.h runs the threads one by
+// one, in an order that a seed decides.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#else
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt_emulation.h"
+#endif
+
+namespace jte::gpu {
+
+template <typename Kernel>
+constexpr bool kExchanges = requires { requires Kernel::kExchanges; };
+
+#ifdef __CUDACC__
+
+#define JTE_DEVICE __device__ __forceinline__
+#define JTE_UNROLL _Pragma("unroll")
+
+using Stream = cudaStream_t;
+
+// Where a thread is, and what it can do with others.
+class Thread {
+ public:
+  __device__ int index() const { return threadIdx.x; }  // in its block
+  __device__ int64_t block() const { return blockIdx.x; }
+  __device__ int64_t num_blocks() const { return gridDim.x; }
+
+  // In the grid.
+  __device__ int64_t number() const {
+    return int64_t{blockDim.x} * blockIdx.x + threadIdx.x;
+  }
+  __device__ int64_t num_threads() const {
+    return int64_t{gridDim.x} * blockDim.x;
+  }
+
+  // The value that thread `lane` of the tile of `lanes` threads has. All of
+  // them must call it.
+  template <typename T>
+  __device__ T Shuffle(T value, int lane, int lanes) const {
+    return __shfl_sync(TileMask(lanes), value, lane, lanes);
+  }
+  // Whether it holds for any thread of the tile; all must call it.
+  __device__ bool Any(bool value, int lanes) const {
+    return __any_sync(TileMask(lanes), value);
+  }
+  // Returns once all threads of the tile have called it. What they wrote before
+  // is visible to them all.
+  __device__ void SyncTile(int lanes) const { __syncwarp(TileMask(lanes)); }
+
+  // The value before; the order of threads is any.
+  __device__ int AtomicAdd(int* at, int value) const {
+    return atomicAdd(at, value);
+  }
+
+ private:
+  static __device__ unsigned TileMask(int lanes) {
+    const unsigned ones = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    return ones << (threadIdx.x & 31 & ~(lanes - 1));
+  }
+};
+
+// Blocks that a multiprocessor is to have room for, which bounds registers.
+template <typename Kernel>
+constexpr int kMinBlocks = [] {
+  if constexpr (requires { Kernel::kMinBlocks; }) return Kernel::kMinBlocks;
+  return 4;
+}();
+
+template <typename Kernel>
+__global__ __launch_bounds__(Kernel::kThreads, kMinBlocks<Kernel>) void Run(
+    const __grid_constant__ Kernel kernel) {
+  kernel(Thread());
+}
+
+// Null, or the message of an error.
+inline const char* MessageOf(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+// Starts `num_blocks` blocks of the kernel; nothing if that is 0. Returns null,
+// or the message of an error.
+template <typename Kernel>
+const char* Launch(Stream stream, int64_t num_blocks, const Kernel& kernel) {
+  if (num_blocks == 0) return nullptr;
+  Run<<<static_cast<unsigned>(num_blocks), Kernel::kThreads, 0, stream>>>(
+      kernel);
+  return MessageOf(cudaGetLastError());
+}
+
+inline const char* FillWithZeros(Stream stream, void* data, size_t num_bytes) {
+  return MessageOf(cudaMemsetAsync(data, 0, num_bytes, stream));
+}
+
+#else
+
+#define JTE_DEVICE inline
+#define JTE_UNROLL
+
+template <typename Kernel>
+const char* Launch(Stream, int64_t num_blocks, const Kernel& kernel) {
+  return EmulateGrid(
+      num_blocks, Kernel::kThreads, kExchanges<Kernel>,
+      [](const void* kernel, const Thread& thread) {
+        (*static_cast<const Kernel*>(kernel))(thread);
+      },
+      &kernel);
+}
+
+inline const char* FillWithZeros(Stream, void* data, size_t num_bytes) {
+  if (num_bytes > 0) __builtin_memset(data, 0, num_bytes);
+  return nullptr;
+}
+
+#endif
+
+// Enough blocks for a thread for each of `n`, or for as many as a grid should
+// have: beyond that each thread takes several in turn.
+template <typename Kernel>
+constexpr int64_t NumBlocks(int64_t n) {
+  constexpr int64_t kMaxBlocks = 1 << 16;
+  const int64_t blocks = (n + Kernel::kThreads - 1) / Kernel::kThreads;
+  return blocks < kMaxBlocks ? blocks : kMaxBlocks;
+}
+
+}  // namespace jte::gpu
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_H_

@@ -1,0 +1,83 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The threads of a GPU, run one by one on a CPU; included by simt.h only.
+//
+// What is emulated is what goes wrong in kernels: the order of blocks and of
+// threads is drawn anew for every launch, a thread that exchanges values waits
+// for all of its tile, and memory is the process's own, so that a sanitizer
+// sees each access. Not emulated: speed, caches, and writes that other threads
+// see late.
+//
+// JTE_SIMT_SEED in the environment chooses the order; without it, it is 0.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_EMULATION_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_EMULATION_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace jte::gpu {
+
+struct Stream {};
+
+class EmulatedBlock;
+
+// As that of CUDA in simt.h.
+class Thread {
+ public:
+  Thread(EmulatedBlock* owner, int index, int size, int64_t block,
+         int64_t num_blocks)
+      : owner_(owner),
+        index_(index),
+        size_(size),
+        block_(block),
+        num_blocks_(num_blocks) {}
+
+  int index() const { return index_; }
+  int64_t block() const { return block_; }
+  int64_t num_blocks() const { return num_blocks_; }
+  int64_t number() const { return block_ * size_ + index_; }
+  int64_t num_threads() const { return num_blocks_ * size_; }
+
+  template <typename T>
+  T Shuffle(T value, int lane, int lanes) const {
+    return std::bit_cast<T>(
+        Exchange(std::bit_cast<uint32_t>(value), lane, lanes));
+  }
+  bool Any(bool value, int lanes) const {
+    bool any = false;
+    for (int lane = 0; lane < lanes; ++lane) {
+      any |= Exchange(value, lane, lanes) != 0;
+    }
+    return any;
+  }
+  void SyncTile(int lanes) const { Exchange(0, 0, lanes); }
+
+  int AtomicAdd(int* at, int value) const {
+    const int before = *at;
+    *at += value;
+    return before;
+  }
+
+ private:
+  uint32_t Exchange(uint32_t value, int lane, int lanes) const;
+
+  EmulatedBlock* owner_;
+  int index_;
+  int size_;
+  int64_t block_;
+  int64_t num_blocks_;
+};
+
+// Calls call(kernel, thread) for all threads of the grid. Returns null, or what
+// the kernel does wrong: threads that exchange values with some that never
+// come. Kernels that do not exchange values need no stacks, and are quicker.
+const char* EmulateGrid(int64_t num_blocks, int threads_per_block,
+                        bool exchanges,
+                        void (*call)(const void* kernel, const Thread& thread),
+                        const void* kernel);
+
+}  // namespace jte::gpu
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_EMULATION_H_

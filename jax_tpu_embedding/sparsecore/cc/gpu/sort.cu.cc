@@ -1,0 +1,130 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+
+#ifdef __CUDACC__
+#include <thrust/iterator/counting_iterator.h>
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+#include <cub/device/device_select.cuh>
+#else
+#include <algorithm>
+#include <numeric>
+#include <vector>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+
+namespace jte::gpu {
+namespace {
+
+struct BeginsRun {
+  const int32_t* keys;
+  int64_t n;
+
+  JTE_DEVICE bool operator()(int32_t i) const {
+    return i == 0 || i == n || keys[i] != keys[i - 1];
+  }
+};
+
+}  // namespace
+
+#ifdef __CUDACC__
+
+namespace {
+
+// Calls function(data, num_bytes) as CUB wants it: without memory it says how
+// much it needs.
+template <typename Function>
+const char* WithScratch(Scratch scratch, const Function& function) {
+  size_t needed = 0;
+  if (const cudaError_t error = function(nullptr, needed)) {
+    return MessageOf(error);
+  }
+  if (needed > scratch.num_bytes) {
+    return "CUB needs more scratch memory than ScratchBytes() gives it.";
+  }
+  return MessageOf(function(scratch.data, scratch.num_bytes));
+}
+
+}  // namespace
+
+const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
+                      int32_t* values, int32_t* sorted_keys,
+                      int32_t* sorted_values, Scratch scratch) {
+  if (n == 0) return nullptr;
+  cub::DoubleBuffer<int32_t> key_buffers(keys, sorted_keys);
+  cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
+  const char* error = WithScratch(scratch, [&](void* data, size_t& num_bytes) {
+    return cub::DeviceRadixSort::SortPairs(data, num_bytes, key_buffers,
+                                           value_buffers, n, 0, num_bits,
+                                           stream);
+  });
+  if (error != nullptr) return error;
+  // With an even number of passes they are back where they were.
+  if (key_buffers.Current() != sorted_keys) {
+    error = MessageOf(cudaMemcpyAsync(sorted_keys, keys, n * sizeof(int32_t),
+                                      cudaMemcpyDeviceToDevice, stream));
+    if (error != nullptr) return error;
+    error =
+        MessageOf(cudaMemcpyAsync(sorted_values, values, n * sizeof(int32_t),
+                                  cudaMemcpyDeviceToDevice, stream));
+  }
+  return error;
+}
+
+const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
+                     int32_t* starts, int32_t* count, Scratch scratch) {
+  return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
+    return cub::DeviceSelect::If(
+        data, num_bytes, thrust::counting_iterator<int32_t>(0), starts, count,
+        n + 1, BeginsRun{keys, n}, stream);
+  });
+}
+
+const char* PrefixSums(Stream stream, int64_t n, const int32_t* x,
+                       int32_t* sums, Scratch scratch) {
+  if (n == 0) return nullptr;
+  return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
+    return cub::DeviceScan::InclusiveSum(data, num_bytes, x, sums, n, stream);
+  });
+}
+
+#else
+
+const char* SortByKey(Stream, int64_t n, int, int32_t* keys, int32_t* values,
+                      int32_t* sorted_keys, int32_t* sorted_values, Scratch) {
+  std::vector<int32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [keys](int32_t i) { return keys[i]; });
+  for (int64_t i = 0; i < n; ++i) {
+    sorted_keys[i] = keys[order[i]];
+    sorted_values[i] = values[order[i]];
+  }
+  return nullptr;
+}
+
+const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t* starts,
+                     int32_t* count, Scratch) {
+  const BeginsRun begins_run{keys, n};
+  *count = 0;
+  for (int32_t i = 0; i <= n; ++i) {
+    if (begins_run(i)) starts[(*count)++] = i;
+  }
+  return nullptr;
+}
+
+const char* PrefixSums(Stream, int64_t n, const int32_t* x, int32_t* sums,
+                       Scratch) {
+  std::partial_sum(x, x + n, sums);
+  return nullptr;
+}
+
+#endif
+
+}  // namespace jte::gpu

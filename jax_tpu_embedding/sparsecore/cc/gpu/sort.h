@@ -1,0 +1,53 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What kernels of others do: on a GPU, CUB; where that is emulated, the
+// standard library.
+//
+// Memory for them is the caller's: calls within a CUDA graph may not take any.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SORT_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SORT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+
+namespace jte::gpu {
+
+struct Scratch {
+  void* data;
+  size_t num_bytes;
+};
+
+// Bytes of scratch that suffice for any function below and up to n elements.
+constexpr int64_t ScratchBytes(int64_t n) { return 2 * n + (4 << 20); }
+
+// Sorts keys and values, equal keys in their order. Keys are from 0 to
+// 2^num_bits - 1. The inputs are overwritten too.
+//
+// All of these return null, or the message of an error.
+const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
+                      int32_t* values, int32_t* sorted_keys,
+                      int32_t* sorted_values, Scratch scratch);
+
+// starts: the numbers i from 0 to n at which a run of equal keys begins, and n,
+// where the last one ends. count: how many these are. Requires: room for n + 1.
+const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
+                     int32_t* starts, int32_t* count, Scratch scratch);
+
+// sums[i] = x[0] + ... + x[i].
+const char* PrefixSums(Stream stream, int64_t n, const int32_t* x,
+                       int32_t* sums, Scratch scratch);
+
+// How many bits numbers from 0 to `largest` have.
+constexpr int NumBits(int64_t largest) {
+  int bits = 1;
+  while (largest >> bits != 0) ++bits;
+  return bits;
+}
+
+}  // namespace jte::gpu
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SORT_H_

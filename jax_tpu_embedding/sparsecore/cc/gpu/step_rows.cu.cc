@@ -1,0 +1,294 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// A tile has a row. Its gradient stays in registers from the first term to the
+// step. The optimizers are those of the CPU, kernels/update/update_rules.h.
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <type_traits>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_squares.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/vector.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/stochastic_rounding.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/power.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
+
+namespace jte::gpu {
+namespace {
+
+template <typename Rule>
+constexpr bool kHasRowSlots = requires { Rule::kNumRowSlots; };
+
+// The power that the CPU takes: the first of these that serves the exponent,
+// which is known here only when the kernel runs. All threads have the same.
+template <typename Special>
+class PowerOf {
+ public:
+  JTE_DEVICE explicit PowerOf(float exponent)
+      : is_special_(Special::Serves(exponent)),
+        is_any_(!is_special_ && !kernels::Power::Serves(exponent)),
+        power_(exponent),
+        any_(exponent) {}
+
+  JTE_DEVICE float operator()(float x) const {
+    if (is_special_) return Special(0.0f)(x);
+    return is_any_ ? any_(x) : power_(x);
+  }
+
+ private:
+  bool is_special_;
+  bool is_any_;
+  kernels::Power power_;
+  kernels::AnyPower any_;
+};
+
+JTE_DEVICE bool IsFinite(float x) {
+  return (std::bit_cast<uint32_t>(x) & kFloatInfinity) != kFloatInfinity;
+}
+
+template <typename Rule, typename T, int kSize, int kChunks>
+struct Step {
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = kChunks == 1 ? 4 : 2;
+  static constexpr bool kExchanges = true;
+  using Sum = Sums<kSize, kChunks>;
+  using Piece = PieceOfRow<kSize, kChunks>;
+
+  RowTerms terms;
+  const float* block_sums;
+  Optimizer optimizer;
+  T* table;
+  float* slots[kMaxSlots];
+  int lanes;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const int64_t tiles = kThreads / lanes;
+    const GroupCounts counts = *terms.groups.counts;
+    // Long rows first: they take longest.
+    for (int64_t i = thread.block() * tiles + thread.index() / lanes;
+         i < counts.num_long_rows + counts.num_rows;
+         i += thread.num_blocks() * tiles) {
+      const bool is_long = i < counts.num_long_rows;
+      const int64_t row = is_long ? terms.groups.long_rows[i].row
+                                  : i - counts.num_long_rows;
+      const int begin = terms.groups.starts[row];
+      const int end = terms.groups.starts[row + 1];
+      if (!is_long && terms.IsLong(end - begin)) continue;
+      const Piece piece{terms.dim, thread.index() % lanes, lanes};
+      StepRow(thread, terms.groups.rows[begin], piece,
+              is_long ? SumLongRow(terms, terms.groups.long_rows[i],
+                                   block_sums, piece)
+                      : SumShortRow(terms, begin, end, piece));
+    }
+  }
+
+  JTE_DEVICE void StepRow(const Thread& thread, int64_t row, const Piece& piece,
+                          Sum gradient) const {
+    const RowOptions& options = optimizer.options;
+    if (options.skip_non_finite_gradients &&
+        thread.Any(!IsFiniteSum(gradient), lanes)) {
+      return;
+    }
+    if (options.has_max_gradient_norm) LimitNorm(thread, gradient);
+    if (options.has_l2_weight_decay) AddDecay(row, piece, gradient);
+
+    float numbers[kMaxHyperparameters];
+    JTE_UNROLL
+    for (int k = 0; k < Rule::kNumHyperparameters; ++k) {
+      numbers[k] = optimizer.hyperparameters[k].Read();
+    }
+    Rule rule(numbers);
+    if constexpr (kHasRowSlots<Rule>) {
+      float accumulator = slots[0][row];
+      rule.BeginRow(SumOfSquares(thread, lanes, gradient), accumulator);
+      thread.SyncTile(lanes);  // all have read it
+      if (thread.index() % lanes == 0) slots[0][row] = accumulator;
+    }
+    StepColumns(rule, row, piece, gradient);
+  }
+
+  static JTE_DEVICE bool IsFiniteSum(const Sum& sum) {
+    bool is_finite = true;
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) {
+        is_finite &= IsFinite(sum.chunk[c].v[d]);
+      }
+    }
+    return is_finite;
+  }
+
+  JTE_DEVICE void LimitNorm(const Thread& thread, Sum& gradient) const {
+    float limit = optimizer.options.max_gradient_norm.Read();
+    if (!(limit > 0)) limit = std::numeric_limits<float>::quiet_NaN();
+    const float norm = std::sqrt(SumOfSquares(thread, lanes, gradient));
+    // In this order of arguments a NaN stays one.
+    const float factor = limit / std::max(norm, limit);
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) gradient.chunk[c].v[d] *= factor;
+    }
+  }
+
+  JTE_DEVICE void AddDecay(int64_t row, const Piece& piece,
+                           Sum& gradient) const {
+    const float decay = optimizer.options.l2_weight_decay.Read();
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      if (!piece.has(c)) continue;
+      const auto weights =
+          Load<kSize>(table + row * terms.dim + piece.column(c));
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) {
+        gradient.chunk[c].v[d] += decay * ToFloat(weights.v[d]);
+      }
+    }
+  }
+
+  JTE_DEVICE void StepColumns(const Rule& rule, int64_t row,
+                              const Piece& piece, const Sum& gradient) const {
+    constexpr int kNumSlots = Rule::kNumSlots;
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      if (!piece.has(c)) continue;
+      const int64_t column = piece.column(c);
+      const int64_t place = row * terms.dim + column;
+      auto weights = Load<kSize>(table + place);
+      Vector<float, kSize> slot[kNumSlots > 0 ? kNumSlots : 1];
+      JTE_UNROLL
+      for (int k = 0; k < kNumSlots; ++k) {
+        slot[k] = Load<kSize>(slots[k] + place);
+      }
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) {
+        kernels::Slots<kNumSlots> values;
+        JTE_UNROLL
+        for (int k = 0; k < kNumSlots; ++k) values[k] = slot[k].v[d];
+        const float old_weight = ToFloat(weights.v[d]);
+        float weight = old_weight;
+        rule.Step(gradient.chunk[c].v[d], weight, values);
+        weights.v[d] = Finish(weight, old_weight, row, column + d);
+        JTE_UNROLL
+        for (int k = 0; k < kNumSlots; ++k) slot[k].v[d] = values[k];
+      }
+      Store(table + place, weights);
+      JTE_UNROLL
+      for (int k = 0; k < kNumSlots; ++k) Store(slots[k] + place, slot[k]);
+    }
+  }
+
+  // What comes after the step, and the rounding.
+  JTE_DEVICE T Finish(float weight, float old_weight, int64_t row,
+                      int64_t column) const {
+    const RowOptions& options = optimizer.options;
+    if (options.has_decoupled_weight_decay) {
+      weight -= options.decoupled_weight_decay.Read() * old_weight;
+    }
+    if (options.has_limits) {
+      // In this order of arguments a NaN stays one.
+      weight = std::min(std::max(weight, options.min_value), options.max_value);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      return weight;
+    } else {
+      const Rounding& rounding = optimizer.rounding;
+      if (rounding.seed_and_first_shard == nullptr) {
+        return RoundToNearest<T>(weight);
+      }
+      const kernels::StochasticRounding from{
+          .seed = rounding.seed_and_first_shard[0],
+          .num_shards = rounding.num_shards,
+          .first_shard = rounding.seed_and_first_shard[1],
+          .rows_per_shard = rounding.rows_per_shard};
+      return RoundAtRandom<T>(
+          weight, kernels::RandomBits(from.seed,
+                                      kernels::FirstCounter(from, row), column));
+    }
+  }
+};
+
+template <typename Rule, typename T>
+const char* StepTable(Stream stream, const RowTerms& terms,
+                      int64_t max_row_blocks, float* block_sums,
+                      const Optimizer& optimizer, const Tables& tables) {
+  return ForWidth(terms.dim, [&]<int kSize, int kChunks>(int lanes) {
+    using BlockKernel = SumBlocks<kSize, kChunks>;
+    using StepKernel = Step<Rule, T, kSize, kChunks>;
+    if (const char* error =
+            Launch(stream, NumBlocks<BlockKernel>(max_row_blocks * lanes),
+                   BlockKernel{terms, block_sums, lanes})) {
+      return error;
+    }
+    StepKernel step{terms, block_sums, optimizer, static_cast<T*>(tables.table),
+                    {}, lanes};
+    for (int k = 0; k < kMaxSlots; ++k) step.slots[k] = tables.slots[k];
+    return Launch(stream, NumBlocks<StepKernel>(terms.num_cells * lanes), step);
+  });
+}
+
+using StepFunction = const char* (*)(Stream, const RowTerms&, int64_t, float*,
+                                     const Optimizer&, const Tables&);
+
+template <typename Rule>
+StepFunction ForType(TableType type) {
+  switch (type) {
+    case TableType::kFloat:
+      return StepTable<Rule, float>;
+    case TableType::kBfloat16:
+      return StepTable<Rule, Bfloat16>;
+    case TableType::kFloat16:
+      return StepTable<Rule, Float16>;
+  }
+  return nullptr;
+}
+
+template <template <typename> typename Rule, typename SpecialPower>
+StepFunction ForType(TableType type) {
+  return ForType<Rule<PowerOf<SpecialPower>>>(type);
+}
+
+struct NamedRule {
+  std::string_view name;
+  StepFunction (*for_type)(TableType type);
+};
+
+constexpr NamedRule kRules[] = {
+    {"sgd", ForType<kernels::SgdRule>},
+    {"adagrad", ForType<kernels::AdagradRule>},
+    {"rowwise_adagrad", ForType<kernels::RowwiseAdagradRule>},
+    {"adagrad_momentum",
+     ForType<kernels::AdagradMomentumRule, kernels::InverseSquareRoot>},
+    {"adam", ForType<kernels::AdamRule>},
+    {"ftrl", ForType<kernels::FtrlRule, kernels::SquareRoot>},
+    {"laprop", ForType<kernels::LapropRule>},
+    {"f2a", ForType<kernels::F2aRule, kernels::SquareRoot>},
+    {"momentum", ForType<kernels::MomentumRule>},
+    {"lion", ForType<kernels::LionRule>},
+};
+
+}  // namespace
+
+const char* StepRows(Stream stream, std::string_view rule,
+                     const RowTerms& terms, int64_t max_row_blocks,
+                     float* block_sums, const Optimizer& optimizer,
+                     const Tables& tables) {
+  for (const NamedRule& candidate : kRules) {
+    if (candidate.name != rule) continue;
+    return candidate.for_type(tables.type)(stream, terms, max_row_blocks,
+                                           block_sums, optimizer, tables);
+  }
+  return "There is no such update rule for GPUs.";
+}
+
+}  // namespace jte::gpu

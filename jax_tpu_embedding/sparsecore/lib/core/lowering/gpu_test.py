@@ -1,0 +1,300 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The GPU's kernels, emulated, beside the CPU's: the same bits."""
+
+import dataclasses
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
+import numpy as np
+
+# Many small programs that run once.
+jax.config.update("jax_disable_most_optimizations", True)
+
+_ROWS_PER_SHARD, _BATCH_PER_SC = 24, 6
+_LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=64)
+_LAYOUTS = {
+    "one_source": dict(num_sc_per_device=1),
+    "four_sources": dict(num_sc_per_device=4),
+    "minibatches": dict(num_sc_per_device=4, num_minibatches=3),
+}
+_DTYPES = ("float32", "bfloat16", "float16")
+_LOWERINGS = every_lowering.LOWERINGS
+_CASES = update_cases.CASES
+_Setting = update_programs.Setting
+_SETTINGS = {
+    "one_source": _Setting(num_sc=1, dim=8),
+    "wide": _Setting(num_sc=2, dim=160, row_options=("max_gradient_norm",)),
+    "all_options": _Setting(
+        num_sc=2,
+        num_minibatches=3,
+        dim=64,
+        row_options=row_options.ROW_OPTIONS,
+        min_value=-0.5,
+        max_value=0.25,
+    ),
+    "bfloat16": _Setting(
+        num_sc=2,
+        dtype="bfloat16",
+        stochastic_rounding=True,
+        row_options=("max_gradient_norm", "l2_weight_decay"),
+    ),
+    "float16": _Setting(num_sc=1, dim=12, dtype="float16"),
+}
+
+
+def _coo(layout, ids_per_sample=4):
+  return random_coo.random_coo(
+      rows_per_shard=_ROWS_PER_SHARD,
+      batch_size_per_sc=_BATCH_PER_SC,
+      ids_per_sample=ids_per_sample,
+      **_LAYOUTS[layout],
+  )
+
+
+def _rows(num_scs, dim, dtype="float32", seed=0):
+  rng = np.random.default_rng(seed)
+  rows = rng.normal(size=(num_scs * _ROWS_PER_SHARD, dim))
+  return np.asarray(jnp.asarray(rows, dtype))
+
+
+def _arrays(results):
+  return jax.tree.map(np.asarray, results)
+
+
+def _on_both(function):
+  """The results of function(lowering) for the CPU and for the emulated GPU."""
+  return [_arrays(function(_LOWERINGS[name])) for name in ("cpu", "gpu")]
+
+
+def _look_up(lowering, coo, table, layout, **params):
+  num_scs = _LAYOUTS[layout]["num_sc_per_device"]
+  params |= _LIMITS | dict(
+      device_batch_size=num_scs * _BATCH_PER_SC,
+      enable_minibatching=layout == "minibatches",
+  )
+  return lowering.compiled(
+      lambda *operands: lowering.bind("lookup", *operands, **params)
+  )(*coo.operands, table)
+
+
+def _update(case, setting, given):
+  """A function of a lowering: tables and slots after the update."""
+
+  def run(lowering):
+    return lowering.compiled(
+        lambda *operands: lowering.bind(
+            f"update_{case.rule.name}",
+            *operands,
+            **case.static_params,
+            **setting.params(),
+        )
+    )(*update_programs.in_order(given.operands))
+
+  return run
+
+
+def _sgd_in_blocks(coo, table, gradient, num_scs, block_size):
+  """The table after SGD with rate 0.5, and the most terms of one source.
+
+  In the order that cc/gpu/group_by_row.h promises, in float32.
+  """
+  table = table.copy()
+  terms = {}  # row -> source -> terms, in the order of the buffers
+  for source, target, cells in _partitions(coo, num_scs):
+    for cell in cells:
+      row = target * _ROWS_PER_SHARD + coo.embedding_ids[cell]
+      sample = source * _BATCH_PER_SC + coo.sample_ids[cell]
+      term = coo.gains[cell] * gradient[sample]
+      terms.setdefault(row, {}).setdefault(source, []).append(term)
+  most_terms = 0
+  zero = np.zeros(table.shape[1], np.float32)
+  for row, sources in terms.items():
+    total = zero.copy()
+    num_terms = sum(map(len, sources.values()))
+    for of_source in sources.values():
+      most_terms = max(most_terms, len(of_source))
+      size = block_size if num_terms > block_size else num_terms
+      blocks = []
+      for first in range(0, len(of_source), size):
+        block = zero.copy()
+        for term in of_source[first : first + size]:
+          block += term
+        blocks.append(block)
+      source_sum = zero.copy()
+      for block in blocks:
+        source_sum += block
+      total += source_sum
+    table[row] -= total * np.float32(0.5)
+  return table, most_terms
+
+
+def _partitions(coo, num_scs):
+  """Source, target and cells of each partition, in the order of cells."""
+  pointers = coo.row_pointers.reshape(-1, max(num_scs, 8))
+  minibatches = int(coo.num_minibatches)
+  packed = pointers.shape[0] > num_scs
+  region = coo.embedding_ids.size // (1 if packed else num_scs)
+  begin = 0
+  for block in range(num_scs * (minibatches if packed else 1)):
+    source = block // minibatches if packed else block
+    origin = 0 if packed else block * region
+    begin = begin if packed else 0
+    for target in range(num_scs):
+      end = int(pointers[block, target])
+      yield source, target, range(origin + begin, origin + end)
+      begin = -(-end // 8) * 8
+
+
+class GpuTest(parameterized.TestCase):
+
+  def assert_same_bits(self, results):
+    expected, actual = results
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(
+            a.view(np.uint8), b.view(np.uint8)
+        ),
+        expected,
+        actual,
+    )
+
+  @parameterized.product(
+      layout=list(_LAYOUTS), dim=[8, 12, 64, 160, 512], dtype=_DTYPES
+  )
+  def test_lookup(self, layout, dim, dtype):
+    coo = _coo(layout)
+    table = _rows(_LAYOUTS[layout]["num_sc_per_device"], dim, dtype)
+    self.assert_same_bits(
+        _on_both(lambda lowering: _look_up(lowering, coo, table, layout))
+    )
+
+  def test_lookup_quantized(self):
+    coo = _coo("four_sources")
+    table = _rows(4, 24)
+    self.assert_same_bits(
+        _on_both(
+            lambda lowering: _look_up(
+                lowering,
+                coo,
+                table,
+                "four_sources",
+                quantization_config=(-1.0, 1.5, 9),
+            )
+        )
+    )
+
+  @parameterized.product(setting=list(_SETTINGS))
+  def test_update(self, setting):
+    setting = _SETTINGS[setting]
+    for case in _CASES:
+      with self.subTest(case):
+        given = update_programs.random_update(_CASES[case], setting)
+        self.assert_same_bits(_on_both(_update(_CASES[case], setting, given)))
+
+  def test_the_order_of_threads_does_not_matter(self):
+    setting = _SETTINGS["bfloat16"]
+    given = update_programs.random_update(_CASES["adam"], setting)
+    run = _update(_CASES["adam"], setting, given)
+    results = [_arrays(run(_LOWERINGS["gpu"])) for _ in range(5)]
+    for result in results[1:]:
+      self.assert_same_bits((results[0], result))
+
+  @parameterized.parameters(list(_LAYOUTS))
+  def test_rows_that_many_samples_name_are_summed_in_blocks(self, layout):
+    block_size = 2
+    num_scs = _LAYOUTS[layout]["num_sc_per_device"]
+    enable_minibatching = layout == "minibatches"
+    coo = _coo(layout, ids_per_sample=20)
+    table = _rows(num_scs, 24)
+    gradient = np.float32(
+        np.random.default_rng(3).normal(size=(num_scs * _BATCH_PER_SC, 24))
+    )
+    expected, most_terms = _sgd_in_blocks(
+        coo, table, gradient, num_scs, block_size
+    )
+    self.assertGreater(most_terms, 3 * block_size)
+    params = dict(_LIMITS, enable_minibatching=enable_minibatching)
+    with mock.patch.object(gpu_calls, "BLOCK_SIZE", block_size):
+      (actual,) = _LOWERINGS["gpu"].compiled(
+          lambda *operands: _LOWERINGS["gpu"].bind(
+              "update_sgd", *operands, **params
+          )
+      )(*coo.operands, table, gradient, np.float32(0.5))
+    self.assert_same_bits((expected, np.asarray(actual)))
+
+  @parameterized.parameters(
+      dict(embedding_ids=_ROWS_PER_SHARD),
+      dict(embedding_ids=-1),
+      dict(sample_ids=_BATCH_PER_SC),
+      dict(sample_ids=-1),
+      dict(row_pointers=1 << 20),
+      dict(row_pointers=-5),
+      dict(num_minibatches=0),
+      dict(num_minibatches=65),
+  )
+  def test_what_is_made_of_corrupt_buffers_is_nan(self, **change):
+    ((name, value),) = change.items()
+    coo = _coo("minibatches")
+    array = np.array(getattr(coo, name))
+    array[(0,) if array.ndim else ()] = value
+    coo = dataclasses.replace(coo, **{name: array})
+    table = _rows(4, 24)
+    params = dict(_LIMITS, enable_minibatching=True)
+    (activations,) = _look_up(_LOWERINGS["gpu"], coo, table, "minibatches")
+    activations = np.asarray(activations)
+    self.assertTrue(np.isnan(activations).any())
+    # Nothing is left out or wrong: a sample has all of its entries, or NaN.
+    right = np.float32(coo.weights @ np.float64(table))
+    is_right = np.isclose(activations, right, atol=1e-5).all(axis=1)
+    self.assertTrue(np.all(is_right | np.isnan(activations).all(axis=1)))
+    gradient = np.ones((4 * _BATCH_PER_SC, 24), np.float32)
+    lowering = _LOWERINGS["gpu"]
+    (new_table,) = lowering.compiled(
+        lambda *operands: lowering.bind("update_sgd", *operands, **params)
+    )(*coo.operands, table, gradient, np.float32(0.5))
+    new_table = np.asarray(new_table)
+    self.assertTrue(np.isnan(new_table).any())
+    is_kept = (new_table == table).all(axis=1)
+    self.assertTrue(np.all(is_kept | np.isnan(new_table).all(axis=1)))
+
+  def test_one_run_that_is_not_sorted_by_row_is_corrupt(self):
+    coo = _coo("one_source")
+    ids = coo.embedding_ids.copy()
+    self.assertLess(ids[0], ids[coo.row_pointers[0] - 1])
+    ids[0] = ids[coo.row_pointers[0] - 1]
+    coo = dataclasses.replace(coo, embedding_ids=ids)
+    table = _rows(1, 24)
+    lowering = _LOWERINGS["gpu"]
+    (new_table,) = lowering.compiled(
+        lambda *operands: lowering.bind("update_sgd", *operands, **_LIMITS)
+    )(
+        *coo.operands,
+        table,
+        np.ones((_BATCH_PER_SC, 24), np.float32),
+        np.float32(0.5),
+    )
+    self.assertTrue(np.isnan(new_table).any())
+
+  @parameterized.parameters(6, 516)
+  def test_other_widths_go_by_plain_rules(self, dim):
+    coo = _coo("one_source")
+    (activations,) = _look_up(
+        _LOWERINGS["gpu"], coo, _rows(1, dim), "one_source"
+    )
+    np.testing.assert_allclose(
+        activations, coo.weights @ np.float64(_rows(1, dim)), atol=1e-5
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()
