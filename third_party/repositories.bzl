@@ -6,6 +6,7 @@
 WORKSPACE (Bazel 4) and extension.bzl (Bazel 7, for MODULE.bazel) call this.
 """
 
+load("//third_party/cuda:cuda_compiler.bzl", "cuda_compiler")
 load("//third_party/py:newer_libtpu.bzl", "newer_libtpu")
 load("//third_party/py:python_environment.bzl", "python_environment")
 load("//third_party/system:system.bzl", "system_libraries")
@@ -38,5 +39,12 @@ def repositories():
     newer_libtpu(
         name = "newer_libtpu",
         lock = "//third_party/py:newer_libtpu_lock.txt",
+        python_environment = "@python_env//:BUILD",
+    )
+
+    # nvcc, for what is compiled for GPUs.
+    cuda_compiler(
+        name = "cuda_compiler",
+        lock = "//third_party/cuda:cuda_compiler_lock.txt",
         python_environment = "@python_env//:BUILD",
     )

@@ -46,3 +46,11 @@ echo libtpu==0.0.51 | "$environment/bin/uv" pip compile --quiet - --upgrade \
 echo jaxlib==0.10.2 | "$environment/bin/uv" pip compile --quiet - \
   --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
   --python-platform x86_64-manylinux_2_31 --output-file xla_ffi_lock.txt
+
+# For ../cuda/cuda_compiler.bzl: the parts of nvcc 13.0.
+printf '%s\n' nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 \
+  nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
+  nvidia-cuda-cccl==13.0.85 | "$environment/bin/uv" pip compile --quiet - \
+  --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
+  --python-platform x86_64-manylinux_2_31 \
+  --output-file ../cuda/cuda_compiler_lock.txt

@@ -22,8 +22,9 @@
 // Threads of a *tile* may exchange values: a power of two of neighbours, 32 at
 // most, within a warp. Such a kernel says `kExchanges = true`.
 //
-// With nvcc this is CUDA. Otherwise simt_emulation.h runs the threads one by
-// one, in an order that a seed decides.
+// With nvcc this is CUDA. With JTE_EMULATED_GPU, simt_emulation.h runs the
+// threads one by one, in an order that a seed decides. Otherwise there are no
+// kernels, and only what code has to know that asks for them.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_H_
@@ -33,14 +34,13 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-#else
+#elif defined(JTE_EMULATED_GPU)
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt_emulation.h"
+#else
+struct CUstream_st;  // of CUDA, which is not needed here
 #endif
 
 namespace jte::gpu {
-
-template <typename Kernel>
-constexpr bool kExchanges = requires { requires Kernel::kExchanges; };
 
 #ifdef __CUDACC__
 
@@ -122,10 +122,13 @@ inline const char* FillWithZeros(Stream stream, void* data, size_t num_bytes) {
   return MessageOf(cudaMemsetAsync(data, 0, num_bytes, stream));
 }
 
-#else
+#elif defined(JTE_EMULATED_GPU)
 
 #define JTE_DEVICE inline
 #define JTE_UNROLL
+
+template <typename Kernel>
+constexpr bool kExchanges = requires { requires Kernel::kExchanges; };
 
 template <typename Kernel>
 const char* Launch(Stream, int64_t num_blocks, const Kernel& kernel) {
@@ -141,6 +144,12 @@ inline const char* FillWithZeros(Stream, void* data, size_t num_bytes) {
   if (num_bytes > 0) __builtin_memset(data, 0, num_bytes);
   return nullptr;
 }
+
+#else
+
+#define JTE_DEVICE inline
+
+using Stream = ::CUstream_st*;  // cudaStream_t
 
 #endif
 

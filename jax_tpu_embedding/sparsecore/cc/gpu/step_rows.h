@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
 
 namespace jte::gpu {

@@ -19,7 +19,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
 #include "xla/ffi/api/ffi.h"
 

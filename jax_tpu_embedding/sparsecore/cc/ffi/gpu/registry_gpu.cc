@@ -11,7 +11,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/row_sums.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 
 #ifdef JTE_EMULATED_GPU
 #define JTE_MODULE ffi_emulated_gpu
