@@ -75,12 +75,14 @@ class StepTest(parameterized.TestCase):
           fake_tc_step=not is_valid,
       )
       self.assertIsNone(aux)
-      found.append((
-          float(output),
-          int(num_trained),
-          table[:4].tolist(),
-          state.last_step_inputs.embedding_activations.tolist(),
-      ))
+      found.append(
+          (
+              float(output),
+              int(num_trained),
+              table[:4].tolist(),
+              state.last_step_inputs.embedding_activations.tolist(),
+          )
+      )
       self.assertEqual(int(state.pipeline_step), i + 1)
     self.assertEqual(
         found[:3],
