@@ -35,6 +35,8 @@ from typing import Any
 from typing import Literal
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.pipelining import _cut
 
 _MODES = ("exact", "stale", "off")
@@ -253,8 +255,10 @@ class PipelinedStep:
     Raises:
       ValueError: if the flight is of another mode, or finished.
     """
-    program, donated, rest = self._prepare(flight)
+    self._check_flight(flight)
     self._check_arguments(args)
+    flight = _with_room_of(self._batch_of(args), flight)
+    program, donated, rest = self._prepare(flight)
     after, results = self._steps[program](donated, rest, *args)
     return (
         dataclasses.replace(
@@ -536,6 +540,36 @@ class PipelinedStep:
         warmup_steps_left=0,
     )
     return program, donated, rest
+
+
+def _with_room_of(batch: Any, flight: Flight) -> Flight:
+  """`flight` with buffers as large as those of the next batch.
+
+  Where limits have grown, all that is compiled anew is a step in which both
+  batches have the new ones, and not also one in which one of them has.
+  """
+  is_input = lambda x: isinstance(x, embedding.PreprocessedInput)
+  inputs_in = lambda tree: [
+      x
+      for x in jax.tree.leaves(tree, is_leaf=is_input)
+      if is_input(x) and x.settings is not None
+  ]
+  grown = {}
+  for old, new in zip(inputs_in(flight.batch), inputs_in(batch)):
+    of_old, of_new = _limits.of_buffers(old), _limits.of_buffers(new)
+    same = dataclasses.replace(new.settings, limits=old.settings.limits)
+    if old.settings == same and of_new != of_old and of_new.covers(of_old):
+      grown[old.settings, of_old] = of_new
+  if not grown:
+    return flight
+
+  def pad(x):
+    if not is_input(x) or x.settings is None:
+      return x
+    limits = grown.get((x.settings, _limits.of_buffers(x)))
+    return _limits.pad(x, limits) if limits else x
+
+  return jax.tree.map(pad, flight, is_leaf=is_input)
 
 
 def _join(donated: Any, rest: Flight) -> Flight:
