@@ -54,6 +54,7 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/limits.md",
       "how_to/migrate.md",
       "how_to/optimizers.md",
+      "how_to/pipelining.md",
       "how_to/plan.md",
       "how_to/preprocess.md",
       "how_to/sparse_gradients.md",
