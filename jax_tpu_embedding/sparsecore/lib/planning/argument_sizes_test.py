@@ -101,6 +101,25 @@ class ArgumentSizesTest(parameterized.TestCase):
     buffers = sum(stack.buffer_bytes for stack in report.stacks)
     self.assertAlmostEqual(buffers / size(inputs), 1, delta=0.02)
 
+  def test_dense_part_of_a_compiled_step(self):
+    everywhere = jax.sharding.NamedSharding(
+        topology.topology_mesh("v5p:2x2x1"), P()
+    )
+    array = lambda *shape: jax.ShapeDtypeStruct(
+        shape, jnp.bfloat16, sharding=everywhere
+    )
+    lowered = jax.jit(jnp.dot).lower(array(4096, 2048), array(2048, 2048))
+    report = cost_report.estimate(
+        _MODELS["two apart"](), "v5p:2x2x1", batches=1, dense=lowered
+    )
+    least = 2 * 4096 * 2048 * 2048 / report.topology.chip.flops_per_second
+    self.assertBetween(report.dense_seconds, least, 2 * least)
+    self.assertEqual(report.weight_gradient_seconds, 0)
+    with self.assertRaisesRegex(ValueError, "on TPU only, not on h100"):
+      cost_report.estimate(
+          _MODELS["two apart"](), "h100:4", batches=1, dense=lowered
+      )
+
 
 if __name__ == "__main__":
   absltest.main()
