@@ -98,6 +98,19 @@ class StepTest(parameterized.TestCase):
         [(5, 3, [-1, -2, 0, 3]), (0, 3, [-1, -2, -3, 0])],
     )
 
+  def test_lookup_is_after_the_update(self):
+    # Every batch has the rows 0 and 1.
+    table, trained, state = jnp.arange(8.0), jnp.array(0), _initial()
+    found = []
+    for i in range(4):
+      batch = _batch(i).replace(sparse_inputs=jnp.array([0, 1]))
+      _, _, trained, table, state = pipelining.step(
+          batch, trained, table, state, **_STAGES, fake_tc_step=i == 0
+      )
+      found.append(state.last_step_inputs.embedding_activations.tolist())
+    # The third has the update of the first, whose gradient is 1.
+    self.assertEqual(found, [[0, 1], [0, 1], [-1, 0], [-3, -2]])
+
   def test_aux_of_a_stage_goes_to_the_stage_of_its_batch(self):
     def look_up(rows, table):
       return table[rows], rows.sum()
@@ -313,6 +326,12 @@ class DefaultStagesTest(parameterized.TestCase):
       pending = batch.sparse_inputs, gradients, number
       activations = looked_up
     expected, _ = jax.jit(update)(*pending[:2], expected, pending[2])
+
+    if optimizer == "adam":
+      of_step = lambda number: update(*pending[:2], tables(), number)[0]
+      rows = [jax.tree.leaves(of_step(i))[0] for i in (None, 0, 5)]
+      np.testing.assert_array_equal(rows[0], rows[1])
+      self.assertFalse(np.array_equal(rows[1], rows[2]))
 
     variables, num_trained, losses = tables(), jnp.array(0), []
     state = pipelining.get_initial_state(

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
       "model",
       help="program.py:attribute, which is feature specs or a function that"
-      " makes them; or an EmbeddingSpecProto: .pb, .pbtxt, .json, .yaml",
+      " makes them; or an EmbeddingSpecProto: .pb, .pbtxt, .json",
   )
   parser.add_argument(
       "--topology", required=True, help="v5p:2x2x1, cpu:4, ...; or several: a,b"
@@ -113,19 +113,10 @@ def _load(model: str) -> Any:
     text_format.Parse(pathlib.Path(path).read_text(), message)
   elif suffix == ".json":
     json_format.Parse(pathlib.Path(path).read_text(), message)
-  elif suffix in (".yaml", ".yml"):
-    try:
-      import yaml
-    except ImportError as e:
-      raise ValueError(
-          f"Reading {path} needs PyYAML: pip install pyyaml."
-      ) from e
-    values = yaml.safe_load(pathlib.Path(path).read_text())
-    json_format.ParseDict(values, message)
   else:
     raise ValueError(
         f"{path!r} ends with {suffix!r}, and a model is .py:attribute, .pb,"
-        " .pbtxt, .json or .yaml."
+        " .pbtxt or .json."
     )
   return embedding.feature_specs_from_proto(message)
 
