@@ -12,6 +12,7 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
@@ -22,6 +23,7 @@ from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 
 P = jax.sharding.PartitionSpec
 _BATCH, _DIM, _ROWS, _WIDTH = 4096, 128, 80_000, 2048
+_TABLE_BYTES = _ROWS // 4 * _DIM * 4  # on each of four devices
 
 
 def _specs():
@@ -128,15 +130,9 @@ def _table_parameters(layer, mesh, seal):
 @functools.cache
 def _on_v5p(mode):
   compiled = _compiled(mode)
-  return overlap_report.overlap_report(compiled), compiled.memory_analysis()
-
-
-def _peak_bytes(memory):
   return (
-      memory.argument_size_in_bytes
-      + memory.temp_size_in_bytes
-      + memory.output_size_in_bytes
-      - memory.alias_size_in_bytes
+      overlap_report.overlap_report(compiled),
+      memory_report.memory_report(compiled, min_move_bytes=_TABLE_BYTES),
   )
 
 
@@ -178,21 +174,23 @@ class CompileForTpuTest(parameterized.TestCase):
 
   def test_memory_is_that_of_the_plain_step_and_of_what_is_in_flight(self):
     memory = {mode: _on_v5p(mode)[1] for mode in ("off", "exact")}
-    in_flight = (
-        memory["exact"].argument_size_in_bytes
-        - memory["off"].argument_size_in_bytes
-    )
+    in_flight = memory["exact"].argument_bytes - memory["off"].argument_bytes
     # On each of four devices: activations of two tables, and buffers of them.
-    samples = _BATCH // 4
-    activations = 2 * samples * _DIM * 4
+    activations = 2 * _BATCH // 4 * _DIM * 4
     self.assertBetween(in_flight, activations, 3 * activations)
     self.assertLessEqual(
-        _peak_bytes(memory["exact"]),
-        1.05 * _peak_bytes(memory["off"]) + in_flight,
+        memory["exact"].total_bytes,
+        1.05 * memory["off"].total_bytes + in_flight,
     )
-    # Tables and slots are updated in place.
-    tables = 2 * 2 * _ROWS // 4 * _DIM * 4
-    self.assertGreaterEqual(memory["exact"].alias_size_in_bytes, tables)
+
+  @parameterized.parameters("exact", "stale")
+  def test_tables_and_slots_are_updated_in_place(self, mode):
+    _, memory = _on_v5p(mode)
+    self.assertGreaterEqual(memory.aliased_bytes, 2 * 2 * _TABLE_BYTES)
+    # What weights move is as large.
+    rows = f"[{_ROWS // 4},{_DIM}]"
+    moves = [x for x in memory.moves or () if rows in x.result]
+    self.assertEmpty(moves, str(memory))
 
 
 if __name__ == "__main__":
