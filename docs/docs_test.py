@@ -48,11 +48,13 @@ class DocumentationTest(parameterized.TestCase):
   @parameterized.parameters(
       "design/path_of_an_id.md",
       "how_to/checkpoint.md",
+      "how_to/cost_report.md",
       "how_to/input.md",
       "how_to/layers.md",
       "how_to/limits.md",
       "how_to/migrate.md",
       "how_to/optimizers.md",
+      "how_to/pipelining.md",
       "how_to/plan.md",
       "how_to/preprocess.md",
       "how_to/sparse_gradients.md",

@@ -22,7 +22,11 @@ _EXTRAS = {
     "examples": "examples/",
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",
-    "plots": "lib/nn/plan/_report",
+    "plots": (
+        "lib/core/tpu/_overlap_picture",
+        "lib/nn/plan/_report",
+        "lib/planning/_cost_picture",
+    ),
 }
 
 

@@ -75,6 +75,12 @@ class Config(command_line.Settings):
       # Tables are laid out for a number of devices.
       shapes_result=True,
   )
+  pipeline: str = _setting(
+      "off",
+      "Whether a step looks the next batch up: off; exact, with the same"
+      " numbers; or stale, an update late.",
+      shapes_result=True,
+  )
   evaluate_every: int = _setting(100, "Steps between evaluations.")
   output_dir: str = _setting(
       "",
@@ -112,6 +118,10 @@ class Config(command_line.Settings):
             f"--{name} must be one or more positive numbers, got"
             f" '{','.join(map(str, value))}'."
         )
+    if self.pipeline not in ("off", "exact", "stale"):
+      raise UsageError(
+          f"--pipeline must be off, exact or stale, got '{self.pipeline}'."
+      )
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     if self.batch_size % self.num_devices:
       raise UsageError(

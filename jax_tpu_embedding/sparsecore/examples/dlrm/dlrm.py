@@ -9,6 +9,7 @@ README.md says how to run it and what to read first.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import tempfile
 
@@ -93,6 +94,15 @@ class _Run:
     ]
     return _scores(self.data.heldout.labels, np.concatenate(logits))
 
+  def _looks_ahead(self, step: int) -> bool:
+    """Whether nobody reads the state between this step and the next."""
+    return (
+        self.config.pipeline != "off"
+        and step < self.num_steps
+        and step % self.config.evaluate_every != 0
+        and step % self.config.checkpoint_every != 0
+    )
+
   def train(
       self, state: train_state.TreeState, history: list[dict[str, float]]
   ) -> None:
@@ -113,8 +123,11 @@ class _Run:
         ) as progress,
     ):
       stopwatch = progress_lib.Stopwatch()
+      pairs = itertools.pairwise(batches)
       while state.step < self.num_steps:
-        losses.append(self.trainer.train_step(state, next(batches)))
+        batch, following = next(pairs)
+        ahead = (following,) if self._looks_ahead(state.step + 1) else ()
+        losses.append(self.trainer.train_step(state, batch, *ahead))
         if state.step == first_step + 1:
           jax.block_until_ready(losses)
           stopwatch.lap()  # The first step also compiles.

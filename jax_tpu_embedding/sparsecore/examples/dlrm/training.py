@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 from jax_tpu_embedding.sparsecore.lib.flax import embed
+from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 import optax
 
 
@@ -30,6 +31,10 @@ class Trainer:
     self._config = config
     self.model = model_lib.make(config)
     self._optimizer = optax.adam(config.dense_learning_rate)
+    self._pipeline = pipelining.pipelined(
+        self._step, 3, config.pipeline, donate_argnums=(0, 1)
+    )
+    self._flight = None  # of the pipeline, where the next batch is known
     mesh = jax.sharding.get_mesh()
     self._divided = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec(mesh.axis_names)
@@ -65,9 +70,19 @@ class Trainer:
     return jax.device_put(arrays, self._everywhere)
 
   def train_step(
-      self, state: train_state.TreeState, batch: features.Batch
+      self,
+      state: train_state.TreeState,
+      batch: features.Batch,
+      following: features.Batch | None = None,
   ) -> jax.Array:
-    """Takes one step: changes `state`, returns the mean loss, f32[]."""
+    """Takes one step: changes `state`, returns the mean loss, f32[].
+
+    With --pipeline=off, `following` is not looked at. Else it is the batch of
+    the next call, which this one looks up. Without it the state is complete
+    after the call, as it has to be where it is read.
+    """
+    if self._config.pipeline != "off":
+      return self._pipelined_step(state, batch, following)
     state.dense, state.optimizer_state, loss = self._train_step(
         state.dense,
         state.optimizer_state,
@@ -77,8 +92,30 @@ class Trainer:
     state.step += 1
     return loss
 
+  def _pipelined_step(self, state, batch, following):
+    others = state.dense, state.optimizer_state, state.tables
+    if self._flight is None:
+      batch = jax.device_put(batch, self._divided)
+      self._flight = self._pipeline.start(*others, batch)
+    if following is not None:
+      following = jax.device_put(following, self._divided)
+      self._flight, results = self._pipeline(self._flight, *others, following)
+      state.dense, state.optimizer_state, loss = results
+    else:
+      flight, results = self._pipeline.finish(self._flight, *others)
+      dense, optimizer_state, loss = results
+      state.dense, state.optimizer_state, _ = self._pipeline.flush(
+          flight, dense, optimizer_state, state.tables
+      )
+      self._flight = None
+    state.step += 1
+    return loss
+
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
   def _train_step(self, dense, optimizer_state, tables, batch):
+    return self._step(dense, optimizer_state, tables, batch)
+
+  def _step(self, dense, optimizer_state, tables, batch):
     def loss_fn(dense):
       logits = self.model.apply(
           {"params": dense, "embedding": tables}, batch.dense, batch.rows

@@ -139,6 +139,31 @@ class TrainingTest(parameterized.TestCase):
     # Sums are in another order.
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
+  @parameterized.parameters(("exact", 4), ("stale", 1))
+  def test_pipelines(self, pipeline, num_devices):
+    def trained(trainer):
+      state, losses = trainer.init(), []
+      for i in range(8):
+        # As before an evaluation, after the fourth.
+        ahead = () if i in (3, 7) else (_batch(i + 1),)
+        losses.append(float(trainer.train_step(state, _batch(i), *ahead)))
+      self.assertEqual(state.step, 8)
+      return losses, resumed_runs.arrays(state)
+
+    expected, expected_arrays = trained(_trainer(num_devices))
+    config = dataclasses.replace(
+        _CONFIG, num_devices=num_devices, pipeline=pipeline
+    )
+    losses, arrays = trained(training.Trainer(config))
+    if pipeline == "exact":
+      self.assertEqual(losses, expected)
+      jax.tree.map(np.testing.assert_array_equal, arrays, expected_arrays)
+    else:
+      # Nothing is missing in the first step; in the second, an update is.
+      self.assertAlmostEqual(losses[0], expected[0], places=6)
+      self.assertNotEqual(losses[1], expected[1])
+      np.testing.assert_allclose(losses, expected, atol=0.05)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -141,6 +141,13 @@ class AgreementTest(parameterized.TestCase):
         atol=_TOLERANCE,
     )
 
+  def test_the_pipeline_has_the_bits_of_the_linen_program(self):
+    linen, pipelined = (
+        _losses(trainers.trainer(_CONFIG, api))
+        for api in ("linen", "pipelined")
+    )
+    self.assertEqual(pipelined, linen)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -13,6 +13,7 @@ from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_l
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_nnx
+from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_pipelined
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_pmap
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_primitives
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
@@ -21,6 +22,7 @@ _TYPES = (
     shakespeare.LinenTrainer,
     shakespeare_nnx.NnxTrainer,
     shakespeare_primitives.PrimitivesTrainer,
+    shakespeare_pipelined.PipelinedTrainer,
     # Releases of JAX to come do without jax.pmap.
     *([shakespeare_pmap.PmapTrainer] if hasattr(jax, "pmap") else []),
 )

@@ -35,6 +35,8 @@ from typing import Any
 from typing import Literal
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.pipelining import _cut
 
 _MODES = ("exact", "stale", "off")
@@ -253,8 +255,10 @@ class PipelinedStep:
     Raises:
       ValueError: if the flight is of another mode, or finished.
     """
-    program, donated, rest = self._prepare(flight)
+    self._check_flight(flight)
     self._check_arguments(args)
+    flight = _with_room_of(self._batch_of(args), flight)
+    program, donated, rest = self._prepare(flight)
     after, results = self._steps[program](donated, rest, *args)
     return (
         dataclasses.replace(
@@ -270,6 +274,41 @@ class PipelinedStep:
     program, donated, rest = self._prepare(flight)
     self._check_arguments(args)
     return self._steps[program].lower(donated, rest, *args)
+
+  def trace_parts(self, flight: Flight, *args: Any) -> dict[str, Any]:
+    """The programs that a step of mode "stale" is made of, to be looked at.
+
+    Args:
+      flight: of `start`.
+      *args: of train_step.
+
+    Returns:
+      `original`, train_step itself; `lookup`; `dense`; `update`; and
+      `update_lookup`, the two together, each as a jaxpr.
+    """
+    step, leaves = self._cut(args), self._leaves(args)
+
+    def traced(function, *operands):
+      return jax.make_jaxpr(function, return_shape=True)(*operands)
+
+    dense, (_, pending) = traced(
+        lambda flight, leaves: _train(step, flight, leaves), flight, leaves
+    )
+    flight = dataclasses.replace(flight, pending=pending)
+    programs = {
+        "original": lambda unused_flight, leaves: self._train_step(
+            *self._with_leaves(args, leaves)
+        ),
+        "lookup": lambda unused_flight, leaves: _look_up(step, leaves),
+        "update": lambda flight, leaves: _update(step, flight, leaves),
+        "update_lookup": lambda flight, leaves: _update_and_look_up(
+            step, flight, leaves
+        ),
+    }
+    return {"dense": dense} | {
+        name: traced(program, flight, leaves)[0]
+        for name, program in programs.items()
+    }
 
   def finish(self, flight: Flight, *others: Any) -> tuple[Flight, Any]:
     """Trains with the last batch.
@@ -352,28 +391,12 @@ class PipelinedStep:
     args_in_flight = self._in_flight(flight, args)
     step = self._cut(args_in_flight)
     following = self._cut_like(step, args_in_flight, args)
-    updated = _update(following, flight, self._leaves(args))
-    looked_up = _look_up(following, _replace(self._leaves(args), updated))
+    looked_up, updated = _update_and_look_up(
+        following, flight, self._leaves(args)
+    )
     leaves = _replace(self._leaves(args_in_flight), updated)
-    pending = []
-
-    def update(of: _cut.Update):
-      pending.append(
-          PendingUpdate(
-              inputs=flight.inputs[of.lookup],
-              gradients=of.gradients,
-              has_failed=of.has_failed,
-              step=of.step,
-              lookup=of.lookup,
-          )
-      )
-      # The step returns tables as they are now.
-      if step.lookups[of.lookup].site.returns_tables:
-        return step.tables(of.lookup, leaves)
-      return None
-
-    results = step.rest(leaves, _looked_up(flight), update)
-    return _after(flight, looked_up, tuple(pending)), results
+    results, pending = _train(step, flight, leaves)
+    return _after(flight, looked_up, pending), results
 
   def _flush_program(self, flight, *args):
     leaves = self._leaves(args)
@@ -446,6 +469,17 @@ class PipelinedStep:
   def _leaves(self, args: Sequence[Any]) -> list[Any]:
     return jax.tree.leaves(tuple(self._traced(args).values()))
 
+  def _with_leaves(
+      self, args: Sequence[Any], leaves: Sequence[Any]
+  ) -> list[Any]:
+    """`args` with other leaves."""
+    structure = jax.tree.structure(tuple(self._traced(args).values()))
+    traced = iter(structure.unflatten(leaves))
+    return [
+        arg if i in self._static_argnums else next(traced)
+        for i, arg in enumerate(args)
+    ]
+
   def _batch_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(args[i] for i in self._batch_argnums)
 
@@ -508,6 +542,36 @@ class PipelinedStep:
     return program, donated, rest
 
 
+def _with_room_of(batch: Any, flight: Flight) -> Flight:
+  """`flight` with buffers as large as those of the next batch.
+
+  Where limits have grown, all that is compiled anew is a step in which both
+  batches have the new ones, and not also one in which one of them has.
+  """
+  is_input = lambda x: isinstance(x, embedding.PreprocessedInput)
+  inputs_in = lambda tree: [
+      x
+      for x in jax.tree.leaves(tree, is_leaf=is_input)
+      if is_input(x) and x.settings is not None
+  ]
+  grown = {}
+  for old, new in zip(inputs_in(flight.batch), inputs_in(batch)):
+    of_old, of_new = _limits.of_buffers(old), _limits.of_buffers(new)
+    same = dataclasses.replace(new.settings, limits=old.settings.limits)
+    if old.settings == same and of_new != of_old and of_new.covers(of_old):
+      grown[old.settings, of_old] = of_new
+  if not grown:
+    return flight
+
+  def pad(x):
+    if not is_input(x) or x.settings is None:
+      return x
+    limits = grown.get((x.settings, _limits.of_buffers(x)))
+    return _limits.pad(x, limits) if limits else x
+
+  return jax.tree.map(pad, flight, is_leaf=is_input)
+
+
 def _join(donated: Any, rest: Flight) -> Flight:
   activations, gradients = donated
   return dataclasses.replace(
@@ -562,6 +626,39 @@ def _update(
       places = [x.leaf for x in jax.tree.leaves(lookup.tables)]
       new |= zip(places, jax.tree.leaves(tables), strict=True)
   return new
+
+
+def _update_and_look_up(
+    step: _cut.Step, flight: Flight, leaves: Sequence[Any]
+) -> tuple[Any, dict[int, Any]]:
+  """What `_look_up` returns after the pending updates, and these."""
+  updated = _update(step, flight, leaves)
+  return _look_up(step, _replace(leaves, updated)), updated
+
+
+def _train(
+    step: _cut.Step, flight: Flight, leaves: Sequence[Any]
+) -> tuple[Any, tuple[PendingUpdate, ...]]:
+  """Results of the step, and the updates that it leaves to be made."""
+  pending = []
+
+  def update(of: _cut.Update):
+    pending.append(
+        PendingUpdate(
+            inputs=flight.inputs[of.lookup],
+            gradients=of.gradients,
+            has_failed=of.has_failed,
+            step=of.step,
+            lookup=of.lookup,
+        )
+    )
+    # The step returns tables as they are now.
+    if step.lookups[of.lookup].site.returns_tables:
+      return step.tables(of.lookup, leaves)
+    return None
+
+  results = step.rest(leaves, _looked_up(flight), update)
+  return results, tuple(pending)
 
 
 def _replace(leaves: Sequence[Any], new: dict[int, Any]) -> list[Any]:

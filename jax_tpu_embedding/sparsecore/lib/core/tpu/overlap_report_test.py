@@ -1,8 +1,11 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import pathlib
+
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap_picture
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 
 _HEAD = """HloModule step, is_scheduled=true
@@ -89,6 +92,64 @@ class OverlapReportTest(parameterized.TestCase):
         + "  %d = f32[8,8] call-done(%u)\n}\n"
     )
     self.assertEqual(report.calls[0].matmul_cycles, 100)
+
+  def test_times_are_sums_of_estimates(self):
+    start = _start("lookup").replace(
+        ", to_apply", ', metadata={op_name="jit(f)/grad/csr" id=1}, to_apply'
+    )
+    report = overlap_report.overlap_in(
+        _HEAD
+        + _fusion("a", "sum", 5)
+        + start
+        + _fusion("b", "product", 10)
+        + _done("lookup")
+        + "  %no_estimate = f32[8,8] copy(%x)\n"
+        + _fusion("c", "product", 20)
+        + "}\n"
+    )
+    self.assertEqual(
+        [(x.name, x.start, x.cycles, x.is_matmul) for x in report.instructions],
+        [("a", 0, 5, False), ("b", 5, 10, True), ("c", 15, 20, True)],
+    )
+    (call,) = report.calls
+    self.assertEqual((call.start, call.end), (5, 15))
+    self.assertEqual(call.operation, "csr")
+
+  def test_picture_has_a_lane_for_calls_that_run_at_once(self):
+    report = overlap_report.overlap_in(
+        _HEAD
+        + _start("exposed")
+        + _done("exposed")
+        + _start("one")
+        + _fusion("first", "product", 10)
+        + _start("two")
+        + _fusion("second", "product", 30)
+        + _done("one")
+        + _fusion("third", "sum", 100)
+        + _done("two")
+        + "}\n"
+    )
+    figure = _overlap_picture.figure(report)
+    (axes,) = figure.axes
+    self.assertEqual(axes.get_ylim(), (3, 0))
+    self.assertEqual(axes.get_xlim(), (0, 140))
+    self.assertSameElements(
+        [text.get_text() for text in axes.texts], ["exposed", "one", "two"]
+    )
+    self.assertEqual(
+        figure.texts[0].get_text(),
+        "3 SparseCore calls, 1 exposed; 100% of the matrix products run beside"
+        " them",
+    )
+    path = pathlib.Path(self.create_tempdir().full_path, "lanes.png")
+    report.plot(path)
+    self.assertGreater(path.stat().st_size, 1000)
+
+  def test_picture_without_matplotlib(self):
+    report = overlap_report.overlap_in(_HEAD + "}\n")
+    with absltest.mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
+      with self.assertRaisesRegex(ImportError, r"embedding\[plots\].*str\(\)"):
+        report.plot("lanes.png")
 
   def test_other_threads_are_no_calls_of_sparse_cores(self):
     report = overlap_report.overlap_in(

@@ -368,6 +368,25 @@ def rows_per_sc(feature_specs: Any, num_scs: int) -> dict[str, int]:
   }
 
 
+def of_buffers(inputs: _buffers.PreprocessedInput) -> Limits:
+  """Those that buffers were made for; they must have settings.
+
+  Args:
+    inputs: NumPy arrays of this process, global JAX arrays, or their shapes.
+  """
+  settings = inputs.settings
+  num_row_pointers = layout.row_pointers_per_device(
+      settings.topology, settings.enable_minibatching
+  )
+  stacks = []
+  for name, limits in settings.limits:
+    num_devices = inputs.lhs_row_pointers[name].size // num_row_pointers
+    num_scs = num_devices * settings.num_sc_per_device
+    cells = inputs.lhs_gains[name].size // num_scs
+    stacks.append((name, StackLimits(*limits, coo_cells_per_sc=cells)))
+  return Limits(tuple(stacks), settings.enable_minibatching)
+
+
 def pad(
     inputs: _buffers.PreprocessedInput, limits: Limits
 ) -> _buffers.PreprocessedInput:
@@ -401,28 +420,23 @@ def pad(
         f"The inputs have enable_minibatching={settings.enable_minibatching},"
         f" and the limits {limits.enable_minibatching}. Preprocess again."
     )
-  topology = settings.topology
   num_row_pointers = layout.row_pointers_per_device(
-      topology, settings.enable_minibatching
+      settings.topology, settings.enable_minibatching
   )
   arrays = inputs.sparse_dense_matmul_input
   cells = {}
-  for name, row_pointers in arrays.lhs_row_pointers.items():
-    num_devices = row_pointers.size // num_row_pointers
-    num_regions = num_devices * topology.num_sc_per_device
-    have = arrays.lhs_gains[name].size // num_regions
-    if have > new[name].coo_cells_per_sc or not all(
-        a <= b for a, b in zip(old[name], dataclasses.astuple(new[name]))
-    ):
+  for name, have in of_buffers(inputs).stacks:
+    num_devices = arrays.lhs_row_pointers[name].size // num_row_pointers
+    num_regions = num_devices * settings.num_sc_per_device
+    if not new[name].covers(have):
       raise ValueError(
-          f"Stack {name!r}: the inputs were made for {tuple(old[name])} and"
-          f" {have} cells per SparseCore, more than {new[name]}. Limits of a"
-          " run only grow: pad with the later ones."
+          f"Stack {name!r}: the inputs were made for {have}, more than"
+          f" {new[name]}. Limits of a run only grow: pad with the later ones."
       )
     if settings.enable_minibatching:  # SparseCores share a device's cells
       cells[name] = (
           num_devices,
-          new[name].coo_cells_per_sc * topology.num_sc_per_device,
+          new[name].coo_cells_per_sc * settings.num_sc_per_device,
       )
     else:
       cells[name] = num_regions, new[name].coo_cells_per_sc

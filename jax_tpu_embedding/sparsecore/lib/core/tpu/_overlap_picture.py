@@ -1,0 +1,168 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A step as two lanes, of the TensorCore and of the SparseCores.
+
+Along the TensorCore's time, as libtpu estimates it. A call of SparseCores is
+drawn over the time that it has: how much of it the call takes is not known. A
+call that the TensorCore has nothing to do beside is a line with a name.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
+
+# Inches.
+_WIDTH = 11.0
+_TOP = 0.75
+_LANE = 0.55
+_BOTTOM = 0.75
+_LEFT = 1.25
+_RIGHT = 0.3
+
+_BAR_HEIGHT = 0.66  # of a lane
+_FONT_SIZE = 8
+# They differ in lightness too, for readers who see no colours.
+_MATMUL = "#4878a8"
+_OTHER = "#c8d8e8"
+_CALL = "#5b9a5b"
+_EXPOSED = "#c0392b"
+
+
+def plot(
+    report: overlap_report.OverlapReport, path: str | os.PathLike[str]
+) -> None:
+  """Writes the picture of a report to a file."""
+  figure(report).savefig(path, dpi=150)
+
+
+def figure(report: overlap_report.OverlapReport) -> Any:
+  """The picture as a matplotlib Figure, of no window and no global state."""
+  try:
+    import matplotlib.figure
+    import matplotlib.patches
+  except ImportError as e:
+    raise ImportError(
+        "Drawing overlap needs matplotlib. Install it with"
+        " `pip install jax_tpu_embedding[plots]`; str() needs nothing."
+    ) from e
+
+  lanes = _lanes(report.calls)
+  num_lanes = 1 + max(lanes, default=0) + 1
+  height = _TOP + _LANE * num_lanes + _BOTTOM
+  result = matplotlib.figure.Figure(figsize=(_WIDTH, height), facecolor="white")
+  axes = result.add_axes(
+      (
+          _LEFT / _WIDTH,
+          _BOTTOM / height,
+          1 - (_LEFT + _RIGHT) / _WIDTH,
+          _LANE * num_lanes / height,
+      )
+  )
+  end = max((x.start + x.cycles for x in report.instructions), default=1)
+  axes.set_xlim(0, end)
+  # The first lane is on top.
+  axes.set_ylim(num_lanes, 0)
+  axes.spines[["top", "right", "left"]].set_visible(False)
+  axes.tick_params(labelsize=_FONT_SIZE, left=False)
+  axes.set_yticks([0.5, 1.5], ["TensorCore", "SparseCores"])
+  axes.set_xlabel("estimated cycles of the TensorCore", fontsize=_FONT_SIZE)
+
+  bar = lambda lane: (lane + (1 - _BAR_HEIGHT) / 2, _BAR_HEIGHT)
+  for is_matmul, color in ((True, _MATMUL), (False, _OTHER)):
+    spans = [
+        (x.start, x.cycles)
+        for x in report.instructions
+        if x.is_matmul == is_matmul
+    ]
+    axes.broken_barh(spans, bar(0), facecolor=color, edgecolor="white", lw=0.4)
+  for call, lane in zip(report.calls, lanes, strict=True):
+    _draw_call(axes, call, bar(1 + lane), end)
+  result.text(
+      _LEFT / _WIDTH,
+      1 - 0.3 / height,
+      _summary(report),
+      fontsize=10,
+      weight="bold",
+      va="center",
+  )
+  patches = [
+      matplotlib.patches.Patch(color=color, label=label)
+      for color, label in (
+          (_MATMUL, "matrix products"),
+          (_OTHER, "other work"),
+          (_CALL, "time that a call has"),
+          (_EXPOSED, "exposed: the TensorCore waits"),
+      )
+  ]
+  result.legend(
+      handles=patches,
+      loc="lower left",
+      bbox_to_anchor=(_LEFT / _WIDTH, 0.0),
+      ncols=len(patches),
+      fontsize=_FONT_SIZE,
+      frameon=False,
+      borderpad=0,
+  )
+  return result
+
+
+def _draw_call(
+    axes: Any,
+    call: overlap_report.Call,
+    bar: tuple[float, float],
+    end: int,
+) -> None:
+  low, height = bar
+  label = call.operation or call.name
+  if not call.is_exposed:
+    axes.broken_barh(
+        [(call.start, max(call.end - call.start, 1))], bar, facecolor=_CALL
+    )
+    is_right = (call.start + call.end) / 2 > end / 2
+    axes.text(
+        call.end - end / 200 if is_right else call.start + end / 200,
+        low + height / 2,
+        label,
+        ha="right" if is_right else "left",
+        va="center",
+        fontsize=_FONT_SIZE,
+    )
+    return
+  axes.vlines(call.start, low, low + height, color=_EXPOSED, lw=3)
+  # Where there is room.
+  is_right = call.start > end / 2
+  axes.text(
+      call.start + (-end if is_right else end) / 100,
+      low + height / 2,
+      label,
+      ha="right" if is_right else "left",
+      va="center",
+      fontsize=_FONT_SIZE,
+      color=_EXPOSED,
+  )
+
+
+def _lanes(calls: Any) -> list[int]:
+  """A lane for each call, such that none hides another."""
+  lanes, ends = [], []
+  for call in calls:
+    free = [i for i, end in enumerate(ends) if end <= call.start]
+    lane = free[0] if free else len(ends)
+    ends[lane : lane + 1] = [call.end]
+    lanes.append(lane)
+  return lanes
+
+
+def _summary(report: overlap_report.OverlapReport) -> str:
+  num, exposed = len(report.calls), len(report.exposed_calls)
+  share = report.overlapped_matmul_cycles / max(report.matmul_cycles, 1)
+  return (
+      f"{num} SparseCore call{'' if num == 1 else 's'}, {exposed} exposed;"
+      f" {share:.0%} of the matrix products run beside them"
+  )

@@ -1,0 +1,119 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A cost report as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+
+_COLUMNS = (
+    "stack",
+    "tables MiB",
+    "slots MiB",
+    "padding MiB",
+    "buffers MiB",
+    "empty",
+    "activations MiB",
+    "ids",
+    "distinct",
+    "load",
+    "max_ids",
+    "max_unique",
+    "passes",
+    "lookup ms",
+    "by",
+    "update ms",
+    "by",
+)
+
+
+def describe(report: cost_report.CostReport) -> str:
+  """Memory, times, and what could be better."""
+  topology = report.topology
+  gib = lambda x: f"{x / 2**30:.2f} GiB"
+  lookup, update = report.lookup_seconds * 1e3, report.update_seconds * 1e3
+  # What SparseCores have of the bandwidth is between all of it and a quarter.
+  band = lambda ms: (
+      f"{ms:.3f} ms ({ms * report.efficiency:.3f} at 1.0,"
+      f" {ms * report.efficiency / 0.25:.3f} at 0.25)"
+  )
+  lines = [
+      "Not calibrated: times are bounds by bandwidth, divided by an efficiency"
+      f" of {report.efficiency:.2f}, which nobody measured on these devices.",
+      f"{topology.name}: {topology.num_devices} devices of"
+      f" {topology.chip.num_sc} SparseCores, {gib(topology.chip.memory_bytes)}"
+      f" each. {report.workload[0].upper()}{report.workload[1:]}.",
+      "",
+      *_align([_COLUMNS, *(_row(report, stack) for stack in report.stacks)]),
+      "",
+      "Everything is of one device and batch. empty: cells of buffers without"
+      " ids. load: entries of the busiest SparseCore over the mean.",
+      "",
+      f"Memory: {gib(report.bytes_per_device('off'))} of"
+      f" {gib(topology.chip.memory_bytes)}; pipelined"
+      f" {gib(report.bytes_per_device('exact'))} (exact),"
+      f" {gib(report.bytes_per_device('stale'))} (stale).",
+      f"Lookup: {band(lookup)}",
+      f"Update: {band(update)}",
+      f"Host: {report.host_seconds * 1e3:.3f} ms of a core.",
+  ]
+  if report.dense_seconds is None:
+    lines.append("Dense part: not known; dense= says.")
+  else:
+    lines.append(
+        f"Dense part: {report.dense_seconds * 1e3:.3f} ms,"
+        f" {report.weight_gradient_seconds * 1e3:.3f} of them beside an update."
+    )
+    lines.append(
+        "Step: "
+        + ", ".join(
+            f"{report.step_seconds(mode) * 1e3:.3f} ms ({mode})"
+            for mode in ("off", "exact", "stale")
+        )
+    )
+  if report.suggestions:
+    lines += ["", *(f"- {line}" for line in report.suggestions)]
+  return "\n".join(lines)
+
+
+def _row(
+    report: cost_report.CostReport, stack: cost_report.StackCost
+) -> Sequence[str]:
+  mib = lambda x: f"{x / 2**20:.2f}"
+  cells = stack.limits.coo_cells_per_sc * report.topology.chip.num_sc
+  empty = max(1 - stack.num_ids / cells, 0)
+  return (
+      stack.name,
+      mib(stack.table_bytes),
+      mib(stack.slot_bytes),
+      mib(stack.padding_bytes),
+      mib(stack.buffer_bytes),
+      f"{empty:.0%}",
+      mib(stack.activation_bytes),
+      f"{stack.num_ids:.0f}",
+      f"{stack.distinct_rows:.0f}",
+      f"{stack.load:.2f}",
+      str(stack.limits.max_ids_per_partition),
+      str(stack.limits.max_unique_ids_per_partition),
+      str(stack.num_minibatches),
+      f"{stack.lookup_seconds * 1e3:.3f}",
+      stack.lookup_bound,
+      f"{stack.update_seconds * 1e3:.3f}",
+      stack.update_bound,
+  )
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return [
+      "  ".join(
+          cell.rjust(width) if i else cell.ljust(width)
+          for i, (cell, width) in enumerate(zip(row, widths))
+      ).rstrip()
+      for row in rows
+  ]

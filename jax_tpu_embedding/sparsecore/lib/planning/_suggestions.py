@@ -1,0 +1,184 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What could be better about a model on a topology. A rule is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import math
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+
+_ALIGNMENT = 8  # columns, and rows of a SparseCore
+_MUCH_LOAD = 1.5
+_MUCH_OF_A_STEP = 0.05
+_LITTLE_BYTES = 2**20
+_MAX_NAMES = 4
+
+
+def suggestions(report: cost_report.CostReport) -> tuple[str, ...]:
+  """A sentence or two for each rule that applies, with what it gains."""
+  return tuple(line for rule in _RULES for line in rule(report))
+
+
+def _width(report: cost_report.CostReport) -> Iterator[str]:
+  names, padding = [], 0.0
+  for stack in report.plan.stacks:
+    for table in stack.tables:
+      if table.embedding_dim % _ALIGNMENT:
+        names.append(f"{table.name!r} ({table.embedding_dim})")
+        columns = table.padded_embedding_dim - table.embedding_dim
+        values = columns * table.padded_vocabulary_size
+        padding += values * stack.table_value_bytes
+  if names:
+    yield (
+        f"Columns that are no multiple of {_ALIGNMENT} are padded, in"
+        f" {_some(names)}: {_size(padding / report.topology.num_devices)} of"
+        " each device, without slots."
+    )
+
+
+def _load(report: cost_report.CostReport) -> Iterator[str]:
+  for stack in report.stacks:
+    if stack.load > _MUCH_LOAD and report.topology.num_scs > 1:
+      yield (
+          f"Stack {stack.name!r}: one SparseCore has {stack.load:.1f} times the"
+          " entries of the mean, and the others wait for it. Another rotation"
+          " or a table by itself spreads popular rows; at best that gains"
+          f" {_percent(1 - 1 / stack.load)} of its time."
+      )
+
+
+def _few_rows(report: cost_report.CostReport) -> Iterator[str]:
+  least = _ALIGNMENT * report.topology.num_scs
+  names, rows, padded = [], 0, 0
+  for stack in report.plan.stacks:
+    for table in stack.tables:
+      if table.vocabulary_size < least:
+        names.append(f"{table.name!r} ({table.vocabulary_size})")
+        rows += table.vocabulary_size
+        padded += table.padded_vocabulary_size
+  if names:
+    yield (
+        f"Tables with fewer than {least} rows, {_ALIGNMENT} for each"
+        f" SparseCore: {_some(names)}. They have {padded} rows with padding; as"
+        f" dense parameters they have {rows}, and need no lookup."
+    )
+
+
+def _slots(report: cost_report.CostReport) -> Iterator[str]:
+  slots = sum(stack.slot_bytes for stack in report.stacks)
+  at_rest = sum(stack.bytes_at_rest for stack in report.stacks)
+  padding = sum(stack.padding_bytes for stack in report.stacks)
+  # Slots with one number per row are small already.
+  if slots >= at_rest - slots - padding and slots > _LITTLE_BYTES:
+    rows = sum(
+        4 * table.vocabulary_size / report.topology.num_devices
+        for stack in report.plan.stacks
+        for table in stack.tables
+    )
+    yield (
+        f"Slots are {_percent(slots / at_rest)} of what tables take, and"
+        f" row-wise Adagrad saves {_size(slots - rows)} of each device."
+    )
+
+
+def _memory(report: cost_report.CostReport) -> Iterator[str]:
+  chip = report.topology.chip
+  needed = report.bytes_per_device()
+  if needed <= chip.memory_bytes:
+    return
+  at_rest = sum(stack.bytes_at_rest for stack in report.stacks)
+  others = needed - at_rest
+  num_devices = report.topology.num_devices
+  if others >= chip.memory_bytes:
+    yield (
+        f"Batches and dense parameters take {_size(others)} of"
+        f" {_size(chip.memory_bytes)}: more devices do not help, a smaller"
+        " batch does."
+    )
+    return
+  enough = math.ceil(at_rest * num_devices / (chip.memory_bytes - others))
+  yield (
+      f"A device has {_size(chip.memory_bytes)}, and {_size(needed)} are needed:"
+      f" {_size(needed - chip.memory_bytes)} too much. {enough} devices or more"
+      " have room for the tables."
+  )
+
+
+def _ceiling(report: cost_report.CostReport) -> Iterator[str]:
+  most = report.topology.chip.max_unique_ids_per_partition
+  for stack in report.stacks:
+    needed = stack.needs.max_unique_ids_per_partition
+    if most and needed > most:
+      yield (
+          f"Stack {stack.name!r}: partitions have {needed} distinct rows, and"
+          f" the compiler was seen to take {most}. Enable minibatching:"
+          f" {stack.num_minibatches} passes; more devices or a smaller batch"
+          " take one."
+      )
+
+
+def _host(report: cost_report.CostReport) -> Iterator[str]:
+  cores = os.cpu_count() or 1
+  device = report.lookup_seconds + report.update_seconds
+  if report.dense_seconds is not None:
+    device = report.step_seconds("off")
+  if report.host_seconds / cores > device:
+    yield (
+        f"Preprocessing takes {report.host_seconds * 1e3:.2f} ms of a core for"
+        f" each device and batch, and the device's step {device * 1e3:.2f} ms:"
+        f" {math.ceil(report.host_seconds / device)} cores for each device keep"
+        " up, or raw ids inside jit."
+    )
+
+
+def _mode(report: cost_report.CostReport) -> Iterator[str]:
+  if report.dense_seconds is None:
+    return
+  off, exact, stale = (
+      report.step_seconds(mode) for mode in ("off", "exact", "stale")
+  )
+  if off - exact > _MUCH_OF_A_STEP * off:
+    yield (
+        f"pipelined(mode='exact') takes {_percent(1 - exact / off)} off the step,"
+        " with the same numbers."
+    )
+  if exact - stale > _MUCH_OF_A_STEP * exact:
+    yield (
+        f"pipelined(mode='stale') takes {_percent(1 - stale / exact)} off that,"
+        " and activations miss an update."
+    )
+
+
+_RULES = (
+    _width,
+    _load,
+    _few_rows,
+    _slots,
+    _memory,
+    _ceiling,
+    _host,
+    _mode,
+)
+
+
+def _some(names: list[str]) -> str:
+  if len(names) <= _MAX_NAMES:
+    return ", ".join(names)
+  return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
+
+
+def _percent(share: float) -> str:
+  return f"{share:.0%}"
+
+
+def _size(num_bytes: float) -> str:
+  for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+    if num_bytes >= size:
+      return f"{num_bytes / size:.1f} {unit}"
+  return f"{num_bytes / 2**10:.1f} KiB"

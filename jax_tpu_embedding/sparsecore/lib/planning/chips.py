@@ -1,0 +1,176 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a device of each kind has, and topologies by their names.
+
+A row per kind. Numbers of TPUs are those of jax.experimental.pallas.tpu's
+get_tpu_info (memory, bandwidth, peak of one core, times the cores of a device)
+and, for the network between chips, of the vendor's pages; of GPUs those of the
+vendor. Cycles per second of v6e and tpu7x are peak / 524,288, the most that
+libtpu's estimates have in a cycle there; those of v5p peak / 262,144. None of
+them was measured here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+_GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+  """A device, as JAX sees it.
+
+  Attributes:
+    name: in topologies.
+    devices_per_chip: what JAX makes of a chip.
+    num_sc: SparseCores of a device; 1 where there are none.
+    memory_bytes: of a device.
+    memory_bytes_per_second: from its memory.
+    network_bytes_per_second: to other devices, all links together.
+    flops_per_second: of matrix products of bfloat16.
+    cycles_per_second: of the TensorCore; 0 where nothing is estimated in it.
+    max_unique_ids_per_partition: the largest power of two that the compiler was
+      seen to take, with 128 columns; None: no limit is known.
+    lookup_efficiency: share of the bandwidth that lookups are taken to have.
+    update_efficiency: the same of updates.
+    source: of the numbers.
+  """
+
+  name: str
+  devices_per_chip: int = 1
+  num_sc: int = 1
+  memory_bytes: int
+  memory_bytes_per_second: float
+  network_bytes_per_second: float
+  flops_per_second: float
+  cycles_per_second: float = 0.0
+  max_unique_ids_per_partition: int | None = None
+  lookup_efficiency: float = 0.5
+  update_efficiency: float = 0.5
+  source: str
+
+  @property
+  def is_tpu(self) -> bool:
+    return self.cycles_per_second > 0
+
+
+_TPU_SOURCE = "pltpu.get_tpu_info; network: cloud.google.com/tpu/docs"
+_GPU_SOURCE = "nvidia.com, data sheet of the SXM module"
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            name="v5p",
+            num_sc=4,
+            memory_bytes=95 * _GIB,
+            memory_bytes_per_second=2.46e12,
+            network_bytes_per_second=600e9,
+            flops_per_second=459e12,
+            cycles_per_second=1.75e9,
+            max_unique_ids_per_partition=4096,
+            source=_TPU_SOURCE,
+        ),
+        Chip(
+            name="v6e",
+            num_sc=2,
+            memory_bytes=32 * _GIB,
+            memory_bytes_per_second=1.64e12,
+            network_bytes_per_second=448e9,
+            flops_per_second=918e12,
+            cycles_per_second=1.75e9,
+            max_unique_ids_per_partition=4096,
+            source=_TPU_SOURCE,
+        ),
+        Chip(
+            name="tpu7x",
+            devices_per_chip=2,
+            num_sc=2,
+            memory_bytes=96 * _GIB,
+            memory_bytes_per_second=3.7e12,
+            network_bytes_per_second=600e9,
+            flops_per_second=1155e12,
+            cycles_per_second=2.2e9,
+            source=_TPU_SOURCE,
+        ),
+        Chip(
+            name="h100",
+            memory_bytes=80 * _GIB,
+            memory_bytes_per_second=3.35e12,
+            network_bytes_per_second=450e9,
+            flops_per_second=989e12,
+            lookup_efficiency=0.8,
+            update_efficiency=0.8,
+            source=_GPU_SOURCE,
+        ),
+        Chip(
+            name="h200",
+            memory_bytes=141 * 10**9,
+            memory_bytes_per_second=4.8e12,
+            network_bytes_per_second=450e9,
+            flops_per_second=989e12,
+            lookup_efficiency=0.8,
+            update_efficiency=0.8,
+            source=_GPU_SOURCE,
+        ),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Topology:
+  """Devices of one kind.
+
+  Attributes:
+    name: as it was asked for.
+    chip: of each.
+    num_devices: of all processes.
+  """
+
+  name: str
+  chip: Chip
+  num_devices: int
+
+  @property
+  def num_scs(self) -> int:
+    return self.num_devices * self.chip.num_sc
+
+
+def topology(name: str) -> Topology:
+  """The topology of a name: "v6e:4x4", "tpu7x:2x2x1", "h100:8", "cpu:4".
+
+  The sizes are those of chips, as in names of TPU slices. Devices of a CPU
+  share the machine that this runs on, which is measured for that, in a second.
+
+  Raises:
+    ValueError: if the name is none.
+  """
+  match = re.fullmatch(r"([a-z0-9]+):(\d+(?:x\d+)*)", name)
+  if match is None:
+    raise ValueError(
+        f"A topology is a chip and a size, like 'v6e:4x4' or 'cpu:4', got"
+        f" {name!r}."
+    )
+  kind, size = match.groups()
+  num_chips = math.prod(map(int, size.split("x")))
+  if not num_chips:
+    raise ValueError(f"Topology {name!r} has no devices.")
+  if kind == "cpu":
+    # Here, since it measures.
+    from jax_tpu_embedding.sparsecore.lib.planning import _this_machine
+
+    chip = _this_machine.chip(num_chips)
+  elif kind in CHIPS:
+    chip = CHIPS[kind]
+  else:
+    raise ValueError(
+        f"Topology {name!r}: there is no chip {kind!r}. Known are"
+        f" {', '.join(sorted([*CHIPS, 'cpu']))}; chips.py has a row for each."
+    )
+  return Topology(
+      name=name, chip=chip, num_devices=num_chips * chip.devices_per_chip
+  )

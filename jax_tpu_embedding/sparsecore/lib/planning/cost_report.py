@@ -1,0 +1,631 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a model takes of devices that are not there: memory, and time.
+
+    report = cost_report.estimate(feature_specs, "v6e:4x4",
+                                  workload=workload.Zipf(1.05))
+    print(report.describe())
+
+Memory follows from the plan and from limits; these from batches that are drawn
+and go through the real converter. Times are bounds by bandwidth, divided by an
+efficiency that nobody measured yet: they say what is large and what bounds it,
+not how long a step takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import copy
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.planning import _cost_text
+from jax_tpu_embedding.sparsecore.lib.planning import _suggestions
+from jax_tpu_embedding.sparsecore.lib.planning import chips
+from jax_tpu_embedding.sparsecore.lib.planning import workload as workload_lib
+import numpy as np
+
+_GRANULE = 32  # bytes that SparseCores read at once
+_CELL_BYTES = 12  # of a buffer: row, sample, gain
+_TPU_TILE = 1024  # numbers; vectors in a TPU's memory are multiples of it
+_VALUE_BYTES = 4  # of slots, activations and their gradients
+# A batch with more ids is drawn for some of the devices only.
+_MAX_IDS = 4_000_000
+# Of one core, from benchmarks/preprocessing (Criteo, 8 x 4).
+_HOST_SECONDS_PER_ID = 5e-9
+# Of compiled steps of MLPs.
+_WEIGHT_GRADIENT_SHARE = 1 / 3
+_DENSE_EFFICIENCY = 0.5
+
+MODES = ("off", "exact", "stale")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseCost:
+  """The dense part of a step, where it is not compiled.
+
+  Attributes:
+    flops_per_sample: forward and backward together.
+    weight_bytes: of parameters and their optimizer's state, on each device.
+  """
+
+  flops_per_sample: float
+  weight_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackCost:
+  """What a stack takes of a device, in one batch. Bytes and seconds.
+
+  Attributes:
+    name: of the stack.
+    num_columns: with padding.
+    table_bytes: without padding.
+    slot_bytes: the same.
+    padding_bytes: of both.
+    activation_bytes: of a batch; gradients have as many.
+    buffer_bytes: of a batch, with the limits.
+    num_ids: of a batch.
+    distinct_rows: that its SparseCores ask for, each by itself.
+    owned_rows: of its own that all devices ask for.
+    needs: largest numbers of the batches.
+    limits: that AdaptiveLimits would set.
+    num_minibatches: that a batch takes with them.
+    load: entries of the SparseCore that has most, over the mean.
+    lookup_seconds: estimate, and the same of updates.
+    update_seconds: see there.
+    lookup_bound: "memory" or "network".
+    update_bound: the same.
+  """
+
+  name: str
+  num_columns: int
+  table_bytes: int
+  slot_bytes: int
+  padding_bytes: int
+  activation_bytes: int
+  buffer_bytes: int
+  num_ids: float
+  distinct_rows: float
+  owned_rows: float
+  needs: embedding.StackLimits
+  limits: embedding.StackLimits
+  num_minibatches: int
+  load: float
+  lookup_seconds: float
+  update_seconds: float
+  lookup_bound: str
+  update_bound: str
+
+  @property
+  def bytes_at_rest(self) -> int:
+    return self.table_bytes + self.slot_bytes + self.padding_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostReport:
+  """The costs of a model on a topology.
+
+  Attributes:
+    topology: of devices.
+    workload: where ids come from, in words.
+    plan: of stacks.
+    stacks: in the order of the plan.
+    limits: for AdaptiveLimits(start=...) and compiling ahead.
+    dense_bytes: of parameters that are no tables.
+    dense_seconds: of the dense part; None where nothing was said of it.
+    weight_gradient_seconds: of it, what can run beside an update.
+    host_seconds: that preprocessing takes of one core, for each device.
+    efficiency: of lookups, the share of the bandwidth that they are taken to
+      have.
+  """
+
+  topology: chips.Topology
+  workload: str
+  plan: embedding.StackingPlan
+  stacks: tuple[StackCost, ...]
+  limits: embedding.Limits
+  dense_bytes: int
+  dense_seconds: float | None
+  weight_gradient_seconds: float | None
+  host_seconds: float
+  efficiency: float
+
+  @property
+  def lookup_seconds(self) -> float:
+    return sum(stack.lookup_seconds for stack in self.stacks)
+
+  @property
+  def update_seconds(self) -> float:
+    return sum(stack.update_seconds for stack in self.stacks)
+
+  def step_seconds(self, mode: str) -> float:
+    """Of a step in a mode of pipelining.pipelined.
+
+    Raises:
+      ValueError: if the dense part is not known, or there is no such mode.
+    """
+    if mode not in MODES:
+      raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
+    if self.dense_seconds is None:
+      raise ValueError(
+          "The time of a step needs that of its dense part. Pass dense= to"
+          " estimate."
+      )
+    lookup, update = self.lookup_seconds, self.update_seconds
+    dense, beside = self.dense_seconds, self.weight_gradient_seconds
+    if mode == "off":
+      return lookup + dense + max(0.0, update - beside)
+    if mode == "exact":
+      return dense + max(0.0, update + lookup - beside)
+    return max(dense, update + lookup)
+
+  def bytes_per_device(self, mode: str = "off") -> int:
+    """Tables, slots, dense parameters, and batches of a step in a mode."""
+    if mode not in MODES:
+      raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
+    # Buffers of the batch; of the one in flight; and of the pending update.
+    # Activations with their gradients; those in flight; pending gradients.
+    copies = 1 + MODES.index(mode)
+    return self.dense_bytes + sum(
+        stack.bytes_at_rest
+        + copies * stack.buffer_bytes
+        + (1 + copies) * stack.activation_bytes
+        for stack in self.stacks
+    )
+
+  def with_measured_lookup(self, seconds: float) -> CostReport:
+    """The report with the efficiency that a measured lookup has.
+
+    Args:
+      seconds: of a step's lookups.
+    """
+    if not seconds > 0:
+      raise ValueError(f"A lookup takes more than no time, got {seconds}.")
+    factor = self.lookup_seconds / seconds
+    return dataclasses.replace(
+        self,
+        efficiency=self.efficiency * factor,
+        stacks=tuple(
+            dataclasses.replace(
+                stack,
+                lookup_seconds=stack.lookup_seconds / factor,
+                update_seconds=stack.update_seconds / factor,
+            )
+            for stack in self.stacks
+        ),
+    )
+
+  @property
+  def suggestions(self) -> tuple[str, ...]:
+    """What could be better, each with what it would gain."""
+    return _suggestions.suggestions(self)
+
+  def describe(self) -> str:
+    """The report as text."""
+    return _cost_text.describe(self)
+
+  def to_json(self) -> str:
+    """The report's numbers as JSON, in bytes and seconds."""
+    numbers = {
+        "topology": self.topology.name,
+        "num_devices": self.topology.num_devices,
+        "workload": self.workload,
+        "is_calibrated": False,
+        "efficiency": self.efficiency,
+        "bytes_per_device": {
+            mode: self.bytes_per_device(mode) for mode in MODES
+        },
+        "memory_bytes": self.topology.chip.memory_bytes,
+        "lookup_seconds": self.lookup_seconds,
+        "update_seconds": self.update_seconds,
+        "host_seconds": self.host_seconds,
+        "dense_seconds": self.dense_seconds,
+        "step_seconds": None
+        if self.dense_seconds is None
+        else {mode: self.step_seconds(mode) for mode in MODES},
+        "stacks": [dataclasses.asdict(stack) for stack in self.stacks],
+        "suggestions": self.suggestions,
+    }
+    return json.dumps(numbers, indent=2)
+
+  def plot(self, path: str | os.PathLike[str]) -> None:
+    """Draws what stacks take of a device's memory, and of its time.
+
+    Args:
+      path: the file to write; its suffix says the format (.png, .svg, .pdf).
+
+    Raises:
+      ImportError: if matplotlib is not there. It comes with the extra `plots`.
+    """
+    # Here, since matplotlib is an extra.
+    from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
+
+    _cost_picture.plot(self, path)
+
+
+def estimate(
+    feature_specs: Any,
+    topology: str | chips.Topology,
+    *,
+    workload: workload_lib.Workload = workload_lib.Uniform(),
+    ids_per_sample: Mapping[str, float] | None = None,
+    dense: DenseCost | jax.stages.Lowered | jax.stages.Compiled | None = None,
+    sc_efficiency: float | None = None,
+    batches: int = 3,
+) -> CostReport:
+  """The costs of a model. Needs no device, and changes nothing.
+
+  Args:
+    feature_specs: any tree. Specs that are not prepared for this topology are
+      stacked for it, automatically.
+    topology: its name, see chips.topology, or itself.
+    workload: what ids there are.
+    ids_per_sample: feature name -> ids of a sample, on average; default: as
+      many as input_shape says.
+    dense: the dense part of a step: a count of its operations, or a step that
+      was lowered for the topology's TPUs, which is compiled.
+    sc_efficiency: of lookups and updates, the share of the bandwidth that they
+      are taken to have; default: that of the chip.
+    batches: how many are drawn or taken; needs are the largest of them.
+
+  Raises:
+    ValueError: if an argument is none of these, or the batch does not divide
+      among the SparseCores.
+  """
+  if isinstance(topology, str):
+    topology = chips.topology(topology)
+  if sc_efficiency is not None and not 0 < sc_efficiency <= 1:
+    raise ValueError(
+        "sc_efficiency is a share of the bandwidth, above 0 and at most 1, got"
+        f" {sc_efficiency}."
+    )
+  features = _prepared(feature_specs, topology)
+  num_devices, num_sc = topology.num_devices, topology.chip.num_sc
+  plan = embedding.get_plan(features, num_devices, num_sc)
+  if isinstance(workload, workload_lib.FromStats):
+    counts = _counts_of_stats(workload, plan)
+  else:
+    counts = _draw(features, plan, workload, ids_per_sample, batches)
+  limits = _limits_for(features, counts, topology)
+  lookup = sc_efficiency or topology.chip.lookup_efficiency
+  update = sc_efficiency or topology.chip.update_efficiency
+  stacks = tuple(
+      _stack_cost(
+          stack,
+          counts[stack.name],
+          limits[stack.name],
+          topology,
+          lookup,
+          update,
+      )
+      for stack in plan.stacks
+  )
+  num_samples = features[0].input_shape[0] / num_devices
+  dense_bytes, seconds, beside = _dense(dense, num_samples, topology.chip)
+  return CostReport(
+      topology=topology,
+      workload=str(workload),
+      plan=plan,
+      stacks=stacks,
+      limits=limits,
+      dense_bytes=dense_bytes,
+      dense_seconds=seconds,
+      weight_gradient_seconds=beside,
+      host_seconds=_HOST_SECONDS_PER_ID * sum(x.num_ids for x in stacks),
+      efficiency=lookup,
+  )
+
+
+def _prepared(feature_specs: Any, topology: chips.Topology) -> list[Any]:
+  """Copies of the specs, flat, that are prepared for the topology."""
+  features = jax.tree.leaves(feature_specs)
+  if not features:
+    raise ValueError("feature_specs has no features.")
+
+  def copied(**changes):
+    tables, copies = {}, []
+    for feature in features:
+      feature, table = copy.copy(feature), feature.table_spec
+      if id(table) not in tables:
+        tables[id(table)] = dataclasses.replace(table, **changes)
+      feature.table_spec = tables[id(table)]
+      copies.append(feature)
+    return copies
+
+  # Those that are stacked by hand stay so.
+  copies = copied()
+  try:
+    _plan.check_prepared(copies, topology.num_scs)
+    return copies
+  except ValueError:
+    pass
+  copies = copied(_stacked_table_spec=None, _setting_in_stack=None)
+  num_devices, num_sc = topology.num_devices, topology.chip.num_sc
+  embedding.auto_stack_tables(copies, num_devices, num_sc)
+  embedding.prepare_feature_specs_for_training(
+      copies, num_devices, num_sc_per_device=num_sc
+  )
+  return copies
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Counts:
+  """Of a stack and a device, means over batches; needs are the largest."""
+
+  needs: embedding.StackLimits
+  num_ids: float
+  distinct_rows: float
+  owned_rows: float
+  load: float
+
+
+def _draw(
+    features: list[Any],
+    plan: embedding.StackingPlan,
+    workload: Any,
+    ids_per_sample: Mapping[str, float] | None,
+    num_batches: int,
+) -> dict[str, _Counts]:
+  num_devices, num_sc = plan.global_device_count, plan.num_sc_per_device
+  total = sum(
+      feature.input_shape[0]
+      * (ids_per_sample or {}).get(
+          feature.name, math.prod(feature.input_shape[1:])
+      )
+      for feature in features
+  )
+  num_local = min(
+      max(int(_MAX_IDS / max(total, 1) * num_devices), 1), num_devices
+  )
+  drawn = []
+  for batch in workload_lib.draw_batches(
+      workload, features, num_batches, num_local / num_devices, ids_per_sample
+  ):
+    _, stats = embedding.preprocess_sparse_dense_matmul_input(
+        batch,
+        None,
+        features,
+        num_local,
+        num_devices,
+        num_sc_per_device=num_sc,
+        # Counted all the same. Limits are what is looked for.
+        allow_id_dropping=True,
+        limits="specs",
+    )
+    needs = dict(_limits.needs_of(stats).stacks)
+    drawn.append(
+        {
+            stack.name: _count(
+                features, batch, stack.name, needs, plan, num_local
+            )
+            for stack in plan.stacks
+        }
+    )
+  if not drawn:
+    raise ValueError("The workload has no batches.")
+  counts = {}
+  for stack in plan.stacks:
+    of_stack = [batch[stack.name] for batch in drawn]
+    mean = lambda name: float(np.mean([getattr(x, name) for x in of_stack]))
+    needs = of_stack[0].needs
+    for x in of_stack[1:]:
+      needs = needs.union(x.needs)
+    counts[stack.name] = _Counts(
+        needs=needs,
+        num_ids=mean("num_ids"),
+        distinct_rows=mean("distinct_rows"),
+        owned_rows=mean("owned_rows"),
+        load=mean("load"),
+    )
+  return counts
+
+
+def _count(
+    features: list[Any],
+    batch: list[Any],
+    stack_name: str,
+    needs: Mapping[str, Any],
+    plan: embedding.StackingPlan,
+    num_local: int,
+) -> _Counts:
+  """What the devices that were drawn for ask for."""
+  num_sc, num_scs = plan.num_sc_per_device, plan.num_shards
+  by_table = {}
+  for feature, ids in zip(features, batch, strict=True):
+    table = feature.table_spec
+    if table.setting_in_stack.stack_name == stack_name:
+      parts = _by_sc(ids, num_local * num_sc)
+      by_table.setdefault(table.name, (table, []))[1].append(parts)
+  num_ids, distinct, all_distinct = 0, 0, 0
+  load = np.zeros(num_scs)
+  for table, of_features in by_table.values():
+    parts = [np.concatenate(x) for x in zip(*of_features)]
+    num_ids += sum(x.size for x in parts)
+    rows = [np.unique(x) for x in parts]
+    distinct += sum(x.size for x in rows)
+    all_distinct += np.unique(np.concatenate(rows)).size
+    rotation = table.setting_in_stack.shard_rotation
+    shards = (np.concatenate(parts) + rotation) % num_scs
+    load += np.bincount(shards, minlength=num_scs)
+  num_devices = plan.global_device_count
+  # Other devices ask for other rows, at most.
+  vocabulary = sum(table.vocabulary_size for table, _ in by_table.values())
+  owned = min(all_distinct * num_devices / num_local, vocabulary)
+  return _Counts(
+      needs=needs[stack_name],
+      num_ids=num_ids / num_local,
+      distinct_rows=distinct / num_local,
+      owned_rows=owned / num_devices,
+      load=float(load.max() / max(load.mean(), 1e-9)),
+  )
+
+
+def _by_sc(ids: Any, num_parts: int) -> list[np.ndarray]:
+  """The ids of the samples of each SparseCore."""
+  if isinstance(ids, tuple):  # values and row splits
+    values, splits = ids
+    begins = splits[:: (len(splits) - 1) // num_parts]
+    return [values[a:b] for a, b in zip(begins, begins[1:])]
+  return [x.reshape(-1) for x in np.array_split(np.asarray(ids), num_parts)]
+
+
+def _counts_of_stats(
+    workload: workload_lib.FromStats, plan: embedding.StackingPlan
+) -> dict[str, _Counts]:
+  stats = workload.load()
+  needs = dict(_limits.needs_of(stats).stacks)
+  counts = {}
+  for stack in plan.stacks:
+    if stack.name not in needs:
+      raise ValueError(
+          f"The statistics have the stacks {sorted(needs)}, and the plan for"
+          f" this topology has {stack.name!r}. Prepare the specs as they were"
+          " when the statistics were recorded."
+      )
+    unique = np.asarray(stats.max_unique_ids_per_partition[stack.name])
+    num_partitions = plan.num_shards * plan.global_device_count
+    if unique.size % plan.num_shards or unique.size > num_partitions:
+      raise ValueError(
+          f"Stack {stack.name!r}: the statistics have {unique.size} numbers, and"
+          f" {plan.global_device_count} devices with {plan.num_shards}"
+          " SparseCores record others. They are good for the topology that they"
+          " are from."
+      )
+    num_sc = plan.num_sc_per_device
+    ids = np.asarray(stats.max_ids_per_partition[stack.name])
+    of_shards = unique.reshape(-1, plan.num_shards)
+    # At most: what the busiest SparseCore of a device sends, all of them do.
+    distinct = num_sc * float(of_shards.sum(axis=1).mean())
+    load = ids.reshape(-1, plan.num_shards).sum(axis=0)
+    counts[stack.name] = _Counts(
+        needs=needs[stack.name],
+        num_ids=num_sc * float(ids.reshape(-1, plan.num_shards).sum(1).mean()),
+        distinct_rows=distinct,
+        owned_rows=min(distinct, stack.num_rows / plan.global_device_count),
+        load=float(load.max() / max(load.mean(), 1e-9)),
+    )
+  return counts
+
+
+def _limits_for(
+    features: list[Any],
+    counts: Mapping[str, _Counts],
+    topology: chips.Topology,
+) -> embedding.Limits:
+  """Those that AdaptiveLimits sets for a batch that needs as much."""
+  rule = _limits.GrowthRule()
+  needs = _limits.Limits(tuple((k, x.needs) for k, x in counts.items()))
+  least = _limits.Limits(
+      tuple((name, _limits.StackLimits(1, 1, 8)) for name in counts)
+  )
+  ceiling = topology.chip.max_unique_ids_per_partition
+  return rule.grown(
+      least,
+      rule.wanted(least, needs, needs),
+      _limits.rows_per_sc(features, topology.num_scs),
+      topology.num_scs,
+      ceiling and {"max_unique_ids_per_partition": ceiling},
+  )
+
+
+def _stack_cost(
+    stack: Any,
+    counts: _Counts,
+    limits: embedding.StackLimits,
+    topology: chips.Topology,
+    lookup_efficiency: float,
+    update_efficiency: float,
+) -> StackCost:
+  chip, num_devices = topology.chip, topology.num_devices
+  row_bytes = stack.num_columns * stack.table_value_bytes
+  row_bytes = math.ceil(row_bytes / _GRANULE) * _GRANULE
+  slot_bytes = _VALUE_BYTES * (
+      (stack.num_slots - stack.num_row_slots) * stack.num_columns
+      + stack.num_row_slots
+  )
+  slot_bytes = math.ceil(slot_bytes / _GRANULE) * _GRANULE
+  activation_bytes = (
+      stack.num_samples // num_devices * stack.num_columns * _VALUE_BYTES
+  )
+  cells = limits.coo_cells_per_sc * chip.num_sc
+  if chip.is_tpu:
+    cells = math.ceil(cells / _TPU_TILE) * _TPU_TILE
+  pointers = embedding.compute_row_pointers_size_per_device(
+      global_device_count=num_devices, num_sc_per_device=chip.num_sc
+  )
+  needed_cells = counts.needs.coo_cells_per_sc * chip.num_sc
+  asked, owned = counts.distinct_rows, counts.owned_rows
+  sent = asked * row_bytes * (num_devices - 1) / num_devices
+  network = sent / chip.network_bytes_per_second
+  bandwidth = chip.memory_bytes_per_second
+  lookup = (
+      asked * row_bytes + _CELL_BYTES * needed_cells + activation_bytes
+  ) / bandwidth
+  update = (
+      2 * owned * (row_bytes + slot_bytes)
+      + 2 * asked * row_bytes
+      + activation_bytes
+  ) / bandwidth
+  bound = lambda memory: "memory" if memory >= network else "network"
+  return StackCost(
+      name=stack.name,
+      num_columns=stack.num_columns,
+      table_bytes=stack.num_table_bytes // num_devices,
+      slot_bytes=stack.num_slot_bytes // num_devices,
+      padding_bytes=stack.num_padding_bytes // num_devices,
+      activation_bytes=activation_bytes,
+      buffer_bytes=_CELL_BYTES * cells + 4 * pointers,
+      num_ids=counts.num_ids,
+      distinct_rows=asked,
+      owned_rows=owned,
+      needs=counts.needs,
+      limits=limits,
+      num_minibatches=math.ceil(
+          counts.needs.max_unique_ids_per_partition
+          / limits.max_unique_ids_per_partition
+      ),
+      load=counts.load,
+      lookup_seconds=max(lookup, network) / lookup_efficiency,
+      update_seconds=max(update, network) / update_efficiency,
+      lookup_bound=bound(lookup),
+      update_bound=bound(update),
+  )
+
+
+def _dense(
+    dense: Any, num_samples: float, chip: chips.Chip
+) -> tuple[int, float | None, float | None]:
+  """Bytes, seconds, and the seconds that are beside an update."""
+  if dense is None:
+    return 0, None, None
+  if isinstance(dense, DenseCost):
+    peak = _DENSE_EFFICIENCY * chip.flops_per_second
+    seconds = num_samples * dense.flops_per_sample / peak
+    return dense.weight_bytes, seconds, _WEIGHT_GRADIENT_SHARE * seconds
+  if isinstance(dense, jax.stages.Lowered):
+    dense = dense.compile()
+  if not isinstance(dense, jax.stages.Compiled):
+    raise TypeError(
+        "dense must be a DenseCost or a step that was lowered or compiled, got"
+        f" {type(dense).__name__}."
+    )
+  if not chip.is_tpu:
+    raise ValueError(
+        f"A compiled step has estimates of its time on TPU only, not on"
+        f" {chip.name}. Pass a DenseCost."
+    )
+  report = overlap_report.overlap_report(dense)
+  cycles = sum(x.cycles for x in report.instructions)
+  beside = max((x.end - x.start for x in report.calls), default=0)
+  per_second = chip.cycles_per_second
+  return 0, cycles / per_second, beside / per_second

@@ -1,0 +1,512 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Estimates against the converter, by hand, and as text."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from google.protobuf import json_format
+import hypothesis
+from hypothesis import strategies as st
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
+from jax_tpu_embedding.sparsecore.lib.planning import chips
+from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+from jax_tpu_embedding.sparsecore.lib.planning import workload
+import numpy as np
+
+_TESTDATA = pathlib.Path(__file__).parent / "testdata"
+_ADAGRAD = embedding_spec.AdagradOptimizerSpec(0.1)
+_ROWWISE = embedding_spec.RowwiseAdagradOptimizerSpec(0.1)
+_SGD = embedding_spec.SGDOptimizerSpec(0.1)
+
+
+def _feature(
+    name="f", rows=100_000, dim=16, batch=4096, valency=4, optimizer=_SGD
+):
+  table = embedding_spec.TableSpec(
+      name=f"{name}_table",
+      vocabulary_size=rows,
+      embedding_dim=dim,
+      optimizer=optimizer,
+  )
+  return embedding_spec.FeatureSpec(
+      name=name,
+      table_spec=table,
+      input_shape=(batch, valency),
+      output_shape=(batch, dim),
+  )
+
+
+def _model(**fields):
+  return {
+      "users": _feature("users", **fields),
+      "items": _feature(
+          "items", 20_000, **dict(fields, dim=24, optimizer=_ADAGRAD)
+      ),
+  }
+
+
+def _fresh_needs(features, law, seed, num_devices, num_sc):
+  """What the converter counts for a batch that the estimate did not see."""
+  rng = np.random.default_rng(seed)
+  batch = [
+      law.draw(
+          rng, x.table_spec.vocabulary_size, int(np.prod(x.input_shape))
+      ).reshape(x.input_shape)
+      for x in features
+  ]
+  _, stats = embedding.preprocess_sparse_dense_matmul_input(
+      batch,
+      None,
+      features,
+      num_devices,
+      num_devices,
+      num_sc_per_device=num_sc,
+      allow_id_dropping=True,
+      limits="specs",
+  )
+  return stats
+
+
+class NeedsTest(parameterized.TestCase):
+
+  @parameterized.parameters(workload.Zipf(1.05), workload.Uniform())
+  def test_are_within_15_percent_of_fresh_batches(self, law):
+    features = list(_model(batch=16384, valency=8).values())
+    embedding.auto_stack_tables(features, 4, 4)
+    embedding.prepare_feature_specs_for_training(features, 4, 4)
+    report = cost_report.estimate(features, "v5p:2x2x1", workload=law)
+    for seed in range(100, 200):
+      stats = _fresh_needs(features, law, seed, 4, 4)
+      for stack in report.stacks:
+        for predicted, found in (
+            (stack.needs.max_ids_per_partition, stats.max_ids_per_partition),
+            (
+                stack.needs.max_unique_ids_per_partition,
+                stats.max_unique_ids_per_partition,
+            ),
+            (
+                stack.needs.coo_cells_per_sc,
+                stats.required_buffer_size_per_sc,
+            ),
+        ):
+          most = found[stack.name].max()
+          self.assertAlmostEqual(predicted / most, 1, delta=0.15)
+
+  def test_of_statistics_are_within_30_percent_on_a_drifted_day(self):
+    features = list(_model(batch=16384, valency=8).values())
+    embedding.auto_stack_tables(features, 4, 4)
+    embedding.prepare_feature_specs_for_training(features, 4, 4)
+    stats = _fresh_needs(features, workload.Zipf(1.05), 1, 4, 4)
+    report = cost_report.estimate(
+        features, "v5p:2x2x1", workload=workload.FromStats(stats)
+    )
+    drifted = _fresh_needs(features, workload.Zipf(1.1), 2, 4, 4)
+    for stack in report.stacks:
+      for predicted, found in (
+          (stack.needs.max_ids_per_partition, drifted.max_ids_per_partition),
+          (
+              stack.needs.max_unique_ids_per_partition,
+              drifted.max_unique_ids_per_partition,
+          ),
+      ):
+        most = found[stack.name].max()
+        self.assertAlmostEqual(predicted / most, 1, delta=0.3)
+    client = mock.Mock()
+    client.load.return_value = stats
+    again = cost_report.estimate(
+        features, "v5p:2x2x1", workload=workload.FromStats(client)
+    )
+    self.assertEqual(again.stacks, report.stacks)
+    with self.assertRaisesRegex(ValueError, "2 devices with 8 SparseCores"):
+      cost_report.estimate(
+          features, "v5p:2x1x1", workload=workload.FromStats(stats)
+      )
+
+  def test_of_given_batches_are_theirs(self):
+    ids = np.arange(64).reshape(32, 2)
+    features = _feature(rows=64, batch=32, valency=2)
+    report = cost_report.estimate(
+        features, "v6e:2x1", workload=workload.FromBatches([ids])
+    )
+    (stack,) = report.stacks
+    # 64 distinct rows, 16 of each of four SparseCores, which sends 4 to each.
+    self.assertEqual(stack.num_ids, 32)
+    self.assertEqual(stack.distinct_rows, 32)
+    self.assertEqual(stack.owned_rows, 32)
+    self.assertEqual(
+        stack.needs, embedding.StackLimits(4, 4, coo_cells_per_sc=32)
+    )
+    self.assertEqual(stack.load, 1)
+    ragged = (ids.reshape(-1), np.arange(0, 65, 2))
+    of_ragged = cost_report.estimate(
+        features, "v6e:2x1", workload=workload.FromBatches([ragged])
+    )
+    self.assertEqual(of_ragged.stacks, report.stacks)
+
+  def test_ids_per_sample_are_means(self):
+    report = cost_report.estimate(
+        _model(), "v6e:2x2", ids_per_sample={"users": 9.0}
+    )
+    by_name = {stack.name: stack for stack in report.stacks}
+    users = by_name["users_table"].num_ids
+    self.assertAlmostEqual(users / (9.0 * 1024), 1, delta=0.05)
+    self.assertEqual(by_name["items_table"].num_ids, 4 * 1024)
+    with self.assertRaisesRegex(ValueError, r"\['x'\], which are no features"):
+      cost_report.estimate(_model(), "v6e:2x2", ids_per_sample={"x": 1})
+
+  def test_popular_rows_of_zipf_have_their_share(self):
+    ids = workload.Zipf(1.0).draw(np.random.default_rng(0), 1000, 200_000)
+    counts = np.bincount(ids, minlength=1000)
+    self.assertEqual(counts.size, 1000)
+    expected = 200_000 / np.arange(1, 1001) / np.sum(1 / np.arange(1, 1001))
+    np.testing.assert_allclose(counts[1:20], expected[1:20], rtol=0.1)
+    self.assertAlmostEqual(counts[0] / expected[0], 1.1, delta=0.03)
+
+  def test_large_batches_are_drawn_for_some_devices(self):
+    features = _feature(batch=2**22, valency=8)
+    report = cost_report.estimate(features, "v5p:4x4x4", batches=1)
+    (stack,) = report.stacks
+    self.assertEqual(stack.num_ids, 2**22 * 8 / 64)
+    self.assertAlmostEqual(stack.owned_rows, 100_000 / 64)
+
+  def test_limits_are_those_of_adaptive_limits(self):
+    features = _feature(batch=1024)
+    law = workload.Zipf(1.05)
+    report = cost_report.estimate(features, "cpu:1", workload=law, batches=1)
+    embedding.prepare_feature_specs_for_training(features, 1, 1)
+    limits = embedding.AdaptiveLimits(features, 1, 1, num_sc_per_device=1)
+    ids = law.draw(np.random.default_rng(0), 100_000, 4096).reshape(1024, 4)
+    limits.preprocess(ids)
+    self.assertEqual(report.limits, limits.limits)
+
+  def test_specs_are_not_changed_and_backends_not_started(self):
+    specs = _model()
+    for name in ("v5p:2x2x1", "v6e:4x4", "tpu7x:2x2x1"):
+      cost_report.estimate(specs, name)
+    self.assertFalse(specs["users"].table_spec.is_stacked())
+    # Raises if there is a backend.
+    jax.config.update("jax_num_cpu_devices", 1)
+
+
+class CostsTest(parameterized.TestCase):
+
+  def test_bytes_and_seconds_by_hand(self):
+    # 64 rows of 128 columns, each of which every device asks for once.
+    feature = _feature(
+        rows=64, dim=128, batch=64, valency=1, optimizer=_ADAGRAD
+    )
+    ids = np.tile(np.arange(16), 4).reshape(64, 1)
+    topology = chips.Topology(
+        name="two",
+        chip=chips.Chip(
+            name="x",
+            num_sc=1,
+            memory_bytes=10**9,
+            memory_bytes_per_second=1e6,
+            network_bytes_per_second=1e9,
+            flops_per_second=1e6,
+            source="a test",
+        ),
+        num_devices=2,
+    )
+    report = cost_report.estimate(
+        feature,
+        topology,
+        workload=workload.FromBatches([ids]),
+        dense=cost_report.DenseCost(flops_per_sample=500, weight_bytes=7),
+    )
+    (stack,) = report.stacks
+    row, activations = 512, 32 * 512
+    self.assertEqual(stack.table_bytes, 32 * row)
+    self.assertEqual(stack.slot_bytes, 32 * row)
+    self.assertEqual(stack.padding_bytes, 0)
+    self.assertEqual(stack.activation_bytes, activations)
+    # 32 ids to two partitions of 16.
+    self.assertEqual(stack.needs.coo_cells_per_sc, 32)
+    cells = stack.limits.coo_cells_per_sc
+    self.assertEqual(stack.buffer_bytes, 12 * cells + 4 * 8)
+    self.assertEqual((stack.distinct_rows, stack.owned_rows), (16, 8))
+    lookup = (16 * row + 12 * 32 + activations) / 1e6 / 0.5
+    update = (2 * 8 * 2 * row + 2 * 16 * row + activations) / 1e6 / 0.5
+    self.assertAlmostEqual(stack.lookup_seconds, lookup)
+    self.assertAlmostEqual(stack.update_seconds, update)
+    self.assertEqual((stack.lookup_bound, stack.update_bound), ("memory",) * 2)
+    dense = 32 * 500 / 0.5e6
+    self.assertAlmostEqual(report.dense_seconds, dense)
+    self.assertAlmostEqual(
+        report.step_seconds("off"), lookup + dense + update - dense / 3
+    )
+    self.assertAlmostEqual(
+        report.step_seconds("exact"), dense + update + lookup - dense / 3
+    )
+    self.assertAlmostEqual(report.step_seconds("stale"), lookup + update)
+    for copies, mode in enumerate(cost_report.MODES, start=1):
+      self.assertEqual(
+          report.bytes_per_device(mode),
+          7
+          + 64 * row
+          + copies * stack.buffer_bytes
+          + (1 + copies) * activations,
+      )
+
+  def test_network_may_be_the_bound(self):
+    slow = dataclasses.replace(chips.CHIPS["v6e"], network_bytes_per_second=1e6)
+    topology = chips.Topology(name="slow", chip=slow, num_devices=4)
+    (stack,) = cost_report.estimate(_feature(), topology).stacks
+    self.assertEqual(stack.lookup_bound, "network")
+    sent = stack.distinct_rows * 64 * 3 / 4
+    self.assertAlmostEqual(stack.lookup_seconds, sent / 1e6 / 0.5)
+
+  def test_measured_lookups_calibrate(self):
+    report = cost_report.estimate(_model(), "v6e:2x2")
+    measured = 2 * report.lookup_seconds
+    calibrated = report.with_measured_lookup(measured)
+    self.assertAlmostEqual(calibrated.lookup_seconds, measured)
+    self.assertAlmostEqual(calibrated.efficiency, report.efficiency / 2)
+    with self.assertRaisesRegex(ValueError, "more than no time, got 0"):
+      report.with_measured_lookup(0)
+
+  @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
+  @hypothesis.given(
+      rows=st.lists(st.integers(1, 10**6), min_size=1, max_size=3),
+      dim=st.integers(1, 130),
+      rowwise=st.booleans(),
+  )
+  def test_more_devices_never_have_more_of_the_tables(self, rows, dim, rowwise):
+    features = [
+        _feature(
+            f"f{i}",
+            x,
+            dim,
+            batch=1024,
+            valency=1,
+            optimizer=_ROWWISE if rowwise else _ADAGRAD,
+        )
+        for i, x in enumerate(rows)
+    ]
+    sizes = []
+    for name in ("v6e:1", "v6e:2x1", "v6e:2x2", "v6e:4x4"):
+      report = cost_report.estimate(features, name, batches=1)
+      sizes.append(sum(x.bytes_at_rest for x in report.stacks))
+    self.assertEqual(sizes, sorted(sizes, reverse=True))
+
+  @parameterized.parameters(
+      ("v6e", "chip and a size"),
+      ("v6e:0x4", "has no devices"),
+      ("v9:4", "no chip 'v9'. Known are cpu, h100, h200, tpu7x, v5p, v6e"),
+  )
+  def test_topologies(self, name, message):
+    with self.assertRaisesRegex(ValueError, message):
+      cost_report.estimate(_model(), name)
+
+  def test_arguments(self):
+    estimate = lambda **kwargs: cost_report.estimate(
+        _model(), "v6e:2x2", **kwargs
+    )
+    with self.assertRaisesRegex(ValueError, "at most 1, got 1.5"):
+      estimate(sc_efficiency=1.5)
+    with self.assertRaisesRegex(TypeError, "DenseCost or a step .* got int"):
+      estimate(dense=3)
+    with self.assertRaisesRegex(ValueError, "has no batches"):
+      estimate(workload=workload.FromBatches([]))
+    with self.assertRaisesRegex(ValueError, "not negative, got -1"):
+      estimate(workload=workload.Zipf(-1))
+    with self.assertRaisesRegex(ValueError, "1 features, .* specs of 2"):
+      estimate(workload=workload.FromBatches([np.zeros((4096, 4))]))
+    with self.assertRaisesRegex(ValueError, "that of its dense part"):
+      estimate().step_seconds("off")
+    with self.assertRaisesRegex(ValueError, "must be one of .* got 'fast'"):
+      estimate().step_seconds("fast")
+    with self.assertRaisesRegex(ValueError, "no features"):
+      cost_report.estimate([], "v6e:2x2")
+
+
+class SuggestionsTest(parameterized.TestCase):
+
+  def _of(self, specs, name="v6e:2x2", cores=10**6, **options):
+    with mock.patch("os.cpu_count", return_value=cores):
+      return "\n".join(cost_report.estimate(specs, name, **options).suggestions)
+
+  def test_none_for_a_model_without_faults(self):
+    self.assertEqual(self._of(_feature(optimizer=_ROWWISE)), "")
+
+  @parameterized.named_parameters(
+      ("width", _feature(dim=20), "'f_table' .20.: 390.8 KiB of each device"),
+      (
+          "rows",
+          _feature(rows=10),
+          "f_table' .10.. They have 64 rows .* have 10",
+      ),
+      (
+          "slots",
+          _feature(optimizer=_ADAGRAD),
+          "Slots are 50% of what tables take, .* saves 1.4 MiB",
+      ),
+      (
+          "memory",
+          _feature(rows=10**9, dim=128, optimizer=_SGD),
+          "32.0 GiB, and 119.2 GiB are needed: 87.* too much. 15 devices",
+      ),
+      (
+          "large batch",
+          _feature(rows=8 * 10**8, dim=1024, batch=2**25, valency=1),
+          "more devices do not help, a smaller batch does",
+      ),
+      (
+          "ceiling",
+          _feature(rows=10**7, batch=2**16, valency=8),
+          "distinct rows, and the compiler was seen to take 4096.*3 passes",
+      ),
+  )
+  def test_of_the_specs(self, feature, message):
+    self.assertRegex(self._of(feature, batches=1), message)
+
+  def test_load(self):
+    ids = np.zeros((4096, 4), np.int64)
+    law = workload.FromBatches([ids])
+    self.assertRegex(
+        self._of(_feature(), workload=law), "8.0 times .* gains 88%"
+    )
+
+  def test_host(self):
+    self.assertRegex(self._of(_feature(), cores=1), r"\d cores for each device")
+
+  def test_mode(self):
+    # As much as lookups and updates take.
+    report = cost_report.estimate(_feature(), "v6e:2x2")
+    seconds = report.lookup_seconds + report.update_seconds
+    flops = seconds * 0.5 * 918e12 / 1024
+    much = self._of(
+        _feature(), dense=cost_report.DenseCost(flops_per_sample=6 * flops)
+    )
+    self.assertIn("pipelined(mode='exact') takes", much)
+    self.assertNotIn("stale", much)
+    as_much = self._of(
+        _feature(), dense=cost_report.DenseCost(flops_per_sample=flops)
+    )
+    self.assertRegex(as_much, r"pipelined\(mode='stale'\) takes \d+% off that")
+
+
+class FormsTest(parameterized.TestCase):
+
+  def _report(self):
+    return cost_report.estimate(
+        _model(dim=20),
+        "v5p:2x2x1",
+        dense=cost_report.DenseCost(flops_per_sample=1e7),
+    )
+
+  @parameterized.parameters(
+      ("cost_report.txt", lambda report: report.describe()),
+      ("cost_report.json", lambda report: report.to_json()),
+  )
+  def test_golden(self, name, form):
+    with mock.patch("os.cpu_count", return_value=1):
+      found = form(self._report()) + "\n"
+    self.assertEqual(found, (_TESTDATA / name).read_text())
+
+  def test_picture(self):
+    path = pathlib.Path(self.create_tempdir().full_path, "cost.png")
+    self._report().plot(path)
+    self.assertGreater(path.stat().st_size, 1000)
+    with mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
+      with self.assertRaisesRegex(ImportError, r"embedding\[plots\].*describe"):
+        self._report().plot(path)
+
+
+class CommandTest(parameterized.TestCase):
+
+  def _run(self, *arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+      code = command.main(arguments)
+    return code, out.getvalue(), err.getvalue()
+
+  def setUp(self):
+    super().setUp()
+    self._directory = pathlib.Path(self.create_tempdir().full_path)
+
+  def _program(self):
+    path = self._directory / "model.py"
+    path.write_text(
+        "from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec\n"
+        "table = embedding_spec.TableSpec(name='t', vocabulary_size=1000,\n"
+        "    embedding_dim=8, optimizer=embedding_spec.SGDOptimizerSpec(0.1))\n"
+        "specs = embedding_spec.FeatureSpec(name='f', table_spec=table,\n"
+        "    input_shape=(64, 1), output_shape=(64, 8))\n"
+        "def make():\n  return specs\n"
+    )
+    return path
+
+  @parameterized.parameters("specs", "make")
+  def test_program(self, attribute):
+    path = f"{self._program()}:{attribute}"
+    code, out, err = self._run(
+        path, "--topology=v5p:2x2x1,v6e:2x2", "--zipf=1.05", "--batch=128"
+    )
+    self.assertEqual((code, err), (0, ""))
+    self.assertRegex(out, r"v5p:2x2x1 .* of +95.0 GiB .*\nv6e:2x2 .* lookup")
+    self.assertEqual(out.count("Not calibrated"), 2)
+    _, out, _ = self._run(path, "--topology=v6e:2x2", "--json", "--batch=128")
+    (numbers,) = json.loads(out)
+    self.assertEqual(numbers["stacks"][0]["num_ids"], 32)
+
+  def test_message(self):
+    specs = _feature(batch=64)
+    embedding.prepare_feature_specs_for_training(specs, 4, 2)
+    message = embedding.create_proto_from_feature_specs(specs, 4, 2)
+    files = {
+        "model.json": json_format.MessageToJson(message).encode(),
+        "model.pb": message.SerializeToString(),
+        "model.pbtxt": str(message).encode(),
+    }
+    for name, data in files.items():
+      path = self._directory / name
+      path.write_bytes(data)
+      code, out, err = self._run(str(path), "--topology=v6e:2x2", "--json")
+      self.assertEqual((code, err), (0, ""))
+      self.assertEqual(json.loads(out)[0]["stacks"][0]["name"], "f_table")
+
+  def test_plot_and_calibration(self):
+    path = self._directory / "cost.png"
+    code, out, _ = self._run(
+        f"{self._program()}:specs",
+        "--topology=v6e:2x2",
+        f"--plot={path}",
+        "--measured-lookup-ms=3",
+    )
+    self.assertEqual(code, 0)
+    self.assertIn("Lookup: 3.000 ms", out)
+    self.assertTrue(path.exists())
+
+  def test_mistakes(self):
+    program = self._program()
+    for arguments, message in (
+        ([f"{program}", "--topology=v6e:2x2"], "which attribute"),
+        ([f"{program}:x", "--topology=v6e:2x2"], "no attribute 'x'"),
+        (["model.txt", "--topology=v6e:2x2"], "ends with '.txt'"),
+        (["model.pb", "--topology=v6e:2x2"], "No such file"),
+        ([f"{program}:specs", "--topology=v9:1"], "no chip 'v9'"),
+        (
+            [f"{program}:specs", "--topology=v6e:1,v6e:2x1", "--plot=x.png"],
+            "there are several",
+        ),
+    ):
+      code, out, err = self._run(*arguments)
+      self.assertEqual((code, out), (1, ""))
+      self.assertIn(message, err)
+
+
+if __name__ == "__main__":
+  absltest.main()
