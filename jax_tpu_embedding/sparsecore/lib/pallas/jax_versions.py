@@ -60,14 +60,11 @@ def pipelines_as_loops() -> Iterator[None]:
 def source_line(equation: Any) -> str:
   """The line of the user's program that made an equation, as "file.py:12".
 
-  Tracebacks of equations have no public reader (JAX 0.10.2 to 0.12).
+  Tracebacks of equations have no public reader (JAX 0.10.2 to 0.12). Empty if
+  JAX does not know.
   """
-  return source_info_util.summarize(equation.source_info)
-
-
-def ref_type(ref: jax.Ref) -> Any:
-  """The abstract value of a ref, in traced code too."""
-  return jax.typeof(ref)
+  path = source_info_util.summarize(equation.source_info).split(" ")[0]
+  return ":".join(path.rsplit("/", 1)[-1].split(":")[:2])
 
 
 def is_ref(x: Any) -> bool:

@@ -249,7 +249,7 @@ class _Phases:
           jnp.any(missing),
           "does not reach a barrier that other subcores of its SparseCore wait"
           " at.",
-          line=jax_versions.source_line(equation),
+          line=self._kernel.line_of(equation),
           worker=jnp.argmax(missing),
       )
     copies.share_owners(self._refs, per_core)
@@ -277,7 +277,8 @@ class _Phases:
           f" another worker, inside {name!r} is not emulated. Put it into"
           " pl.loop, pl.when, or no loop."
       )
-    return rules[name](equation, operands)
+    with self._kernel.inside(equation):
+      return rules[name](equation, operands)
 
   def _run_scoped(self, equation, consts):
     jaxpr, jaxpr_consts = jax_versions.scoped_jaxpr(equation, consts)

@@ -53,6 +53,7 @@ class Kernel:
     self._is_sparse_core = "sc" in str(mesh.core_type).lower()
     self._facts = facts
     self._words = {space: 0 for space in memory.Space}
+    self._around: list[Any] = []
 
   def coordinates(self, worker: jax.typing.ArrayLike) -> dict[str, Any]:
     """Index of a worker along each axis."""
@@ -78,7 +79,21 @@ class Kernel:
     return index, device
 
   def described(self, equation: Any) -> str:
-    return f"Kernel {self.name!r}, {jax_versions.source_line(equation)}"
+    return f"Kernel {self.name!r}, {self.line_of(equation)}"
+
+  def line_of(self, equation: Any) -> str:
+    """The line that made an equation, or else one around it."""
+    lines = [jax_versions.source_line(x) for x in (*self._around, equation)]
+    return next(filter(None, reversed(lines)), "at an unknown line")
+
+  @contextlib.contextmanager
+  def inside(self, equation: Any) -> Iterator[None]:
+    """While what an equation contains is run."""
+    self._around.append(equation)
+    try:
+      yield
+    finally:
+      self._around.pop()
 
   def blank(self, aval: Any, *, one_for_all_phases: bool) -> memory.Memory:
     """New scratch memory.
@@ -196,7 +211,8 @@ class Worker:
           f" {_REFUSED[name]}"
       )
     if name in _RULES:
-      results = _RULES[name](self, equation, *operands)
+      with self.kernel.inside(equation):
+        results = _RULES[name](self, equation, *operands)
       if results is not NotImplemented:
         return list(results)
     if any(isinstance(x, memory.View) for x in operands):
@@ -211,7 +227,7 @@ class Worker:
     self.kernel.log.note(
         is_wrong,
         text,
-        line=jax_versions.source_line(equation),
+        line=self.kernel.line_of(equation),
         worker=self.index,
         **numbers,
     )
