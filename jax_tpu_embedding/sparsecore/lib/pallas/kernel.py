@@ -147,8 +147,9 @@ def kernel(
         results, in_place, engine == "interpret",
     )
     if engine == "emulate":
-      _check_chip(name, core_mesh)
-      run = program.emulate(run, check=check)
+      run = program.emulate(
+          functools.partial(_checked, name, core_mesh, run), check=check
+      )
     return run(*operands)
 
   if in_specs is None:
@@ -171,17 +172,25 @@ def kernel(
         donate_argnums=in_place,
     )
 
+  def prepared(operands):
+    """The jitted function for operands, and the context to call it in."""
+    of_devices = mesh or _current_mesh() or _mesh_of(name, operands)
+    engine_here = _engine_for(name, engine, of_devices)
+    context = contextlib.nullcontext()
+    if engine_here != "tpu" and not jax.sharding.get_abstract_mesh().empty:
+      # jax.shard_map wants its mesh to be that of jax.set_mesh.
+      context = jax.sharding.use_abstract_mesh(chips.on_chip(of_devices))
+    return sharded(of_devices, engine_here), context
+
   def run(*operands):
-    of_operands = mesh or _current_mesh() or _mesh_of(name, operands)
-    return sharded(of_operands, _engine_for(name, engine, of_operands))(
-        *operands
-    )
+    jitted, context = prepared(operands)
+    with context:
+      return jitted(*operands)
 
   def lower(*operands):
-    of_operands = mesh or _current_mesh() or _mesh_of(name, operands)
-    return sharded(
-        of_operands, _engine_for(name, engine, of_operands)
-    ).lower(*operands)
+    jitted, context = prepared(operands)
+    with context:
+      return jitted.lower(*operands)
 
   run.lower = lower
   return run
@@ -328,6 +337,12 @@ def _out_type(name, operands, out_shape, out_dtype, out_type, in_place):
       first[0].shape if out_shape is None else tuple(out_shape),
       first[0].dtype if out_dtype is None else jnp.dtype(out_dtype),
   )
+
+
+def _checked(name, core_mesh, run, *operands):
+  """`run` where it is known which chip is emulated."""
+  _check_chip(name, core_mesh)
+  return run(*operands)
 
 
 def _check_chip(name, core_mesh):

@@ -107,6 +107,10 @@ class Memory:
     return View(self, place.transforms)
 
 
+# Of JAX 0.12; see View.at.
+_SLICE_OF_SUBCORE = "SharedMemRefSliceTransform"
+
+
 @dataclasses.dataclass(frozen=True)
 class View:
   """A ref of a kernel, as one worker sees it."""
@@ -129,6 +133,11 @@ class View:
   def at(self, transforms: Sequence[Any] = ()) -> Any:
     """The ref, or its part that `transforms` select."""
     transforms = (*self.prefix, *transforms)
+    if any(type(t).__name__ == _SLICE_OF_SUBCORE for t in transforms):
+      raise NotImplementedError(
+          "plsc.slice_subcore_vmem_from_shared is not emulated. Give each"
+          " subcore memory of its own by pltpu.VMEM in scratch_shapes."
+      )
     if not transforms:
       return self.memory.array
     return jax_versions.TransformedRef(self.memory.array, transforms)

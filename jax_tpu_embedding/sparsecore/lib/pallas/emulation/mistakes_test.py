@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
 import numpy as np
 
+P = jax.sharding.PartitionSpec
+
 _MESH = pallas.vector_subcore_mesh(chip="v6e")
 _V6E = pallas.on_chip(jax.sharding.AbstractMesh((1,), ("x",)), "v6e")
 _NUM_SUBCORES = _MESH.shape["subcore"]
@@ -37,7 +39,9 @@ def _copy(scratch=(), out_type=_ROWS, operands=1):
         body(mistaken, *refs, **scratch_refs)
 
       named.__name__ = body.__name__
-      return pallas.kernel(named, _MESH, scratch, out_type=out_type)
+      return pallas.kernel(
+          named, _MESH, scratch, P(), P(), out_type=out_type, mesh=_V6E
+      )
 
     make.operands = operands
     return make
@@ -191,9 +195,7 @@ class MistakesTest(parameterized.TestCase):
 
   def run_kernel(self, make, mistaken):
     x = jnp.arange(_NUM_WORKERS * 8, dtype=jnp.int32).reshape(-1, 8)
-    with jax.sharding.use_abstract_mesh(_V6E):
-      result = jax.jit(make(mistaken))(x)
-    return np.asarray(jax.block_until_ready(result))
+    return np.asarray(jax.block_until_ready(make(mistaken)(x)))
 
   @parameterized.parameters(*_MISTAKES)
   def test_mistake_is_reported_with_kernel_worker_and_line(self, make, message):
@@ -229,14 +231,16 @@ class SizesTest(parameterized.TestCase):
         lambda x, o, *_: pltpu.sync_copy(x.at[_me()], o.at[_me()]),
         _MESH,
         scratch,
+        P(),
+        P(),
+        mesh=_V6E,
     )
     x = jnp.zeros(_ROWS.shape, jnp.int32)
-    with jax.sharding.use_abstract_mesh(_V6E):
-      if message is None:
+    if message is None:
+      jax.eval_shape(kernel, x)
+    else:
+      with self.assertRaisesRegex(pallas.KernelMistake, message):
         jax.eval_shape(kernel, x)
-      else:
-        with self.assertRaisesRegex(pallas.KernelMistake, message):
-          jax.eval_shape(kernel, x)
 
 
 if __name__ == "__main__":

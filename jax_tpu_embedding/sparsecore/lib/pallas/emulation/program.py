@@ -34,35 +34,70 @@ def emulate(
 
   Kernels are those of pl.kernel and pl.core_map over cores of a TPU. They may
   be in functions that `f` calls, under jax.jit and pl.run_state, and not in
-  loops; call what this returns in a loop instead. Under jax.shard_map, with
-  check_vma=False, write it inside: jax.shard_map(emulate(f), ...).
+  loops; call what this returns in a loop instead. For several devices, it is
+  what jax.shard_map is given: jax.shard_map(emulate(f), mesh=on_chip(mesh),
+  check_vma=False, ...).
 
   Args:
     f: a function of (trees of) arrays.
     check: whether to raise mistakes (mistakes.KernelMistake). They arrive as
       jax.errors.JaxRuntimeError when results are waited for. Programs without
       are smaller and faster.
-    chip: as of chips.find_chip; None is the chip of the current mesh.
+    chip: as of chips.find_chip; None is the chip of the mesh of jax.shard_map
+      around, which on_chip makes, or v5p where there is none.
 
   Raises:
+    ValueError: when it is called on a mesh that does not say the chip.
     NotImplementedError: when it is called, for what is not emulated, by name:
       copies to other devices, random bits and matrix units of TensorCores,
       kernels of several bodies (MPMD).
     KernelMistake: when it is called, if scratch memory does not fit.
   """
 
-  @functools.wraps(f)
-  def emulated(*args):
-    with chips.tracing_for(None if chip is None else chips.find_chip(chip).name):
-      facts = pltpu.get_tpu_info()
-      with jax_versions.pipelines_as_loops():
-        jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
+  def run(*args):
+    facts = pltpu.get_tpu_info()
+    with jax_versions.pipelines_as_loops():
+      jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
     results = _run(
         jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), facts, check
     )
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
+  @functools.wraps(f)
+  def emulated(*args):
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+      _check_mesh(mesh, chip)
+      return run(*args)
+    one_device = chips.on_chip(
+        jax.sharding.AbstractMesh((1,), ("device",)),
+        chips.find_chip(chip).name,
+    )
+    spec = jax.sharding.PartitionSpec()
+    sharded = jax.shard_map(
+        run, mesh=one_device, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return jax.jit(sharded)(*args)
+
   return emulated
+
+
+def _check_mesh(mesh: jax.sharding.AbstractMesh, chip: Any) -> None:
+  """Raises if programs on `mesh` are not traced as for the chip."""
+  device = mesh.abstract_device
+  platform = None if device is None else device.platform
+  if platform != "tpu":
+    raise ValueError(
+        f"Kernels are emulated on a mesh of {platform!r}, which does not say"
+        " what chip they are for. Pass mesh=on_chip(mesh, 'v5p'), or another"
+        " chip, to jax.shard_map around them."
+    )
+  if chip is not None and chips.find_chip(chip) != chips.find_chip(mesh):
+    raise ValueError(
+        f"Kernels are emulated for {chips.find_chip(chip).name!r} on a mesh of"
+        f" {chips.find_chip(mesh).name!r}. Leave chip out, or make the mesh"
+        " by on_chip with the same."
+    )
 
 
 def install(*, check: bool = True) -> Callable[[], None]:
