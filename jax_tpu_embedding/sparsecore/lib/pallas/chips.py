@@ -23,6 +23,9 @@ class Chip:
   device_kinds: tuple[str, ...]  # JAX's names; the first is what it reports
   num_tensor_cores: int  # of a device
   topology: str  # a small slice, for compiling; see lib/core/tpu/topology.py
+  # Semaphores of a vector subcore that libtpu 0.0.42 leaves to a kernel: with
+  # one more it does not compile. No page has the number.
+  max_semaphores_of_subcore: int = 0
 
   @property
   def facts(self) -> Any:
@@ -39,18 +42,21 @@ CHIPS = {
             device_kinds=("TPU v5", "TPU v5p"),
             num_tensor_cores=2,
             topology="v5p:2x2x1",
+            max_semaphores_of_subcore=27,
         ),
         Chip(
             name="v6e",
             device_kinds=("TPU v6 lite", "TPU v6e"),
             num_tensor_cores=1,
             topology="v6e:2x2",
+            max_semaphores_of_subcore=27,
         ),
         Chip(
             name="7x",
             device_kinds=("TPU7x",),
             num_tensor_cores=1,
             topology="tpu7x:2x2x1",
+            max_semaphores_of_subcore=59,
         ),
         Chip(
             name="v5e",

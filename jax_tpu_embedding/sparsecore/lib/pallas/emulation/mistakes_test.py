@@ -215,7 +215,7 @@ class SizesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ([pltpu.VMEM((65535,), jnp.int32)], None),
-      ([pltpu.VMEM((65536,), jnp.int32)], "65536 words of VMEM of a subcore"),
+      ([pltpu.VMEM((65536,), jnp.int32)], "65536 words of VMEM of a subcore, of which v6e has 65535"),
       ([pltpu.VMEM((65536 * 2,), jnp.bfloat16)], "65536 words of VMEM"),
       (
           [
@@ -224,7 +224,8 @@ class SizesTest(parameterized.TestCase):
           ],
           "1048576 words of VMEM_SHARED, and the VMEM of all subcores",
       ),
-      ([_DMA((60,))], "60 of semaphores of a subcore, of which v6e has 59"),
+      ([_DMA((26,))], None),
+      ([_DMA((28,))], "28 of semaphores of a subcore, of which v6e has 27"),
   )
   def test_more_memory_than_the_chip_has(self, scratch, message):
     kernel = pallas.kernel(

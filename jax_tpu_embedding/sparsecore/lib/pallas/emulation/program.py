@@ -15,7 +15,6 @@ import functools
 from typing import Any
 
 import jax
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.pallas import chips
 from jax_tpu_embedding.sparsecore.lib.pallas import jax_versions
@@ -55,11 +54,11 @@ def emulate(
   """
 
   def run(*args):
-    facts = pltpu.get_tpu_info()
+    chip_here = chips.find_chip()
     with jax_versions.pipelines_as_loops():
       jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
     results = _run(
-        jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), facts, check
+        jaxpr.jaxpr, jaxpr.consts, jax.tree.leaves(args), chip_here, check
     )
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
@@ -114,14 +113,14 @@ def install(*, check: bool = True) -> Callable[[], None]:
   """
 
   def run(operands, params):
-    facts = pltpu.get_tpu_info()
-    results = _run_kernel(params, operands, facts, check)
+    chip_here = chips.find_chip()
+    results = _run_kernel(params, operands, chip_here, check)
     return results
 
   return jax_versions.register_kernel_lowering("cpu", run)
 
 
-def _run(jaxpr, consts, args, facts, check) -> list[Any]:
+def _run(jaxpr, consts, args, chip, check) -> list[Any]:
   """Runs a jaxpr with kernels in it."""
   values = dict(zip(jaxpr.constvars, consts))
   values.update(zip(jaxpr.invars, args))
@@ -135,27 +134,27 @@ def _run(jaxpr, consts, args, facts, check) -> list[Any]:
     operands = [value_of(x) for x in equation.invars]
     values.update(
         zip(
-            equation.outvars, _run_equation(equation, operands, facts, check)
+            equation.outvars, _run_equation(equation, operands, chip, check)
         )
     )
   return [value_of(x) for x in jaxpr.outvars]
 
 
-def _run_equation(equation, operands, facts, check):
+def _run_equation(equation, operands, chip, check):
   name = equation.primitive.name
   if name in jax_versions.KERNEL_PRIMITIVES:
     if name == "core_map":
-      return _run_core_map(equation, operands, facts, check)
-    return _run_kernel(equation.params, operands, facts, check)
+      return _run_core_map(equation, operands, chip, check)
+    return _run_kernel(equation.params, operands, chip, check)
   if not any(map(_has_kernel, jax_versions.jaxprs_of(equation))):
     return jax_versions.evaluate(equation, operands)
   if name in ("jit", "pjit"):
     jaxpr, consts = jax_versions.open_jaxpr(equation.params["jaxpr"])
-    return _run(jaxpr, consts, operands, facts, check)
+    return _run(jaxpr, consts, operands, chip, check)
   if name == "run_state":
     jaxpr, consts = jax_versions.open_jaxpr(equation.params["jaxpr"])
     refs = [jax.new_ref(x) for x in operands]
-    _run(jaxpr, consts, refs, facts, check)
+    _run(jaxpr, consts, refs, chip, check)
     return [ref[...] for ref in refs]
   raise NotImplementedError(
       f"{jax_versions.source_line(equation)}: A kernel inside {name!r} is not"
@@ -171,11 +170,11 @@ def _has_kernel(jaxpr) -> bool:
   )
 
 
-def _run_core_map(equation, operands, facts, check):
+def _run_core_map(equation, operands, chip, check):
   """The core_map of JAX 0.10.2: it closes over refs, and returns nothing."""
   mesh, jaxpr = equation.params["mesh"], equation.params["jaxpr"]
   jaxpr, consts = jax_versions.open_jaxpr(jaxpr)
-  kernel = _kernel(equation.params, mesh, facts, check)
+  kernel = _kernel(equation.params, mesh, chip, check)
   if len(jaxpr.constvars) == len(operands):
     consts = [
         _block(x, v.aval, check) for x, v in zip(operands, jaxpr.constvars)
@@ -187,7 +186,7 @@ def _run_core_map(equation, operands, facts, check):
   return []
 
 
-def _run_kernel(params, operands, facts, check):
+def _run_kernel(params, operands, chip, check):
   """A kernel of operands, results and scratch memory."""
   if len(params["meshes"]) != 1:
     raise NotImplementedError(
@@ -196,7 +195,7 @@ def _run_kernel(params, operands, facts, check):
     )
   (mesh,), (jaxpr,) = params["meshes"], params["jaxprs"]
   jaxpr, consts = jax_versions.open_jaxpr(jaxpr)
-  kernel = _kernel(params, mesh, facts, check)
+  kernel = _kernel(params, mesh, chip, check)
   refs = [_block(x, v.aval, check) for x, v in zip(operands, jaxpr.invars)]
   in_memory_of = {
       result: operand
@@ -216,9 +215,9 @@ def _run_kernel(params, operands, facts, check):
   return [result.array[...] for result in results]
 
 
-def _kernel(params, mesh, facts, check):
+def _kernel(params, mesh, chip, check):
   name = params.get("name") or "kernel"
-  return worker.Kernel(str(name), mesh, facts, check)
+  return worker.Kernel(str(name), mesh, chip, check)
 
 
 def _block(x: Any, aval: Any, check: bool) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.pallas import chips
 from jax_tpu_embedding.sparsecore.lib.pallas import jax_versions
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation import copies
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation import memory
@@ -29,13 +30,13 @@ from jax_tpu_embedding.sparsecore.lib.pallas.emulation import registers
 class Kernel:
   """What all workers of a kernel have in common."""
 
-  def __init__(self, name: str, mesh: Any, facts: Any, check: bool):
+  def __init__(self, name: str, mesh: Any, chip: chips.Chip, check: bool):
     """Of a kernel that is being traced.
 
     Args:
       name: of the kernel.
       mesh: of the cores of a device.
-      facts: pltpu.TpuInfo of the chip.
+      chip: that the program is traced for.
       check: whether mistakes are looked for.
     """
     self.name = name
@@ -51,7 +52,8 @@ class Kernel:
         workers_per_copy=1,
     )
     self._is_sparse_core = "sc" in str(mesh.core_type).lower()
-    self._facts = facts
+    self._chip = chip
+    self._facts = chip.facts
     self._words = {space: 0 for space in memory.Space}
     self._around: list[Any] = []
 
@@ -149,7 +151,7 @@ class Kernel:
       self._check_size(
           "semaphores of a subcore",
           words[memory.Space.SEMAPHORE],
-          MAX_SUBCORE_SEMAPHORES,
+          self._chip.max_semaphores_of_subcore,
           "",
       )
     self._check_size(
@@ -160,7 +162,7 @@ class Kernel:
     if found > limit:
       raise mistakes.KernelMistake(
           f"Kernel {self.name!r}, every worker: {found}{unit} of {what}, of"
-          f" which {self._facts.chip_version} has {limit}. Use smaller or fewer"
+          f" which {self._chip.name} has {limit}. Use smaller or fewer"
           " scratch_shapes."
       )
 
@@ -170,10 +172,6 @@ class Kernel:
       places = reversed(self.coordinates(worker).items())
       names.append(", ".join(f"{axis} {i}" for axis, i in places))
     return names
-
-
-# TPU7x has words for so many; other chips have no fewer.
-MAX_SUBCORE_SEMAPHORES = 59
 
 
 class Worker:
@@ -410,8 +408,12 @@ def _parallel_loop(worker, equation, *operands):
   jaxpr, _ = jax_versions.open_jaxpr(equation.params["jaxpr"])
   count = -(-(upper - lower) // step)
 
+  # From JAX 0.12 on, constants are operands like others.
+  split = len(jaxpr.constvars)
+
   def body(number, values):
-    return worker.run(jaxpr, consts, [lower + number * step, *values])
+    operands = [*consts, lower + number * step, *values]
+    return worker.run(jaxpr, operands[:split], operands[split:])
 
   return jax.lax.fori_loop(0, count, body, list(carry))
 
