@@ -170,6 +170,7 @@ def kernel(
             check_vma=False,
         ),
         donate_argnums=in_place,
+        keep_unused=True,  # Operands say which devices they are on.
     )
 
   def prepared(operands):
