@@ -18,11 +18,12 @@ from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 import numpy as np
 
-_COMPILE_FOR = flags.DEFINE_enum(
+_COMPILE_FOR = flags.DEFINE_multi_enum(
     "compile_for",
-    None,
+    [],
     ["v5p", "v6e", "7x", "v5e", "v4"],
-    "Compile for a small slice of this chip, which needs libtpu and no TPU.",
+    "Compile for a small slice of this chip, which needs libtpu and no TPU. May"
+    " be given several times.",
 )
 
 # Sharded over the devices along rows.
@@ -43,14 +44,17 @@ def main(
 
 def _main(make):
   name = pathlib.Path(sys.argv[0]).stem
-  if _COMPILE_FOR.value is None:
+  if not _COMPILE_FOR.value:
     mesh = jax.make_mesh((jax.device_count(),), ("device",))
     run, x, expected = make(mesh, "v5p")
     x = jax.device_put(x, jax.sharding.NamedSharding(mesh, ROWS))
     np.testing.assert_array_equal(run(x), expected)
     print(f"{name} is right on {mesh.size} {jax.default_backend()} devices")
-    return
-  chip = pallas.find_chip(_COMPILE_FOR.value)
+  for chip in map(pallas.find_chip, _COMPILE_FOR.value):
+    _compile(name, make, chip)
+
+
+def _compile(name, make, chip):
   mesh = topology.topology_mesh(chip.topology, ("device",))
   run, x, _ = make(mesh, chip.name)
   shape = jax.ShapeDtypeStruct(
