@@ -8,7 +8,7 @@ from jax_tpu_embedding.sparsecore.lib.pallas.chips import find_chip
 from jax_tpu_embedding.sparsecore.lib.pallas.chips import on_chip
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation.mistakes import KernelMistake
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation.program import emulate
-from jax_tpu_embedding.sparsecore.lib.pallas.inspect import inspect
+from jax_tpu_embedding.sparsecore.lib.pallas.inspection import inspect
 from jax_tpu_embedding.sparsecore.lib.pallas.kernel import for_tpu
 from jax_tpu_embedding.sparsecore.lib.pallas.kernel import kernel
 from jax_tpu_embedding.sparsecore.lib.pallas.meshes import scalar_subcore_mesh

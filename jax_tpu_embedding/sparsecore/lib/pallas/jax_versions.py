@@ -115,14 +115,6 @@ def is_literal(variable: Any) -> bool:
   return isinstance(variable, core.Literal)
 
 
-def is_dropped(variable: Any) -> bool:
-  """Whether a result of an equation is never used.
-
-  jax.extend.core has no DropVar (JAX 0.10.2 to 0.12).
-  """
-  return type(variable).__name__ == "DropVar"
-
-
 def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
   """Runs one equation of a jaxpr: its list of results.
 
@@ -161,18 +153,6 @@ def scan_results(
   return list(results[:num_carry]), list(results[num_carry:])
 
 
-def kernel_jaxprs(equation: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-  """The meshes of a kernel, and what each of them runs."""
-  if equation.primitive.name == "core_map":
-    return (equation.params["mesh"],), (equation.params["jaxpr"],)
-  return equation.params["meshes"], equation.params["jaxprs"]
-
-
-def kernel_aliases(equation: Any) -> dict[int, int]:
-  """Operand -> result in the same memory, of a kernel."""
-  return dict(equation.params.get("input_output_aliases", ()))
-
-
 def register_kernel_lowering(
     platform: str, rule: Callable[..., Any]
 ) -> Callable[[], None]:
@@ -188,7 +168,12 @@ def register_kernel_lowering(
   from jax._src.pallas import mpmd  # pylint: disable=g-import-not-at-top
 
   def lower(ctx, *operands, interpret, **params):
-    if interpret or not _is_enabled:
+    if not (interpret or is_enabled):
+      raise NotImplementedError(
+          f"Kernel {params.get('name')!r} is for cores of TPUs. On CPUs it runs"
+          " by emulation.emulate, or after emulation.install()."
+      )
+    if interpret:
       # pylint: disable-next=protected-access
       return mpmd._mpmd_map_lowering(
           ctx, *operands, interpret=interpret, **params
@@ -198,11 +183,11 @@ def register_kernel_lowering(
     )
     return function(ctx, *operands)
 
-  _is_enabled = True
+  is_enabled = True
 
   def disable():
-    nonlocal _is_enabled
-    _is_enabled = False
+    nonlocal is_enabled
+    is_enabled = False
 
   mlir.register_lowering(mpmd.mpmd_map_p, lower, platform=platform)
   return disable

@@ -199,7 +199,7 @@ class _Phases:
         variable
         for equation in equations
         for variable in equation.outvars
-        if not jax_versions.is_dropped(variable) and variable in needed
+        if variable in needed
     ]
     results = [
         jax.new_ref(
