@@ -97,7 +97,9 @@ class DocumentationTest(parameterized.TestCase):
   def test_page_on_kernels_has_the_programs_of_the_guide(self):
     if not _GUIDE.exists():
       self.skipTest("There is no guide beside the checkout.")
-    blocks = re.findall("^```python\n(.*?)^```", _GUIDE.read_text(), re.M | re.S)
+    blocks = re.findall(
+        "^```python\n(.*?)^```", _GUIDE.read_text(), re.M | re.S
+    )
     # Without the set-up, and the definition of kernel(), which is ours.
     programs = "\n".join(blocks[2:4] + blocks[5:])
     page = "\n".join(_python_blocks("how_to/pallas.md")).splitlines()

@@ -65,9 +65,7 @@ class TableFormatTest(absltest.TestCase):
       )
       found = table_layouts.embedding_table_format(mesh, P("x"), (8, 32))
       tilings[kind] = found.layout.tiling
-    self.assertEqual(
-        tilings, {"TPU v5": ((8,),), "TPU v5 lite": ((8, 128),)}
-    )
+    self.assertEqual(tilings, {"TPU v5": ((8,),), "TPU v5 lite": ((8, 128),)})
 
   def test_cpu_tables_have_no_special_layout(self):
     mesh = jax.make_mesh((1,), ("x",))

@@ -31,8 +31,10 @@ class ChipsTest(parameterized.TestCase):
       found = info.num_cores, info.num_subcores, info.num_lanes
       self.assertEqual(found, sparse_core)
       vector = pallas.vector_subcore_mesh("a", "b", name)
-      self.assertEqual(tuple(vector.shape.items()), (
-          ("a", info.num_cores), ("b", info.num_subcores)))
+      self.assertEqual(
+          tuple(vector.shape.items()),
+          (("a", info.num_cores), ("b", info.num_subcores)),
+      )
       scalar = pallas.scalar_subcore_mesh("c", name)
       self.assertEqual(dict(scalar.shape), {"c": info.num_cores})
 

@@ -94,9 +94,7 @@ class EquationsTest(absltest.TestCase):
     constant = jnp.ones(3)
 
     def run(x):
-      return jax.lax.scan(
-          lambda carry, e: (carry + e, constant * e), 0.0, x
-      )
+      return jax.lax.scan(lambda carry, e: (carry + e, constant * e), 0.0, x)
 
     equation = _equation("scan", run, jnp.ones(5))
     operands = ["constant", "carry", "elements"][-len(equation.invars) :]

@@ -131,8 +131,16 @@ def kernel(
     )
   name = name or getattr(body, "__name__", "kernel")
   _check_arguments(
-      name, core_mesh, in_specs, out_specs, out_shape, out_dtype, mesh,
-      out_type, in_place, engine,
+      name,
+      core_mesh,
+      in_specs,
+      out_specs,
+      out_shape,
+      out_dtype,
+      mesh,
+      out_type,
+      in_place,
+      engine,
   )
   in_place = tuple(in_place)
 
@@ -143,8 +151,15 @@ def kernel(
         name, operands, out_shape, out_dtype, out_type, in_place
     )
     run = functools.partial(
-        _call, body, core_mesh, scratch_shapes, compiler_params, name,
-        results, in_place, engine == "interpret",
+        _call,
+        body,
+        core_mesh,
+        scratch_shapes,
+        compiler_params,
+        name,
+        results,
+        in_place,
+        engine == "interpret",
     )
     if engine == "emulate":
       run = program.emulate(
@@ -198,8 +213,15 @@ def kernel(
 
 
 def _call(
-    body, core_mesh, scratch_shapes, compiler_params, name, out_type, in_place,
-    interpret, *operands,
+    body,
+    core_mesh,
+    scratch_shapes,
+    compiler_params,
+    name,
+    out_type,
+    in_place,
+    interpret,
+    *operands,
 ):
   """Runs pl.kernel on arrays, some of which it changes."""
   operands = [
@@ -231,8 +253,11 @@ def _call(
       mesh=core_mesh,
       scratch_types=scratch,
       name=name,
-      **({} if compiler_params is None
-         else dict(compiler_params=compiler_params)),
+      **(
+          {}
+          if compiler_params is None
+          else dict(compiler_params=compiler_params)
+      ),
       **(dict(interpret=pltpu.InterpretParams()) if interpret else {}),
   )(*leaves)
   results = jax.tree.unflatten(out_structure, list(results))
@@ -243,8 +268,16 @@ def _call(
 
 
 def _check_arguments(
-    name, core_mesh, in_specs, out_specs, out_shape, out_dtype, mesh, out_type,
-    in_place, engine,
+    name,
+    core_mesh,
+    in_specs,
+    out_specs,
+    out_shape,
+    out_dtype,
+    mesh,
+    out_type,
+    in_place,
+    engine,
 ):
   """Raises what can be known before there are operands."""
   if not hasattr(core_mesh, "core_type"):
@@ -275,9 +308,7 @@ def _check_arguments(
         f"Kernel {name!r}: mesh must be a jax.sharding.Mesh of devices, got"
         f" {type(mesh).__name__}."
     )
-  if out_type is not None and (
-      out_shape is not None or out_dtype is not None
-  ):
+  if out_type is not None and (out_shape is not None or out_dtype is not None):
     raise ValueError(
         f"Kernel {name!r}: out_type={out_type} beside out_shape={out_shape}"
         f" and out_dtype={out_dtype}. Pass out_type alone."

@@ -75,7 +75,8 @@ def _facts_of(chip):
         f"Chip {chip.name!r} has no SparseCores. Use tensor_core_mesh, or one"
         " of: "
         + ", ".join(
-            name for name, other in chips.CHIPS.items()
+            name
+            for name, other in chips.CHIPS.items()
             if other.facts.sparse_core
         )
         + "."

@@ -275,7 +275,9 @@ class _Scattered:
     if not add:
       self._claim()
     place[...] = (
-        update.add(value, mode="drop") if add else update.set(value, mode="drop")
+        update.add(value, mode="drop")
+        if add
+        else update.set(value, mode="drop")
     )
 
   def _claim(self) -> None:
@@ -395,7 +397,10 @@ def _listed_indices(worker, equation, selection):
   shapes = []
   for index, size in zip(selection.indices, selection.shape):
     if isinstance(index, jax_versions.Slice):
-      if isinstance(index.start, int) and (index.start, index.size) == (0, size):
+      if isinstance(index.start, int) and (index.start, index.size) == (
+          0,
+          size,
+      ):
         arrays.append(slice(None))
       else:
         arrays.append(index.start + jnp.arange(index.size))
@@ -418,8 +423,7 @@ def _listed_indices(worker, equation, selection):
     shapes.append(value.shape)
   # Lists beside slices that begin elsewhere: as in numpy, each on its axis.
   if any(isinstance(a, jax.Array) and a.ndim == 1 for a in arrays) and any(
-      isinstance(index, jax_versions.Slice)
-      and not isinstance(array, slice)
+      isinstance(index, jax_versions.Slice) and not isinstance(array, slice)
       for index, array in zip(selection.indices, arrays)
   ):
     arrays = [
@@ -531,8 +535,11 @@ def _count(view: memory.View, transforms: Sequence[Any], sizes: Any) -> Any:
           view_of_list, rest = parts(index)
           lists.add(tuple(view_of_list.at(rest).shape))
         else:
-          lists.add(tuple(jnp.shape(index)) if not isinstance(
-              index, memory.View) else tuple(index.shape))
+          lists.add(
+              tuple(jnp.shape(index))
+              if not isinstance(index, memory.View)
+              else tuple(index.shape)
+          )
     return count * max((math.prod(shape) for shape in lists), default=1)
   shape = view.at(transforms).shape if transforms else view.shape
   return math.prod(shape)

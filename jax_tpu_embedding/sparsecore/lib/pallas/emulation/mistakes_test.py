@@ -66,9 +66,10 @@ def waited_for_twice(mistaken, x, o, row, sem):
   pltpu.sync_copy(row, o.at[_me()])
 
 
-@_copy([_ROW, pltpu.VMEM((8, 8), jnp.int32)], out_type=jax.ShapeDtypeStruct(
-    (_NUM_WORKERS, 8, 8), jnp.int32
-))
+@_copy(
+    [_ROW, pltpu.VMEM((8, 8), jnp.int32)],
+    out_type=jax.ShapeDtypeStruct((_NUM_WORKERS, 8, 8), jnp.int32),
+)
 def row_out_of_range(mistaken, x, o, rows, found):
   lanes = jax.lax.iota(jnp.int32, 8)
   last = _NUM_WORKERS if mistaken else _NUM_WORKERS - 1
@@ -95,11 +96,13 @@ def unwritten_memory(mistaken, x, o, row):
   pltpu.sync_copy(row, o.at[_me()])
 
 
-@_copy([pltpu.VMEM((8,), jnp.bfloat16)], out_type=jax.ShapeDtypeStruct(
-    (_NUM_WORKERS, 8), jnp.bfloat16
-))
+@_copy(
+    [pltpu.VMEM((8,), jnp.bfloat16)],
+    out_type=jax.ShapeDtypeStruct((_NUM_WORKERS, 8), jnp.bfloat16),
+)
 def unwritten_bfloat16(mistaken, x, o, row):
   del x
+
   # NaN that somebody wrote is no mistake.
   @pl.when(jnp.logical_or(not mistaken, _me() != 5))
   def _():
@@ -215,7 +218,10 @@ class SizesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ([pltpu.VMEM((65535,), jnp.int32)], None),
-      ([pltpu.VMEM((65536,), jnp.int32)], "65536 words of VMEM of a subcore, of which v6e has 65535"),
+      (
+          [pltpu.VMEM((65536,), jnp.int32)],
+          "65536 words of VMEM of a subcore, of which v6e has 65535",
+      ),
       ([pltpu.VMEM((65536 * 2,), jnp.bfloat16)], "65536 words of VMEM"),
       (
           [

@@ -332,9 +332,7 @@ def _barrier_in_loop(x, o, row, shared, count=None):
 
 
 def _barrier_in_loop_of_core(x, o, row, shared):
-  _barrier_in_loop(
-      x, o, row, shared, lambda: 1 + jax.lax.axis_index("core")
-  )
+  _barrier_in_loop(x, o, row, shared, lambda: 1 + jax.lax.axis_index("core"))
 
 
 def _barrier_in_branch(x, o, row, shared):
@@ -743,7 +741,9 @@ _ON_TENSOR_CORES = {
         _tensor_rows,
         [_BLOCK],
         lambda x: x
-        * np.where(np.arange(8)[:, None] // 4 == np.arange(2)[:, None, None], 2, 1),
+        * np.where(
+            np.arange(8)[:, None] // 4 == np.arange(2)[:, None, None], 2, 1
+        ),
     ),
     "reduce": (
         _tensor_reduce,

@@ -125,9 +125,7 @@ class _Phases:
     self._active: jax.Array | None = None
 
   def allocate(self, avals: Sequence[Any]) -> list[memory.Memory]:
-    return [
-        self._kernel.blank(aval, one_for_all_phases=True) for aval in avals
-    ]
+    return [self._kernel.blank(aval, one_for_all_phases=True) for aval in avals]
 
   def check_semaphores(self, equations, blocks):
     """Notes what nobody waited for; `equations` say where."""
@@ -171,11 +169,11 @@ class _Phases:
 
   def _is_of_all(self, equation):
     """Whether it allocates what later phases use, or waits inside."""
-    return (
-        equation.primitive.name
-        in ("run_scoped", "empty_ref", "get_barrier_semaphore")
-        or any(map(_waits, jax_versions.jaxprs_of(equation)))
-    )
+    return equation.primitive.name in (
+        "run_scoped",
+        "empty_ref",
+        "get_barrier_semaphore",
+    ) or any(map(_waits, jax_versions.jaxprs_of(equation)))
 
   def _for_each_worker(self, run: Callable[[workers.Worker], None]) -> None:
     """Runs it for every active worker, one after another."""

@@ -133,9 +133,7 @@ def _run(jaxpr, consts, args, chip, check) -> list[Any]:
   for equation in jaxpr.eqns:
     operands = [value_of(x) for x in equation.invars]
     values.update(
-        zip(
-            equation.outvars, _run_equation(equation, operands, chip, check)
-        )
+        zip(equation.outvars, _run_equation(equation, operands, chip, check))
     )
   return [value_of(x) for x in jaxpr.outvars]
 

@@ -25,7 +25,9 @@ def load_expanded(worker: Any, equation: Any, ref: Any, *rest: Any) -> Any:
   transforms = jax.tree.unflatten(equation.params["tree"], transforms)
   source = ref.at(transforms)[...]
   place = jnp.where(mask, jnp.cumsum(mask) - 1, 0)
-  value = jnp.where(mask, source[place], memory.unwritten(mask.shape, ref.dtype))
+  value = jnp.where(
+      mask, source[place], memory.unwritten(mask.shape, ref.dtype)
+  )
   worker.check_written(equation, jnp.where(mask, value, jnp.zeros_like(value)))
   return [value]
 
@@ -47,8 +49,10 @@ def store(worker: Any, equation: Any, ref: Any, x: Any, *rest: Any) -> Any:
   else:
     index = jnp.where(mask, jnp.cumsum(mask) - 1, old.shape[0])
     update = old.at[index]
-    new = update.add(x, mode="drop") if params["add"] else update.set(
-        x, mode="drop"
+    new = (
+        update.add(x, mode="drop")
+        if params["add"]
+        else update.set(x, mode="drop")
     )
   return [jax_versions.store(place, new)]
 
@@ -73,7 +77,9 @@ def store_scatter(worker: Any, equation: Any, *operands: Any) -> Any:
   """store_scatter and addupdate_scatter."""
   if not isinstance(operands[0], memory.View):
     return NotImplemented
-  ref, transforms, indices, x, mask = equation.params["tree"].unflatten(operands)
+  ref, transforms, indices, x, mask = equation.params["tree"].unflatten(
+      operands
+  )
   place = ref.at(transforms)
   old = place[...]
   _check_indices(worker, equation, indices, mask, old.shape)
