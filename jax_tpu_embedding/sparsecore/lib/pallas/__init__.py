@@ -14,3 +14,17 @@ from jax_tpu_embedding.sparsecore.lib.pallas.kernel import kernel
 from jax_tpu_embedding.sparsecore.lib.pallas.meshes import scalar_subcore_mesh
 from jax_tpu_embedding.sparsecore.lib.pallas.meshes import tensor_core_mesh
 from jax_tpu_embedding.sparsecore.lib.pallas.meshes import vector_subcore_mesh
+
+__all__ = (
+    "CHIPS",
+    "KernelMistake",
+    "emulate",
+    "find_chip",
+    "for_tpu",
+    "inspect",
+    "kernel",
+    "on_chip",
+    "scalar_subcore_mesh",
+    "tensor_core_mesh",
+    "vector_subcore_mesh",
+)

@@ -6,3 +6,9 @@
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation.mistakes import KernelMistake
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation.program import emulate
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation.program import install
+
+__all__ = (
+    "KernelMistake",
+    "emulate",
+    "install",
+)

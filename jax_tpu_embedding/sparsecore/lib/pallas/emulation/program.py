@@ -10,7 +10,6 @@ its equations run as they are, but for kernels: phases.py runs those.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence
 import functools
 from typing import Any
 
