@@ -27,7 +27,11 @@ _PYTORCH = pathlib.Path(
 
 # Where a checkout has the folder beside it, the guide whose programs users were
 # promised is there.
-_GUIDE = ROOT.resolve().parent / "shared" / "pallas_core_programming.md"
+_GUIDE = (
+    pathlib.Path(__file__).resolve().parents[2]
+    / "shared"
+    / "pallas_core_programming.md"
+)
 
 _NEEDS_KERAS_RS = absltest.skipIf(
     importlib.util.find_spec("keras_rs") is None,
