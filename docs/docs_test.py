@@ -25,6 +25,14 @@ _PYTORCH = pathlib.Path(
     "~/.cache/jax_tpu_embedding/lookup_peers/torch/bin/python"
 ).expanduser()
 
+# Where a checkout has the folder beside it, the guide whose programs users were
+# promised is there.
+_GUIDE = (
+    pathlib.Path(__file__).resolve().parents[2]
+    / "shared"
+    / "pallas_core_programming.md"
+)
+
 _NEEDS_KERAS_RS = absltest.skipIf(
     importlib.util.find_spec("keras_rs") is None,
     "keras-rs is not installed: pip install keras-rs==0.4.0 'keras<3.14'.",
@@ -35,11 +43,13 @@ def _page(path):
   return (ROOT / "docs" / path).read_text()
 
 
+def _python_blocks(path):
+  return re.findall("^```python\n(.*?)^```", _page(path), re.M | re.S)
+
+
 def _other_libraries():
   """The code of other libraries on a page, and what it is said to print."""
-  blocks = re.findall(
-      "^```python\n(.*?)^```", _page("how_to/migrate.md"), re.M | re.S
-  )
+  blocks = _python_blocks("how_to/migrate.md")
   return [(code, re.findall("^# (.*)$", code, re.M)[-1]) for code in blocks]
 
 
@@ -74,6 +84,35 @@ class DocumentationTest(parameterized.TestCase):
     # Keras reads ~/.keras/keras.json, and writes it where there is none.
     os.environ["KERAS_HOME"] = self.create_tempdir().full_path
     self.check_page("how_to/clients.md")
+
+  def test_page_on_kernels_runs_on_four_devices(self):
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(_python_blocks("how_to/pallas.md"))],
+        env=os.environ
+        | {
+            "JAX_NUM_CPU_DEVICES": "4",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+
+  def test_page_on_kernels_has_the_programs_of_the_guide(self):
+    if not _GUIDE.exists():
+      self.skipTest("There is no guide beside the checkout.")
+    blocks = re.findall(
+        "^```python\n(.*?)^```", _GUIDE.read_text(), re.M | re.S
+    )
+    # Without the set-up, and the definition of kernel(), which is ours.
+    programs = "\n".join(blocks[2:4] + blocks[5:])
+    page = "\n".join(_python_blocks("how_to/pallas.md")).splitlines()
+    changed = [line for line in programs.splitlines() if line not in page]
+    # Two names that JAX 0.11 moved, shard_map for a chip, and four lines on the
+    # SparseCores of a chip that is not there, with the two that print it.
+    self.assertLessEqual(len(changed), 3 + 8, changed)
 
   def test_other_libraries_print_the_same_as_this_one(self):
     self.assertLen(_other_libraries(), 4)

@@ -23,6 +23,16 @@ NUM_SC_PER_DEVICE_MAP = {
 # SparseCores that devices without any are divided into; see below.
 NUM_SC_ENV = "JAX_TPU_EMBEDDING_NUM_SC_PER_DEVICE"
 
+# Kinds of TPUs without SparseCores that programs can use.
+TPU_KINDS_WITHOUT_SPARSECORES = (
+    "TPU v2",
+    "TPU v3",
+    "TPU v4",
+    "TPU v4 lite",
+    "TPU v5 lite",
+    "TPU v5e",
+)
+
 # Platforms that have no SparseCores and run the same programs without them.
 _EMULATING_PLATFORMS = ("cpu", "gpu", "cuda", "rocm")
 
@@ -38,7 +48,7 @@ class DeviceLike(Protocol):
 def num_sparsecores_per_device(device: DeviceLike | None = None) -> int:
   """The number of SparseCores of `device` (default: the first JAX device).
 
-  CPUs and GPUs have none. There the number is free: it only says into how many
+  CPUs, GPUs, and TPUs v5e, v4 and older have none. There the number is free: it only says into how many
   shards a device's part of the tables is divided. It is the value of the
   environment variable JAX_TPU_EMBEDDING_NUM_SC_PER_DEVICE, or 1.
 
@@ -61,14 +71,25 @@ def num_sparsecores_per_device(device: DeviceLike | None = None) -> int:
     return _num_emulated_sparsecores()
   raise ValueError(
       f"Unknown sparsecore count for device kind {kind!r}. Known kinds:"
-      f" {', '.join(sorted(NUM_SC_PER_DEVICE_MAP))}. Pass num_sc_per_device."
+      f" {', '.join(sorted(NUM_SC_PER_DEVICE_MAP))}; without SparseCores:"
+      f" {', '.join(TPU_KINDS_WITHOUT_SPARSECORES)}. Pass num_sc_per_device."
   )
 
 
 def emulates_sparsecores(device: DeviceLike) -> bool:
   """Whether `device` runs the programs without having SparseCores."""
+  if is_tpu_without_sparsecores(device):
+    return True
   # What a GPU calls its kind is a product name; its platform tells.
   return getattr(device, "platform", device.device_kind) in _EMULATING_PLATFORMS
+
+
+def is_tpu_without_sparsecores(device: DeviceLike) -> bool:
+  """Whether `device` is a TPU that runs the programs in plain JAX."""
+  return (
+      device.device_kind in TPU_KINDS_WITHOUT_SPARSECORES
+      and device.device_kind not in NUM_SC_PER_DEVICE_MAP
+  )
 
 
 def resolve_num_sc_per_device(num_sc_per_device: int | None) -> int:

@@ -57,9 +57,20 @@ class NumSparsecoresTest(parameterized.TestCase):
   def test_unknown_kinds_are_an_error_that_lists_the_known(self):
     with self.assertRaisesRegex(
         ValueError,
-        "Unknown sparsecore count for device kind 'TPU v3'.*TPU v5p",
+        "Unknown sparsecore count for device kind 'TPU v9'.*TPU v5p.*TPU v5e",
     ):
-      hardware.num_sparsecores_per_device(Device("TPU v3"))
+      hardware.num_sparsecores_per_device(Device("TPU v9"))
+
+  @parameterized.parameters("TPU v5 lite", "TPU v5e", "TPU v4", "TPU v3")
+  def test_tpus_without_sparsecores_emulate_them_as_cpus_do(self, kind):
+    with mock.patch.dict(os.environ):
+      os.environ.pop(hardware.NUM_SC_ENV, None)
+      self.assertEqual(hardware.num_sparsecores_per_device(Device(kind)), 1)
+      os.environ[hardware.NUM_SC_ENV] = "4"
+      self.assertEqual(hardware.num_sparsecores_per_device(Device(kind)), 4)
+    self.assertTrue(hardware.emulates_sparsecores(Device(kind)))
+    self.assertTrue(hardware.is_tpu_without_sparsecores(Device(kind)))
+    self.assertFalse(hardware.is_tpu_without_sparsecores(Device("TPU v5")))
 
   def test_no_kind_is_an_error(self):
     with self.assertRaisesRegex(ValueError, "no device_kind"):

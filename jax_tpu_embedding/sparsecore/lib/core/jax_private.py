@@ -4,7 +4,7 @@
 """What the library uses of JAX that JAX makes no promise about.
 
 No other module imports `jax._src`, or reads an attribute that no page of JAX's
-documentation has. So this is the one file to mend when a release of JAX changes
+documentation has, but for lib/pallas/jax_versions.py, which is for kernels. So this is the one file to mend when a release of JAX changes
 such a name, and jax_private_test.py says which, every night with the newest
 JAX. A public name that appears in JAX replaces the line here.
 

@@ -24,7 +24,7 @@ def embedding_table_format(
     partition_spec: jax.sharding.PartitionSpec,
     shape: Sequence[int] = _SHAPE,
 ) -> jax.sharding.Sharding | layout.Format:
-  """The sharding of a table on `mesh`, with the SparseCore layout on TPU."""
+  """The sharding of a table on `mesh`, with the layout that TPUs read."""
   return embedding_table_format_with_sharding(
       jax.sharding.NamedSharding(mesh, partition_spec), shape
   )
@@ -33,23 +33,30 @@ def embedding_table_format(
 def embedding_table_format_with_sharding(
     sharding: jax.sharding.Sharding, shape: Sequence[int] = _SHAPE
 ) -> jax.sharding.Sharding | layout.Format:
-  """`sharding` where there are no SparseCores, else with their layout.
+  """`sharding` on CPU and GPU, else with the layout that the TPU reads.
 
   Args:
     sharding: of the table or slot.
-    shape: its shape. What has one number per row has a layout of its own.
+    shape: its shape. What has one number per row has a layout of its own. On
+      TPUs without SparseCores, fewer than 128 columns take the memory of 128.
   """
-  if _has_sparsecore_layout(sharding):
+  device = _device_of(sharding)
+  if device is None or not hardware.emulates_sparsecores(device):
     return table_format.table_format(sharding, shape)
+  if hardware.is_tpu_without_sparsecores(device):
+    without = table_format.tensor_core_layout(shape)
+    if without is not None:
+      return layout.Format(without, sharding)
   return sharding
 
 
-def _has_sparsecore_layout(sharding: jax.sharding.Sharding) -> bool:
+def _device_of(
+    sharding: jax.sharding.Sharding,
+) -> hardware.DeviceLike | None:
   mesh = getattr(sharding, "mesh", None)
   if isinstance(mesh, jax.sharding.AbstractMesh):
-    device = getattr(mesh, "abstract_device", None)
-    return device is None or not hardware.emulates_sparsecores(device)
-  return not hardware.emulates_sparsecores(next(iter(sharding.device_set)))
+    return getattr(mesh, "abstract_device", None)
+  return next(iter(sharding.device_set))
 
 
 def shard_emb_table(

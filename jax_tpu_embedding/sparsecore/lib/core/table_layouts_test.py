@@ -53,6 +53,20 @@ class ShardTableTest(parameterized.TestCase):
 
 class TableFormatTest(absltest.TestCase):
 
+  def test_tables_of_tpus_have_the_layout_of_their_kind(self):
+    tilings = {}
+    for kind in ("TPU v5", "TPU v5 lite"):
+      mesh = jax.sharding.AbstractMesh(
+          (1,),
+          ("x",),
+          abstract_device=jax.sharding.AbstractDevice(
+              device_kind=kind, num_cores=1, platform="tpu"
+          ),
+      )
+      found = table_layouts.embedding_table_format(mesh, P("x"), (8, 32))
+      tilings[kind] = found.layout.tiling
+    self.assertEqual(tilings, {"TPU v5": ((8,),), "TPU v5 lite": ((8, 128),)})
+
   def test_cpu_tables_have_no_special_layout(self):
     mesh = jax.make_mesh((1,), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, P("x", None))

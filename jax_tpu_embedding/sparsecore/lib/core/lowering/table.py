@@ -4,7 +4,8 @@
 """How each operation is lowered on each platform.
 
 To add a platform: a module with its rules, and their lines here. What has no
-line of its own gets the one for any platform. Platforms are named as JAX names
+line of its own gets the one for any platform, and so do TPUs that have no
+SparseCores. Platforms are named as JAX names
 those it lowers for: cuda and rocm. It has no platform "gpu" there.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from jax.extend import core
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
@@ -27,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import checks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import rules
 
 # Operands, parameters of the operation and the devices that it sees -> results.
@@ -114,7 +117,26 @@ def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
         " which JAX lowers no program for. Write 'cuda' or 'rocm', or a line"
         " for each."
     )
+  if "tpu" in by_platform:
+    by_platform["tpu"] = _with_sparsecores(
+        by_platform["tpu"], by_platform[_ANY]
+    )
   return by_platform
+
+
+def _with_sparsecores(
+    rule: Callable[..., Any], rule_without: Callable[..., Any]
+) -> Callable[..., Any]:
+  """The rule of TPUs, and that of those which have no SparseCores."""
+
+  def lower(ctx, *values, **params):
+    device = checks.tpu_of(ctx)
+    chosen = rule
+    if device is not None and hardware.is_tpu_without_sparsecores(device):
+      chosen = rule_without
+    return chosen(ctx, *values, **params)
+
+  return lower
 
 
 def lowering_rule(rule: Rule) -> Callable[..., Any]:

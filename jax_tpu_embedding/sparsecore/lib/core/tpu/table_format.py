@@ -1,8 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The layouts in which SparseCores read and write tables, and in which they
-copy nothing.
+"""The layouts in which TPUs read and write tables, and in which they copy
+nothing: those of SparseCores, and those of chips that have none.
 
 XLA's own choice for fewer than 128 columns is column after column; a program
 then transposes every table before and after it is used.
@@ -29,6 +29,21 @@ def table_layout(shape: Sequence[int]) -> layout.Layout:
   if tuple(shape[1:]) == (1,):
     dimensions = dimensions[::-1]
   return layout.Layout(major_to_minor=dimensions, tiling=_TILING)
+
+
+def tensor_core_layout(shape: Sequence[int]) -> layout.Layout | None:
+  """The layout of a table on a TPU without SparseCores; None: XLA's own.
+
+  Rows are in tiles of 8 rows and 128 columns, so that fewer columns take the
+  memory of 128. XLA's own layout for them would copy the table in every step;
+  that for a multiple of 128 is this one already, and that for one number per
+  row needs no tiles.
+  """
+  if len(shape) < 2 or shape[1] == 1 or shape[1] % 128 == 0:
+    return None
+  return layout.Layout(
+      major_to_minor=tuple(range(len(shape))), tiling=((8, 128),)
+  )
 
 
 def table_format(

@@ -25,6 +25,19 @@ class TableFormatTest(parameterized.TestCase):
         ),
     )
 
+  @parameterized.parameters(
+      ((64, 32), ((8, 128),)),
+      ((64, 128), None),  # XLA's own is the same
+      ((64, 1), None),
+      ((64,), None),
+  )
+  def test_layout_without_sparsecores(self, shape, tiling):
+    found = table_format.tensor_core_layout(shape)
+    expected = None
+    if tiling is not None:
+      expected = layout.Layout(major_to_minor=(0, 1), tiling=tiling)
+    self.assertEqual(found, expected)
+
 
 if __name__ == "__main__":
   absltest.main()

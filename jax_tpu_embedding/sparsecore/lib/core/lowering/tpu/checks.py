@@ -151,16 +151,24 @@ def _check_order(
     )
 
 
-def _num_sc_per_device_of_chip(
-    ctx: mlir.LoweringRuleContext, what: str
-) -> int | None:
-  """S of the devices, or None where there is no telling what they are."""
+def tpu_of(ctx: mlir.LoweringRuleContext) -> hardware.DeviceLike | None:
+  """A TPU of the program, or None where there is no telling what they are."""
   context = jax_private.axis_context(ctx)
   if isinstance(context, mlir.SPMDAxisContext):
     device = context.mesh.abstract_mesh.abstract_device
   else:
     device = next(iter(context.device_assignment or ()), None)
   if device is None or device.platform != "tpu":
+    return None
+  return device
+
+
+def _num_sc_per_device_of_chip(
+    ctx: mlir.LoweringRuleContext, what: str
+) -> int | None:
+  """S of the devices, or None where there is no telling what they are."""
+  device = tpu_of(ctx)
+  if device is None:
     return None
   if device.device_kind not in hardware.NUM_SC_PER_DEVICE_MAP:
     raise NotImplementedError(

@@ -97,7 +97,8 @@ def _lower(
         else x
         for x in operands
     ]
-  jax.jit(bind).trace(*operands).lower(lowering_platforms=("tpu",))
+  traced = jax.jit(bind).trace(*operands)
+  return traced.lower(lowering_platforms=("tpu",))
 
 
 # Changed fields of _ONE_DEVICE, and the error.
@@ -243,15 +244,24 @@ class DevicesTest(parameterized.TestCase):
       _lower(_PROGRAMS[operation], sizes, _mesh(device_kind="TPU v6 lite"))
 
   @parameterized.parameters(*_PROGRAMS)
-  def test_chip_without_sparsecores_raises(self, operation):
+  def test_chip_of_an_unknown_kind_raises(self, operation):
     with self.assertRaisesRegex(
-        NotImplementedError, "'TPU v5 lite' is not known to have SparseCores"
+        NotImplementedError, "'TPU v9' is not known to have SparseCores"
     ):
-      _lower(
-          _PROGRAMS[operation],
-          _FOUR_DEVICES,
-          _mesh(device_kind="TPU v5 lite"),
-      )
+      _lower(_PROGRAMS[operation], _FOUR_DEVICES, _mesh(device_kind="TPU v9"))
+
+  @parameterized.parameters(*_PROGRAMS)
+  def test_chip_without_sparsecores_has_no_calls_of_them(self, operation):
+    found = {
+        kind: "SparseDenseMatmul"
+        in _lower(
+            _PROGRAMS[operation], _FOUR_DEVICES, _mesh(device_kind=kind)
+        ).as_text()
+        for kind in ("TPU v5", "TPU v5 lite", "TPU v4")
+    }
+    self.assertEqual(
+        found, {"TPU v5": True, "TPU v5 lite": False, "TPU v4": False}
+    )
 
   @parameterized.parameters(*_PROGRAMS)
   def test_rows_that_are_split_in_another_order_raise(self, operation):

@@ -1,0 +1,254 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Kernels with a mistake are reported; the same without it are not."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib import pallas
+import numpy as np
+
+P = jax.sharding.PartitionSpec
+
+_MESH = pallas.vector_subcore_mesh(chip="v6e")
+_V6E = pallas.on_chip(jax.sharding.AbstractMesh((1,), ("x",)), "v6e")
+_NUM_SUBCORES = _MESH.shape["subcore"]
+_NUM_WORKERS = _MESH.size
+_ROWS = jax.ShapeDtypeStruct((_NUM_WORKERS, 8), jnp.int32)
+_DMA = pltpu.SemaphoreType.DMA
+_ROW = pltpu.VMEM((8,), jnp.int32)
+
+
+def _me():
+  return jax.lax.axis_index("core") * _NUM_SUBCORES + jax.lax.axis_index(
+      "subcore"
+  )
+
+
+def _copy(scratch=(), out_type=_ROWS, operands=1):
+  """Decorates a body that gets `mistaken` before its refs."""
+
+  def decorate(body):
+    def make(mistaken):
+      def named(*refs, **scratch_refs):
+        body(mistaken, *refs, **scratch_refs)
+
+      named.__name__ = body.__name__
+      return pallas.kernel(
+          named, _MESH, scratch, P(), P(), out_type=out_type, mesh=_V6E
+      )
+
+    make.operands = operands
+    return make
+
+  return decorate
+
+
+@_copy([_ROW, _DMA])
+def never_waited_for(mistaken, x, o, row, sem):
+  pltpu.sync_copy(x.at[_me()], row)
+  copy = pltpu.async_copy(row, o.at[_me()], sem)
+  if not mistaken:
+    copy.wait()
+
+
+@_copy([_ROW, _DMA])
+def waited_for_twice(mistaken, x, o, row, sem):
+  copy = pltpu.async_copy(x.at[_me()], row, sem)
+  copy.wait()
+  if mistaken:
+    copy.wait()
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy(
+    [_ROW, pltpu.VMEM((8, 8), jnp.int32)],
+    out_type=jax.ShapeDtypeStruct((_NUM_WORKERS, 8, 8), jnp.int32),
+)
+def row_out_of_range(mistaken, x, o, rows, found):
+  lanes = jax.lax.iota(jnp.int32, 8)
+  last = _NUM_WORKERS if mistaken else _NUM_WORKERS - 1
+  rows[...] = jnp.where((lanes == 3) & (_me() == 5), last, lanes)
+  pltpu.sync_copy(x.at[rows], found)
+  pltpu.sync_copy(found, o.at[_me()])
+
+
+@_copy([_ROW])
+def element_out_of_range(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, 1 if mistaken else 0, 0) * 4
+  row[pl.ds(start, 8)] = row[pl.ds(0, 8)]
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def unwritten_memory(mistaken, x, o, row):
+  @pl.when(jnp.logical_or(not mistaken, _me() != 5))
+  def _():
+    pltpu.sync_copy(x.at[_me()], row)
+
+  row[...] = row[...] + 1
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy(
+    [pltpu.VMEM((8,), jnp.bfloat16)],
+    out_type=jax.ShapeDtypeStruct((_NUM_WORKERS, 8), jnp.bfloat16),
+)
+def unwritten_bfloat16(mistaken, x, o, row):
+  del x
+
+  # NaN that somebody wrote is no mistake.
+  @pl.when(jnp.logical_or(not mistaken, _me() != 5))
+  def _():
+    row[...] = jnp.full((8,), jnp.nan, jnp.bfloat16)
+
+  row[...] = row[...] + row[...]
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def two_writers(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  target = jnp.where(_me() == 6, 5 if mistaken else 6, _me())
+  pltpu.sync_copy(row, o.at[target])
+
+
+@_copy([_ROW, _ROW])
+def two_scatters(mistaken, x, o, row, rows):
+  pltpu.sync_copy(x.at[_me()], row)
+  target = jnp.where(_me() == 6, 5 if mistaken else 6, _me())
+  lanes = jax.lax.iota(jnp.int32, 8)
+  rows[...] = jnp.where(lanes == 0, target, -1)
+
+  @pl.with_scoped(pltpu.VMEM((8, 8), jnp.int32))
+  def scatter(buffer):
+    for i in range(8):
+      buffer[i, :] = row[...]
+    pltpu.sync_copy(buffer, o.at[plsc.Indices(rows, ignored_value=-1)])
+
+  scatter()
+
+
+@_copy([_ROW])
+def two_writers_and_a_barrier(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+  if not mistaken:
+    plsc.subcore_barrier()
+  core, subcore = jax.lax.axis_index("core"), jax.lax.axis_index("subcore")
+  after = jnp.where(subcore == _NUM_SUBCORES - 1, 0, subcore + 1)
+  pltpu.sync_copy(row, o.at[core * _NUM_SUBCORES + after])
+
+
+@_copy([_ROW])
+def barrier_of_one_core(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+  plsc.subcore_barrier()
+  # A barrier orders the subcores of one SparseCore only.
+  distance = _NUM_SUBCORES if mistaken else 0
+  pltpu.sync_copy(row, o.at[(_me() + distance) % _NUM_WORKERS])
+
+
+@_copy([_ROW])
+def barrier_that_some_miss(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  # All subcores of a SparseCore may leave one out.
+  misses = (_me() == 5) if mistaken else (jax.lax.axis_index("core") == 0)
+
+  @pl.when(jnp.logical_not(misses))
+  def _():
+    plsc.subcore_barrier()
+
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.SemaphoreType.REGULAR])
+def signal_that_never_comes(mistaken, x, o, row, sem):
+  pl.semaphore_signal(sem, 1 if mistaken else 2)
+  pl.semaphore_wait(sem, 2)
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+_WHERE = r"core 0, subcore 5, mistakes_test.py:\d+"
+_MISTAKES = (
+    (never_waited_for, "core 0, subcore 0.*ends with a semaphore that is 32"),
+    (waited_for_twice, r"core 0.*waits for a copy of 32 bytes, of which 0 are"),
+    (row_out_of_range, _WHERE + ".*copies row 32 of memory that has 32 rows"),
+    (element_out_of_range, _WHERE + r".*rows 4 to 4 \+ 8 of memory that has 8"),
+    (unwritten_memory, _WHERE + r".*that nobody has written \(8 of 8 numbers"),
+    (unwritten_bfloat16, _WHERE + r".*that nobody has written \(8 of 8"),
+    (two_writers, "core 0, subcore 6.*writes what another worker has written"),
+    (two_scatters, "core 0, subcore 6.*writes what another worker has written"),
+    (two_writers_and_a_barrier, "core 0, subcore 1.*another worker"),
+    (barrier_of_one_core, "core 0, subcore 0.*another worker has written"),
+    (barrier_that_some_miss, _WHERE + ".*does not reach a barrier"),
+    (signal_that_never_comes, "the semaphore is 1, and 2 is waited for"),
+)
+
+
+class MistakesTest(parameterized.TestCase):
+
+  def run_kernel(self, make, mistaken):
+    x = jnp.arange(_NUM_WORKERS * 8, dtype=jnp.int32).reshape(-1, 8)
+    return np.asarray(jax.block_until_ready(make(mistaken)(x)))
+
+  @parameterized.parameters(*_MISTAKES)
+  def test_mistake_is_reported_with_kernel_worker_and_line(self, make, message):
+    with self.assertRaises(jax.errors.JaxRuntimeError) as caught:
+      self.run_kernel(make, mistaken=True)
+    report = str(caught.exception).split("KernelMistake: ")[-1]
+    self.assertRegex(report, r"Kernel '(?!named)\w+', core \d, subcore \d+, ")
+    self.assertRegex(report, message)
+    self.assertRegex(report, r"mistakes_test\.py:\d+: ")
+
+  @parameterized.parameters(*(make for make, _ in _MISTAKES))
+  def test_its_twin_without_the_mistake_is_silent(self, make):
+    self.run_kernel(make, mistaken=False)
+
+
+class SizesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ([pltpu.VMEM((65535,), jnp.int32)], None),
+      (
+          [pltpu.VMEM((65536,), jnp.int32)],
+          "65536 words of VMEM of a subcore, of which v6e has 65535",
+      ),
+      ([pltpu.VMEM((65536 * 2,), jnp.bfloat16)], "65536 words of VMEM"),
+      (
+          [
+              pltpu.VMEM((32768,), jnp.int32),
+              pltpu.VMEM_SHARED((16, 32768), jnp.int32),
+          ],
+          "1048576 words of VMEM_SHARED, and the VMEM of all subcores",
+      ),
+      ([_DMA((26,))], None),
+      ([_DMA((28,))], "28 of semaphores of a subcore, of which v6e has 27"),
+  )
+  def test_more_memory_than_the_chip_has(self, scratch, message):
+    kernel = pallas.kernel(
+        lambda x, o, *_: pltpu.sync_copy(x.at[_me()], o.at[_me()]),
+        _MESH,
+        scratch,
+        P(),
+        P(),
+        mesh=_V6E,
+    )
+    x = jnp.zeros(_ROWS.shape, jnp.int32)
+    if message is None:
+      jax.eval_shape(kernel, x)
+    else:
+      with self.assertRaisesRegex(pallas.KernelMistake, message):
+        jax.eval_shape(kernel, x)
+
+
+if __name__ == "__main__":
+  absltest.main()
