@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
@@ -87,6 +88,12 @@ convert_ids = _convert.convert_ids
 raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
+count_ids = _counts.count_ids
+count_batch = _counts.count_batch
+sample_ids = _counts.sample_ids
+BatchCounts = _counts.BatchCounts
+FeatureCounts = _counts.FeatureCounts
+StackCounts = _counts.StackCounts
 AdaptiveLimits = _adaptive_limits.AdaptiveLimits
 Growth = _adaptive_limits.Growth
 Limits = _limits.Limits

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
@@ -38,6 +39,7 @@ class SparseDenseMatmulInputStats:
       recorded without minibatching.
     id_drop_counters: ids left out of the buffers, all local devices together:
       beyond a limit or the end of a buffer, or by a feature's policy.
+    counts: what the batch was, of features too; None unless it was counted.
   """
 
   max_ids_per_partition: dict[str, np.ndarray] = _stat("_max_ids")
@@ -51,6 +53,7 @@ class SparseDenseMatmulInputStats:
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
   )
+  counts: _counts.BatchCounts | None = None
 
   @classmethod
   def from_cc(cls, stats: Any) -> SparseDenseMatmulInputStats:
@@ -67,6 +70,37 @@ class SparseDenseMatmulInputStats:
   def replace(self, **changes: Any) -> SparseDenseMatmulInputStats:
     """A copy with some fields replaced."""
     return dataclasses.replace(self, **changes)
+
+  def to_scalars(self, prefix: str = "embedding/") -> dict[str, float]:
+    """The statistics as named numbers, for TensorBoard and its like.
+
+    Of arrays the largest number. The counts, if there are any, as they are.
+
+    Args:
+      prefix: of all names.
+
+    Returns:
+      prefix + "stack/<stack>/<number>" or "feature/<feature>/<number>" -> it.
+    """
+    scalars = {
+        f"{prefix}stack/{name}/{number}": float(np.max(value))
+        for number, by_stack in (
+            ("max_ids_per_partition", self.max_ids_per_partition),
+            ("max_unique_ids_per_partition", self.max_unique_ids_per_partition),
+            ("coo_cells_per_sc", self.required_buffer_size_per_sc),
+            ("dropped_ids", self.id_drop_counters),
+        )
+        for name, value in by_stack.items()
+    }
+    if self.counts is not None:
+      for kind, by_name in (
+          ("feature", self.counts.features),
+          ("stack", self.counts.stacks),
+      ):
+        for name, counts in by_name.items():
+          for number, value in dataclasses.asdict(counts).items():
+            scalars[f"{prefix}{kind}/{name}/{number}"] = float(value)
+    return scalars
 
   def get_required_buffer_size_per_device(
       self, table_name: str, num_sc_per_device: int | None = None
