@@ -55,6 +55,7 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/optimizers.md",
       "how_to/plan.md",
       "how_to/preprocess.md",
+      "how_to/profile.md",
       "how_to/sparse_gradients.md",
   )
   def test_pages_print_what_they_say(self, page):
