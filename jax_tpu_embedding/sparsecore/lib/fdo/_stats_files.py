@@ -28,9 +28,7 @@ History = dict[str, list[np.ndarray]]
 
 # By suffix, in the order in which keys are matched with them.
 _FIELDS = {
-    field.metadata["suffix"]: field.name
-    for field in dataclasses.fields(Stats)
-    if "suffix" in field.metadata  # what limits can be learnt from
+    field.metadata["suffix"]: field.name for field in dataclasses.fields(Stats)
 }
 
 

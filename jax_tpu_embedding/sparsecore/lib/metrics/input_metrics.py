@@ -27,13 +27,16 @@ NUMBERS = {
     "stack/max_unique_ids_per_partition": (
         "Most distinct rows that a SparseCore asked another for."
     ),
-    "stack/coo_cells_per_sc": "Most cells that a SparseCore needed.",
-    "stack/dropped_ids": "Ids left out, by policies, limits and full buffers.",
+    "stack/required_buffer_size_per_sc": "Most cells that a SparseCore needed.",
+    "stack/minibatch_alignment_per_sc": (
+        "Most cells that several passes took on top of those."
+    ),
+    "stack/id_drop_counters": "Ids left out, by policies, limits and full buffers.",
     "stack/entries": "Entries of the buffers: equal ids of a sample are one.",
     "stack/distinct_rows": "Rows that SparseCores asked each other for.",
     "stack/dropped_by_limit": "Ids left out for limits and full buffers.",
     "stack/num_minibatches": "Most passes that a batch took.",
-    "feature/ids": "Ids, before any was left out.",
+    "feature/num_ids": "Ids, before any was left out.",
     "feature/dropped_by_policy": "Ids left out by the feature's policies.",
     "feature/clamped": "Ids replaced by the nearest id of the table.",
     "feature/wrapped": "Ids replaced by their remainder.",
@@ -47,12 +50,24 @@ NUMBERS = {
     "input/send_ms": "Mean time that a batch took to send to devices.",
     "input/starved_ms": "Mean time that the program waited for a batch.",
 }
-_COUNTED = ("dropped", "entries", "distinct_rows", "clamped", "wrapped", "bad")
+_COUNTED = frozenset(
+    {
+        "id_drop_counters",
+        "entries",
+        "distinct_rows",
+        "dropped_by_limit",
+        "num_ids",
+        "dropped_by_policy",
+        "clamped",
+        "wrapped",
+        "bad_weights",
+    }
+)
 
 
 def is_counted(number: str) -> bool:
   """Whether a number is added up over batches."""
-  return number == "ids" or number.startswith(_COUNTED)
+  return number in _COUNTED
 
 
 class Every:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
@@ -27,45 +27,18 @@ class FeatureCounts:
   """What policies made of the ids of a feature, in this part of a batch.
 
   Attributes:
-    ids: before anything was dropped.
+    num_ids: before anything was dropped.
     dropped_by_policy: left out, because of the id or of its weight.
     clamped: ids that the nearest id of the table took the place of.
     wrapped: ids that their remainder took the place of.
     bad_weights: weights that are not finite, of ids that were not left out.
   """
 
-  ids: Number
+  num_ids: Number
   dropped_by_policy: Number = 0
   clamped: Number = 0
   wrapped: Number = 0
   bad_weights: Number = 0
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class StackCounts:
-  """What the buffers of a stack hold, on the devices of this process.
-
-  Attributes:
-    entries: equal ids of a sample are one.
-    distinct_rows: that each SparseCore asks each other for, added up.
-    dropped_by_limit: ids that did not fit into limits or buffers.
-    num_minibatches: passes that the batch takes.
-  """
-
-  entries: int
-  distinct_rows: int
-  dropped_by_limit: int
-  num_minibatches: int
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class BatchCounts:
-  """The counts of all features and stacks, by name."""
-
-  features: dict[str, FeatureCounts]
-  stacks: dict[str, StackCounts]
 
 
 def count_ids(
@@ -103,38 +76,46 @@ def count_batch(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     features_weights: Any | None,
     inputs: _buffers.PreprocessedInput,
-    id_drop_counters: Mapping[str, int],
-) -> BatchCounts:
-  """Counts a batch that was preprocessed on this host.
+    stats: _stats.SparseDenseMatmulInputStats,
+) -> _stats.SparseDenseMatmulInputStats:
+  """The statistics of a batch with what it was: their fields from entries on.
 
   Args:
     features: as in count_ids, like the next two.
     feature_specs: prepared.
     features_weights: or None.
     inputs: what preprocessing made of them: NumPy arrays of this process.
-    id_drop_counters: of the statistics that preprocessing returned.
+    stats: what it returned beside. Not changed.
   """
   of_features = count_ids(features, feature_specs, features_weights)
-  dropped_by_policy = dict.fromkeys(id_drop_counters, 0)
+  dropped_by_limit = {
+      name: int(dropped) for name, dropped in stats.id_drop_counters.items()
+  }
   for spec in jax.tree.leaves(feature_specs):
     stack = spec.table_spec.stacked_table_spec.stack_name
-    dropped_by_policy[stack] += of_features[spec.name].dropped_by_policy
+    dropped_by_limit[stack] -= of_features[spec.name].dropped_by_policy
   num_minibatches = int(np.max(inputs.num_minibatches))
-  of_stacks = {}
+  entries, distinct_rows = {}, {}
   for name, row_pointers in inputs.lhs_row_pointers.items():
-    entries, distinct_rows = _count_entries(
+    entries[name], distinct_rows[name] = _count_entries(
         row_pointers,
         inputs.lhs_embedding_ids[name],
         inputs.settings,
         num_minibatches,
     )
-    of_stacks[name] = StackCounts(
-        entries,
-        distinct_rows,
-        int(id_drop_counters[name]) - dropped_by_policy[name],
-        num_minibatches,
-    )
-  return BatchCounts(of_features, of_stacks)
+  return stats.replace(
+      entries=entries,
+      distinct_rows=distinct_rows,
+      dropped_by_limit=dropped_by_limit,
+      num_minibatches=dict.fromkeys(entries, num_minibatches),
+      **{
+          field.name: {
+              name: getattr(counts, field.name)
+              for name, counts in of_features.items()
+          }
+          for field in dataclasses.fields(FeatureCounts)
+      },
+  )
 
 
 def sample_ids(
@@ -201,7 +182,7 @@ def _weights_of(ids: Any, weights: Any | None) -> np.ndarray | None:
 
 def _count(ids, weights, spec) -> FeatureCounts:
   values = values_of(ids)
-  counts = dict(ids=int(values.size))
+  counts = dict(num_ids=int(values.size))
   weights = _weights_of(ids, weights)
   policy = spec.out_of_range_ids
   is_out = None

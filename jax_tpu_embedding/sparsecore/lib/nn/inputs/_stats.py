@@ -9,23 +9,29 @@ import dataclasses
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 
-def _stat(suffix: str, **kwargs) -> Any:
-  # The suffix tells the statistics apart in files that store them flat.
-  return dataclasses.field(metadata={"suffix": suffix}, **kwargs)
+def _stat(suffix: str, kind: str = "stack", **kwargs) -> Any:
+  # The suffix tells the statistics apart in files that store them flat, the
+  # kind says whose names the dict has.
+  return dataclasses.field(metadata={"suffix": suffix, "kind": kind}, **kwargs)
+
+
+def _count(suffix: str, kind: str = "stack") -> Any:
+  return _stat(suffix, kind, default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SparseDenseMatmulInputStats:
-  """Statistics of one preprocessed batch, each a dict by stack name.
+  """Statistics of one preprocessed batch, each a dict by name.
 
   They count what the batch needed, before anything was dropped: L local
-  devices, N SparseCores in the job, S per device. Each is by stack name.
+  devices, N SparseCores in the job, S per device. Each is by stack name, and
+  from `num_ids` on by feature name. Those from `entries` on are there if
+  count_batch added them.
 
   Attributes:
     max_ids_per_partition: i32[L * N]: for each local device and target
@@ -39,7 +45,15 @@ class SparseDenseMatmulInputStats:
       recorded without minibatching.
     id_drop_counters: ids left out of the buffers, all local devices together:
       beyond a limit or the end of a buffer, or by a feature's policy.
-    counts: what the batch was, of features too; None unless it was counted.
+    entries: in the buffers of all local devices; equal ids of a sample are one.
+    distinct_rows: that each SparseCore asks each other for, added up.
+    dropped_by_limit: the dropped ids that no policy dropped.
+    num_minibatches: passes that the batch takes.
+    num_ids: of a feature, before anything was dropped.
+    dropped_by_policy: ids left out, because of the id or of its weight.
+    clamped: ids that the nearest id of the table took the place of.
+    wrapped: ids that their remainder took the place of.
+    bad_weights: weights that are not finite, of ids that were not left out.
   """
 
   max_ids_per_partition: dict[str, np.ndarray] = _stat("_max_ids")
@@ -53,7 +67,15 @@ class SparseDenseMatmulInputStats:
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
   )
-  counts: _counts.BatchCounts | None = None
+  entries: dict[str, int] = _count("_entries")
+  distinct_rows: dict[str, int] = _count("_distinct_rows")
+  dropped_by_limit: dict[str, int] = _count("_dropped_by_limit")
+  num_minibatches: dict[str, int] = _count("_num_minibatches")
+  num_ids: dict[str, int] = _count("_num_ids", "feature")
+  dropped_by_policy: dict[str, int] = _count("_dropped_by_policy", "feature")
+  clamped: dict[str, int] = _count("_clamped", "feature")
+  wrapped: dict[str, int] = _count("_wrapped", "feature")
+  bad_weights: dict[str, int] = _count("_bad_weights", "feature")
 
   @classmethod
   def from_cc(cls, stats: Any) -> SparseDenseMatmulInputStats:
@@ -74,33 +96,21 @@ class SparseDenseMatmulInputStats:
   def to_scalars(self, prefix: str = "embedding/") -> dict[str, float]:
     """The statistics as named numbers, for TensorBoard and its like.
 
-    Of arrays the largest number. The counts, if there are any, as they are.
+    Of arrays the largest number.
 
     Args:
       prefix: of all names.
 
     Returns:
-      prefix + "stack/<stack>/<number>" or "feature/<feature>/<number>" -> it.
+      prefix + "stack/<stack>/<field>" or "feature/<feature>/<field>" -> it.
     """
-    scalars = {
-        f"{prefix}stack/{name}/{number}": float(np.max(value))
-        for number, by_stack in (
-            ("max_ids_per_partition", self.max_ids_per_partition),
-            ("max_unique_ids_per_partition", self.max_unique_ids_per_partition),
-            ("coo_cells_per_sc", self.required_buffer_size_per_sc),
-            ("dropped_ids", self.id_drop_counters),
+    return {
+        f"{prefix}{field.metadata['kind']}/{name}/{field.name}": float(
+            np.max(value)
         )
-        for name, value in by_stack.items()
+        for field in dataclasses.fields(self)
+        for name, value in getattr(self, field.name).items()
     }
-    if self.counts is not None:
-      for kind, by_name in (
-          ("feature", self.counts.features),
-          ("stack", self.counts.stacks),
-      ):
-        for name, counts in by_name.items():
-          for number, value in dataclasses.asdict(counts).items():
-            scalars[f"{prefix}{kind}/{name}/{number}"] = float(value)
-    return scalars
 
   def get_required_buffer_size_per_device(
       self, table_name: str, num_sc_per_device: int | None = None
