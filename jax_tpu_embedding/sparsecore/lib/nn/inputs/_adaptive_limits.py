@@ -17,8 +17,8 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 
 # From then on limits double: data that keep growing are not worth a program for
@@ -112,10 +112,11 @@ class AdaptiveLimits:
       near: float = 1.1,
       ceiling: Mapping[str, int] | None = None,
       enable_minibatching: bool = False,
+      has_leading_dimension: bool = False,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
       all_reduce_interface: Any | None = None,
       num_threads: int | None = None,
-      output_pool: _preprocess.OutputPool | None = None,
+      output_pool: _to_buffers.OutputPool | None = None,
       on_growth: Callable[[tuple[Growth, ...]], None] = log_growth,
   ):
     """Starts without batches.
@@ -135,7 +136,8 @@ class AdaptiveLimits:
         and the most that they grow to. What exceeds it takes several passes.
         Needs enable_minibatching.
       enable_minibatching: whether buffers have the layout of several passes.
-      feature_stacking_strategy: as in preprocessing, like all that follows.
+      has_leading_dimension: as in preprocessing, like all that follows.
+      feature_stacking_strategy: which samples each SparseCore gets.
       all_reduce_interface: how processes agree on limits, needed with several:
         one that nothing else uses. It gets a reduction per batch.
       num_threads: how many threads work.
@@ -164,6 +166,7 @@ class AdaptiveLimits:
     self._all_reduce = all_reduce_interface
     self._options = dict(
         enable_minibatching=enable_minibatching,
+        has_leading_dimension=has_leading_dimension,
         feature_stacking_strategy=feature_stacking_strategy,
         all_reduce_interface=(
             all_reduce_interface if enable_minibatching else None
@@ -342,7 +345,7 @@ class AdaptiveLimits:
       raise RuntimeError(
           f"Batch {number} does not fit {limits} after {attempt} attempts."
       )
-    inputs, stats = _preprocess.preprocess_sparse_dense_matmul_input(
+    inputs, stats = _to_buffers.to_buffers(
         batch.features,
         batch.features_weights,
         self._feature_specs,
