@@ -16,6 +16,7 @@ from typing import Literal
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
@@ -28,6 +29,9 @@ _GROWTHS_BEFORE_DOUBLING = 16
 _CALLS_PER_BATCH = 16
 _CEILING_NUMBERS = ("max_ids_per_partition", "max_unique_ids_per_partition")
 _STATE_VERSION = 1
+_BATCHES_PER_FILE = 1000  # of an FDO client
+# Needs of another topology are no more than an estimate.
+_MARGIN_OF_ESTIMATE = 1.5
 # Contributions to the reduction of each batch.
 _DOES_NOT_FIT, _HAS_ENDED = 1, 2
 
@@ -117,6 +121,7 @@ class AdaptiveLimits:
       all_reduce_interface: Any | None = None,
       num_threads: int | None = None,
       output_pool: _to_buffers.OutputPool | None = None,
+      fdo_client: Any | None = None,
       on_growth: Callable[[tuple[Growth, ...]], None] = log_growth,
   ):
     """Starts without batches.
@@ -142,6 +147,10 @@ class AdaptiveLimits:
         one that nothing else uses. It gets a reduction per batch.
       num_threads: how many threads work.
       output_pool: where the buffers' memory comes from.
+      fdo_client: is given the statistics of each batch, and publishes them when
+        limits grow and every 1,000 batches. What all processes published before
+        sets the limits in place of the first batch, if it is of as many
+        devices. With several processes, all of them have one or none.
       on_growth: called with what grew at a batch; default: logs it.
 
     Raises:
@@ -180,9 +189,13 @@ class AdaptiveLimits:
     self._num_batches = 0
     self._num_reductions = 0
     self._num_grown = 0  # batches at which limits grew
+    self._history = _limit_history.LimitHistory()
     self._growths: list[Growth] = []
     self._largest: _limits.Limits | None = None
     self._limits = self._first(start, enable_minibatching)
+    self._fdo_client = fdo_client
+    if fdo_client is not None and start == "first batch":
+      self._start_with_published()
 
   def _first(self, start, enable_minibatching) -> _limits.Limits:
     if isinstance(start, _limits.Limits):
@@ -210,10 +223,37 @@ class AdaptiveLimits:
           "start must be 'first batch', 'specs' or Limits, got" f" {start!r}."
       )
     # Of the first batch, this is enough to count what it needs.
+    return self._least(enable_minibatching)
+
+  def _least(self, enable_minibatching: bool) -> _limits.Limits:
     least = _limits.StackLimits(1, 1, 8)
     return _limits.Limits(
         tuple((name, least) for name in self._rows_per_sc), enable_minibatching
     )
+
+  def _start_with_published(self) -> None:
+    """Limits that what earlier runs published would have grown to."""
+    needs = None
+    try:
+      needs = _limits.needs_of(self._fdo_client.load())
+    except FileNotFoundError:
+      pass  # the first run
+    if needs is not None and set(dict(needs.stacks)) != set(self._rows_per_sc):
+      logging.getLogger(__name__).warning(
+          "limits: the published statistics are of the stacks %s, and the specs"
+          " have %s. The first batch sets limits.",
+          sorted(dict(needs.stacks)),
+          sorted(self._rows_per_sc),
+      )
+      needs = None
+    if needs is None:
+      rungs = [0] * len(self._limits.stacks) * len(_limits.NUMBERS)
+    else:
+      needs = self._within_ceiling(needs)
+      rungs = self._rule.wanted(self._limits, needs, needs)
+    self._limits = self._grown(self._rule, rungs)
+    if needs is not None:
+      self._limits.set_on(self._feature_specs, self._num_sc)
 
   @property
   def feature_specs(self) -> Any:
@@ -312,6 +352,8 @@ class AdaptiveLimits:
       converted = self._convert(converted, self._limits, attempt)
     while True:
       needs = _limits.needs_of(converted.stats)
+      if not attempt:
+        self._history.add(needs, self._rule)
       self._largest = needs.union(self._largest or needs)
       needs = self._within_ceiling(needs)
       fits = self._limits.covers(needs)
@@ -335,9 +377,20 @@ class AdaptiveLimits:
             converted, self._limits, attempt + 1, drops=False
         )
     inputs = converted.inputs
+    self._record(converted)
     if converted.limits != self._limits:
       inputs = _limits.pad(inputs, self._limits)
     return inputs, converted.stats
+
+  def _record(self, converted: Converted) -> None:
+    if self._fdo_client is None:
+      return
+    self._fdo_client.record(converted.stats)
+    has_grown = self._growths and (
+        self._growths[-1].batch_number == converted.batch_number
+    )
+    if has_grown or (converted.batch_number + 1) % _BATCHES_PER_FILE == 0:
+      self._fdo_client.publish()
 
   def _convert(self, batch, limits, attempt, drops=True) -> Converted:
     number = batch.batch_number
@@ -394,16 +447,8 @@ class AdaptiveLimits:
     rungs = rule.wanted(
         self._limits, needs, self._within_ceiling(self._largest)
     )
-    if self.is_of_several_processes:
-      # A rung is that many bits, so that the union of bits is the highest.
-      rungs = [
-          self._reduce((1 << min(k, _limits.MAX_RUNG)) - 1).bit_length()
-          for k in rungs
-      ]
     old = self._limits
-    new = rule.grown(
-        old, rungs, self._rows_per_sc, self._num_scs, self._ceiling
-    )
+    new = self._grown(rule, rungs)
     new.set_on(self._feature_specs, self._num_sc)
     self._limits = new
     self._num_grown += 1
@@ -423,6 +468,61 @@ class AdaptiveLimits:
     self._growths += growths
     if growths:
       self._on_growth(growths)
+
+  def _grown(
+      self, rule: _limits.GrowthRule, rungs: list[int]
+  ) -> _limits.Limits:
+    """The limits with numbers raised to the highest rungs of all processes."""
+    if self.is_of_several_processes:
+      # A rung is that many bits, so that the union of bits is the highest.
+      rungs = [
+          self._reduce((1 << min(k, _limits.MAX_RUNG)) - 1).bit_length()
+          for k in rungs
+      ]
+    return rule.grown(
+        self._limits, rungs, self._rows_per_sc, self._num_scs, self._ceiling
+    )
+
+  def shrunk(self, quantile: float = 0.999) -> _limits.Limits:
+    """Limits for another run on such data: `start=limits.shrunk()`.
+
+    What this share of the batches so far needed, with the headroom, and no more
+    than now. Of several processes, each has its own: take those of one.
+
+    Raises:
+      ValueError: if the share is not in (0, 1], or before the first batch.
+    """
+    if not 0 < quantile <= 1:
+      raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
+    with self._lock:
+      if self._largest is None:
+        raise ValueError("There was no batch yet that limits could shrink to.")
+      rungs = []
+      for name, _ in self._limits.stacks:
+        for number in _limits.NUMBERS:
+          k = self._history.quantile_rung(name, number, quantile)
+          need = min(self._rule.rung(k), getattr(self._largest[name], number))
+          rungs.append(self._rule.rung_above(self._rule.headroom * need))
+      shrunk = self._rule.grown(
+          self._least(self._limits.enable_minibatching),
+          rungs,
+          self._rows_per_sc,
+          self._num_scs,
+          self._ceiling,
+      )
+      return shrunk.intersection(self._limits)
+
+  def plot(self, path: Any) -> None:
+    """Draws what batches needed, and the limits. Needs matplotlib.
+
+    For each stack and number the least, mean and largest need of 100 batches
+    (of more in a long run), the limit, and a dot where it grew.
+
+    Args:
+      path: of the picture, in any format of matplotlib.
+    """
+    with self._lock:
+      self._history.plot(path, self._limits, self._growths)
 
   def pad(
       self, inputs: _buffers.PreprocessedInput
@@ -453,13 +553,16 @@ class AdaptiveLimits:
   def load_state_dict(self, state: Mapping[str, Any]) -> None:
     """Continues where `state_dict` was called.
 
+    On other devices, limits are what the largest needs would be if ids spread
+    evenly, and half as much on top; they grow from there.
+
     Raises:
-      ValueError: if the state is of another version, topology, layout or
-        model. Start anew then: limits are soon learnt.
+      ValueError: if the state is of another version, layout or model. Start
+        anew then: limits are soon learnt.
     """
     with self._lock:
       expected = self.state_dict()
-      for key in ("version", "topology", "enable_minibatching"):
+      for key in ("version", "enable_minibatching"):
         if state.get(key) != expected[key]:
           raise ValueError(
               f"The state of the limits has {key} {state.get(key)!r}, expected"
@@ -471,12 +574,46 @@ class AdaptiveLimits:
             f"The state has limits of the stacks {sorted(state['limits'])}, and"
             f" the specs have {sorted(expected['limits'])}."
         )
-      self._limits = self._from_json(state["limits"])
-      self._limits.set_on(self._feature_specs, self._num_sc)
-      largest = state["largest"]
-      self._largest = largest and self._from_json(largest)
-      self._num_grown = state["num_grown"]
       self._num_batches = state["num_batches"]
+      largest = state["largest"] and self._from_json(state["largest"])
+      if list(state["topology"]) == expected["topology"]:
+        self._limits = self._from_json(state["limits"])
+        self._largest = largest
+        self._num_grown = state["num_grown"]
+      elif largest is not None:
+        self._limits = self._transferred(largest, state["topology"])
+      else:
+        return  # there was no batch yet
+      self._limits.set_on(self._feature_specs, self._num_sc)
+
+  def _transferred(
+      self, largest: _limits.Limits, topology: list[int]
+  ) -> _limits.Limits:
+    """Limits for the largest needs on devices of another number."""
+    num_devices, num_sc = topology
+    # Of a SparseCore's ids, and of those the part that goes to another one.
+    ids = num_devices * num_sc / self._num_scs
+    to_another = max(ids, ids * ids)
+    logging.getLogger(__name__).info(
+        "limits: of a run on %d devices with %d SparseCores, for %d with %d.",
+        num_devices,
+        num_sc,
+        self._devices[1],
+        self._num_sc,
+    )
+    rungs = []
+    for name, _ in self._limits.stacks:
+      for number in _limits.NUMBERS:
+        ratio = ids if number == "coo_cells_per_sc" else to_another
+        need = _MARGIN_OF_ESTIMATE * ratio * getattr(largest[name], number)
+        rungs.append(self._rule.rung_above(need))
+    return self._rule.grown(
+        self._least(self._limits.enable_minibatching),
+        rungs,
+        self._rows_per_sc,
+        self._num_scs,
+        self._ceiling,
+    )
 
   def _from_json(self, stacks) -> _limits.Limits:
     return dataclasses.replace(
@@ -510,6 +647,17 @@ class AdaptiveLimits:
                   if need
                   else ""
               )
+          )
+      if self._largest is not None:
+        shrunk = self.shrunk()
+        saved = sum(
+            4 * 3 * (limits.coo_cells_per_sc - shrunk[name].coo_cells_per_sc)
+            for name, limits in self._limits.stacks
+        )
+        if saved > 0:
+          lines.append(
+              f"  A restart with start=limits.shrunk() would save {saved} bytes"
+              " per SparseCore and batch."
           )
       return "\n".join(lines)
 

@@ -3,12 +3,15 @@
 
 import json
 import threading
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -57,6 +60,24 @@ def _adaptive(specs=None, **options):
 
 def _num_entries(inputs):
   return int(np.isfinite(inputs.lhs_gains["t"]).sum())
+
+
+class _Client:
+  """An FDO client in memory."""
+
+  def __init__(self):
+    self.recorded, self.published = [], []
+
+  def record(self, stats):
+    self.recorded.append(stats)
+
+  def publish(self):
+    self.published.append(self.recorded[-1])
+
+  def load(self):
+    if not self.published:
+      raise FileNotFoundError("none")
+    return self.published[-1]
 
 
 class AdaptiveLimitsTest(parameterized.TestCase):
@@ -187,7 +208,6 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     limits = _adaptive()
     limits.load_state_dict(state)
     for change, message in (
-        ({"topology": [2, 4]}, r"topology \[2, 4\], expected \[1, 4\]"),
         ({"version": 9}, "version 9, expected 1"),
         ({"limits": {"x": {}}}, r"stacks \['x'\], and the specs have \['t'\]"),
     ):
@@ -231,6 +251,121 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(ValueError, "Stack 't'"):
       limits.preprocess({"f": np.zeros((_BATCH, 4), np.int32)})
+
+  @parameterized.parameters((1, 1), (1, 2), (2, 4))
+  def test_a_restart_on_other_devices_rarely_grows(self, devices, num_sc):
+    limits = _adaptive()
+    features = [
+        {"f": np.random.default_rng(i).integers(_VOCABULARY, size=(64, 8))}
+        for i in range(30)
+    ]
+    for batch in features:
+      limits.preprocess(batch)
+    specs = embedding_spec.FeatureSpec(
+        name="f",
+        table_spec=two_table_model.table(vocabulary_size=_VOCABULARY),
+        input_shape=(64, 8),
+        output_shape=(64, 6),
+    )
+    specs = {"f": specs}
+    embedding.prepare_feature_specs_for_training(specs, devices, num_sc)
+    other = embedding.AdaptiveLimits(
+        specs, devices, devices, num_sc_per_device=num_sc
+    )
+    with self.assertLogs(level="INFO") as logs:
+      other.load_state_dict(json.loads(json.dumps(limits.state_dict())))
+    self.assertRegex(
+        logs.output[0], f"1 devices with 4.* for {devices} with {num_sc}"
+    )
+    for batch in features:
+      _, stats = other.preprocess(batch)
+      self.assertEqual(stats.id_drop_counters["t"], 0)
+    self.assertEmpty(other.growths)
+    needs = other.state_dict()["largest"]["t"]
+    self.assertLess(
+        other.limits["t"].coo_cells_per_sc, 3 * needs["coo_cells_per_sc"]
+    )
+
+  def test_shrunk_limits_are_for_nearly_all_batches(self):
+    limits = _adaptive()
+    for seed in range(100):
+      limits.preprocess(_batch(seed, 8.0 if seed else 40.0))
+    shrunk = limits.shrunk(quantile=0.98)
+    self.assertTrue(limits.limits.covers(shrunk))
+    self.assertLess(
+        2 * shrunk["t"].coo_cells_per_sc, limits.limits["t"].coo_cells_per_sc
+    )
+    self.assertEqual(limits.shrunk(1.0), limits.limits)
+    self.assertNotIn("start=limits.shrunk()", limits.describe())
+    large = _adaptive(start=limits.limits)
+    large.preprocess(_batch(1))
+    self.assertIn("start=limits.shrunk() would save", large.describe())
+    again = _adaptive(start=shrunk)
+    for seed in range(1, 100):
+      again.preprocess(_batch(seed))
+    self.assertEmpty(again.growths)
+
+  def test_shares_that_make_no_sense_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "There was no batch yet"):
+      _adaptive().shrunk()
+    for quantile in (0, 1.1):
+      with self.assertRaisesRegex(ValueError, r"must be in \(0, 1\], got"):
+        _adaptive().shrunk(quantile)
+
+  def test_plot_is_a_picture(self):
+    limits = _adaptive()
+    for seed in range(220):
+      limits.preprocess(_batch(seed, 2.0 + seed / 20))
+    path = self.create_tempdir().full_path + "/limits.png"
+    limits.plot(path)
+    with open(path, "rb") as file:
+      self.assertEqual(file.read(4), b"\x89PNG")
+
+  def test_memory_does_not_grow_with_batches(self):
+    history = _limit_history.LimitHistory()
+    rule = _limits.GrowthRule()
+    for i in range(1000):
+      needs = _limits.Limits((("t", _limits.StackLimits(i + 1, 1, 8)),))
+      with mock.patch.multiple(_limit_history, _MAX_BLOCKS=4, _FIRST_BLOCK=1):
+        history.add(needs, rule)
+    blocks = history._blocks["t", "max_ids_per_partition"]  # pylint: disable=protected-access
+    self.assertLessEqual(len(blocks), 4)
+    self.assertEqual(sum(block.size for block in blocks), 1000)
+    self.assertEqual(sum(block.total for block in blocks), 1000 * 1001 // 2)
+    self.assertEqual((blocks[0].least, blocks[-1].most), (1, 1000))
+
+  def test_an_fdo_client_keeps_limits_between_runs(self):
+    client = _Client()
+    limits = _adaptive(fdo_client=client)
+    for seed in range(5):
+      limits.preprocess(_batch(seed))
+    self.assertLen(client.recorded, 5)
+    num_grown = len({growth.batch_number for growth in limits.growths})
+    self.assertLen(client.published, num_grown)
+    again = _adaptive(fdo_client=client)
+    self.assertEqual(
+        again.limits, embedding.Limits.of(again.feature_specs, 1, 4)
+    )
+    again.preprocess(_batch(0))
+    self.assertEmpty(again.growths)
+    # Limits that were asked for are not those of files.
+    asked = _adaptive(fdo_client=client, start="specs").limits
+    self.assertEqual(asked["t"].max_ids_per_partition, 256)
+
+  def test_statistics_of_other_models_are_left_alone(self):
+    client = _Client()
+    limits = _adaptive(fdo_client=client)
+    limits.preprocess(_batch(0))
+    client.published[-1] = client.published[-1].replace(
+        max_ids_per_partition={"other": np.array([3])},
+        max_unique_ids_per_partition={"other": np.array([3])},
+        required_buffer_size_per_sc={"other": np.array([8])},
+    )
+    with self.assertLogs(level="WARNING") as logs:
+      again = _adaptive(fdo_client=client)
+    self.assertIn("are of the stacks ['other']", logs.output[0])
+    again.preprocess(_batch(0))
+    self.assertNotEmpty(again.growths)
 
   def test_growth_is_reported(self):
     reported = []

@@ -156,6 +156,26 @@ class Limits:
         ),
     )
 
+  def intersection(self, other: Limits) -> Limits:
+    """The lower of each two numbers, of the same stacks."""
+    others = dict(other.stacks)
+    return dataclasses.replace(
+        self,
+        stacks=tuple(
+            (
+                name,
+                StackLimits(
+                    *map(
+                        min,
+                        dataclasses.astuple(limits),
+                        dataclasses.astuple(others[name]),
+                    )
+                ),
+            )
+            for name, limits in self.stacks
+        ),
+    )
+
   def on_copies(self, feature_specs: Any, num_sc_per_device: int) -> Any:
     """Copies of the specs that have these limits."""
     features, structure = jax.tree.flatten(feature_specs)
