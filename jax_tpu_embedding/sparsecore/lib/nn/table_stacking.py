@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
