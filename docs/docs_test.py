@@ -48,6 +48,7 @@ class DocumentationTest(parameterized.TestCase):
   @parameterized.parameters(
       "design/path_of_an_id.md",
       "how_to/checkpoint.md",
+      "how_to/fdo.md",
       "how_to/input.md",
       "how_to/layers.md",
       "how_to/limits.md",

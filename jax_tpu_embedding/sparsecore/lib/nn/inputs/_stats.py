@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -164,6 +165,9 @@ def update_preprocessing_parameters(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     updated_params: SparseDenseMatmulInputStats,
     num_sc_per_device: int,
+    *,
+    headroom: float = 1.0,
+    keep_larger: bool = False,
 ) -> None:
   """Sets the limits and buffer sizes of stacks to what statistics say.
 
@@ -175,10 +179,20 @@ def update_preprocessing_parameters(
       table is replaced.
     updated_params: the statistics. Values may be scalars or arrays.
     num_sc_per_device: SparseCores per device.
+    headroom: limits are this many times what the statistics say, rounded up.
+      Batches to come need a little more than those that were seen: with 1.0,
+      some do not fit.
+    keep_larger: leave numbers that are larger already, so that statistics of a
+      few batches do not take back those of many.
 
   Raises:
     AssertionError: if a table is not stacked.
+    ValueError: if headroom is no number of at least 1.
   """
+  if not 1 <= headroom < math.inf:
+    raise ValueError(
+        f"headroom must be a number of at least 1, got {headroom!r}."
+    )
   for feature in jax.tree.leaves(feature_specs):
     stack = feature.table_spec.stacked_table_spec
     name = stack.stack_name
@@ -192,6 +206,11 @@ def update_preprocessing_parameters(
     )
     if required is not None:
       changes["suggested_coo_buffer_size_per_device"] = required
+    for field, value in changes.items():
+      value = math.ceil(headroom * value)
+      if keep_larger:
+        value = max(value, getattr(stack, field) or 0)
+      changes[field] = value
     feature.table_spec.stacked_table_spec = dataclasses.replace(
         stack, **changes
     )
