@@ -45,6 +45,7 @@ class ConfigTest(parameterized.TestCase):
           {"batch_size": 10, "num_devices": 4},
           "batch_size must be a multiple of --num_devices=4 .* got 10",
       ),
+      ({"preprocess": "gpu"}, "preprocess must be 'jit' or 'host', got 'gpu'"),
       ({"resume": True}, "--resume needs the --output_dir"),
   )
   def test_refuses(self, values, message):
