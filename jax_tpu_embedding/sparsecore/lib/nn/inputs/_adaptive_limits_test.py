@@ -1,6 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import itertools
 import json
 import threading
 from unittest import mock
@@ -8,6 +9,9 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.core.testing import host_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
@@ -101,11 +105,17 @@ class AdaptiveLimitsTest(parameterized.TestCase):
 
   def test_stationary_data_take_few_programs(self):
     limits = _adaptive()
-    for seed in range(300):
-      limits.preprocess(_batch(seed))
+    total = 0
+    for seed in range(1200):
+      _, stats = limits.preprocess(_batch(seed))
+      total += int(stats.required_buffer_size_per_sc["t"].max())
     batches = {growth.batch_number for growth in limits.growths}
     self.assertLessEqual(len(batches), 3)
     self.assertIn(0, batches)
+    self.assertLess(max(batches), 1000)
+    self.assertLessEqual(
+        limits.limits["t"].coo_cells_per_sc, 1.5 * total / 1200
+    )
 
   def test_batches_are_as_preprocessed_with_these_limits(self):
     limits = _adaptive()
@@ -478,6 +488,55 @@ class ProcessesTest(parameterized.TestCase):
     self.assertGreater(
         first[5][0]["t"].coo_cells_per_sc, first[4][0]["t"].coo_cells_per_sc
     )
+
+  def test_another_process_agrees_until_it_is_killed(self):
+    # It has no batches of its own, but asks for rung 16 of the first number in
+    # batch 1, and then goes without a word.
+    ports = local_ports.free(2)
+    peer = host_process.HostProcess(1, ports)
+    self.addCleanup(peer.kill)
+    all_reduce = embedding.get_all_reduce_interface(
+        [f"localhost:{ports[1]}"],
+        ports[0],
+        0,
+        2,
+        timeouts=minibatching_node.Timeouts(
+            call_seconds=60, reduction_seconds=60, reconnect_seconds=0.5
+        ),
+    )
+    peer.wait_until_up()
+    limits = embedding.AdaptiveLimits(
+        _specs(2, 2),
+        1,
+        2,
+        num_sc_per_device=2,
+        all_reduce_interface=all_reduce,
+    )
+    key = itertools.count(1)
+
+    def peer_reduces(*values):
+      """Starts the peer's part of so many reductions."""
+      for value in values:
+        peer.start("bitwise_or", -next(key), value)
+
+    rung = (1 << 16) - 1
+    # Whether a batch fits; the rungs of three numbers; whether it fits now.
+    peer_reduces(1, 0, 0, 0, 0)
+    limits.preprocess(_batch(0))
+    before = limits.limits["t"]
+    peer_reduces(1, rung, 0, 0, 0)
+    limits.preprocess(_batch(0))
+    self.assertGreater(
+        limits.limits["t"].max_ids_per_partition, before.max_ids_per_partition
+    )
+    self.assertEqual(
+        limits.limits["t"].max_ids_per_partition, _limits.GrowthRule().rung(16)
+    )
+    for _ in range(10):
+      peer.result()
+    peer.kill()
+    with self.assertRaisesRegex(RuntimeError, str(ports[1])):
+      limits.preprocess(_batch(0))
 
   def test_the_shortest_source_ends_all(self):
     first, second = self.run_two((7, 9))
