@@ -113,6 +113,26 @@ class DocumentationTest(parameterized.TestCase):
     ).stdout
     self.assertEqual(printed.strip(), expected)
 
+  @parameterized.parameters((0, "grain"), (1, "torch"))
+  def test_sources_print_what_the_page_says(self, number, module):
+    programs = re.findall(
+        "^```python\n(.*?)^```", _page("how_to/input.md"), re.M | re.S
+    )
+    self.assertLen(programs, 2)
+    code = programs[number]
+    compile(code, "input.md", "exec")
+    self.assertIn(f"import {module}", code)
+    if importlib.util.find_spec(module) is None:
+      self.skipTest(f"{module} is not installed: pip install {module}.")
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path)),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    self.assertEqual(printed.strip(), re.findall("^# (.*)$", code, re.M)[-1])
+
   def check_page(self, page):
     failures, tests = doctest.testfile(
         str(ROOT / "docs" / page),
