@@ -167,7 +167,7 @@ class InputPipeline:
     self._is_closed = False
     self._number = 0  # of the next batch that is handed out
     self._source_state: Any = None  # after the batch last handed out
-    self._limits_state = limits.state_dict()
+    self._limits_state = limits.snapshot()
     self._process = os.getpid()
     self._finalizer = None
 
@@ -286,7 +286,7 @@ class InputPipeline:
       )
       seconds += agreed - begin, clock() - counted
       batch = Batch(inputs, rest, first + number, stats)
-      return batch, state, limits.state_dict(), seconds
+      return batch, state, limits.snapshot(), seconds
 
     def end():
       limits.settle_until_end(None)
@@ -318,7 +318,7 @@ class InputPipeline:
         "version": _STATE_VERSION,
         "number": self._number,
         "source": self._source_state,
-        "limits": self._limits_state,
+        "limits": self._limits.state_dict(self._limits_state),
     }
 
   def set_state(self, state: Mapping[str, Any]) -> None:
@@ -357,4 +357,4 @@ class InputPipeline:
     self._iterator = iterator
     self._number = state["number"]
     self._source_state = state["source"]
-    self._limits_state = state["limits"]
+    self._limits_state = self._limits.snapshot()

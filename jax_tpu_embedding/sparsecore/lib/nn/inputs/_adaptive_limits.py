@@ -27,6 +27,8 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 _GROWTHS_BEFORE_DOUBLING = 16
 # Reductions of the converter have numbers of their own, this many per batch.
 _CALLS_PER_BATCH = 16
+# Stacks of which a line of the log has numbers.
+_MAX_LOGGED = 4
 _CEILING_NUMBERS = ("max_ids_per_partition", "max_unique_ids_per_partition")
 _STATE_VERSION = 1
 _BATCHES_PER_FILE = 1000  # of an FDO client
@@ -73,6 +75,16 @@ class Converted:
   stats: _stats.SparseDenseMatmulInputStats | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+  """The state of AdaptiveLimits at some time."""
+
+  limits: _limits.Limits
+  largest: _limits.Limits | None
+  num_grown: int
+  num_batches: int
+
+
 def log_growth(growths: tuple[Growth, ...]) -> None:
   """Logs what grew at one batch, in one line."""
   by_stack = {}
@@ -80,13 +92,17 @@ def log_growth(growths: tuple[Growth, ...]) -> None:
     by_stack.setdefault(growth.stack, []).append(
         f"{growth.number} {growth.old} -> {growth.new} (need {growth.need})"
     )
+  listed = [
+      f"stack {name!r}: {', '.join(changes)}"
+      for name, changes in by_stack.items()
+  ]
+  if len(listed) > _MAX_LOGGED:
+    others = len(listed) - _MAX_LOGGED
+    listed[_MAX_LOGGED:] = [f"and those of {others} other stacks"]
   logging.getLogger(__name__).info(
       "limits: batch %d, %s. The step compiles again.",
       growths[0].batch_number,
-      "; ".join(
-          f"stack {name!r}: {', '.join(changes)}"
-          for name, changes in by_stack.items()
-      ),
+      "; ".join(listed),
   )
 
 
@@ -193,6 +209,7 @@ class AdaptiveLimits:
     self._growths: list[Growth] = []
     self._largest: _limits.Limits | None = None
     self._limits = self._first(start, enable_minibatching)
+    self._copies: tuple[_limits.Limits | None, Any] = None, None
     self._fdo_client = fdo_client
     if fdo_client is not None and start == "first batch":
       self._start_with_published()
@@ -354,7 +371,8 @@ class AdaptiveLimits:
       needs = _limits.needs_of(converted.stats)
       if not attempt:
         self._history.add(needs, self._rule)
-      self._largest = needs.union(self._largest or needs)
+      if self._largest is None or not self._largest.covers(needs):
+        self._largest = needs.union(self._largest or needs)
       needs = self._within_ceiling(needs)
       fits = self._limits.covers(needs)
       state = self._reduce(0 if fits else _DOES_NOT_FIT)
@@ -401,16 +419,23 @@ class AdaptiveLimits:
     inputs, stats = _to_buffers.to_buffers(
         batch.features,
         batch.features_weights,
-        self._feature_specs,
+        self._specs_with(limits),
         *self._devices,
         num_sc_per_device=self._num_sc,
         # Only to count: what does not fit is converted again.
         allow_id_dropping=drops,
         batch_number=number * _CALLS_PER_BATCH + attempt,
-        limits=limits,
         **self._options,
     )
     return dataclasses.replace(batch, limits=limits, inputs=inputs, stats=stats)
+
+  def _specs_with(self, limits: _limits.Limits) -> Any:
+    """Copies of the specs with these limits; the last ones are kept."""
+    of_limits, specs = self._copies
+    if of_limits is not limits:
+      specs = limits.on_copies(self._feature_specs, self._num_sc)
+      self._copies = limits, specs
+    return specs
 
   def _within_ceiling(self, needs: _limits.Limits) -> _limits.Limits:
     if not self._ceiling:
@@ -537,18 +562,29 @@ class AdaptiveLimits:
     """
     return _limits.pad(inputs, self._limits)
 
-  def state_dict(self) -> dict[str, Any]:
-    """What a restart needs to have the same shapes at once, as JSON has it."""
+  def snapshot(self) -> Snapshot:
+    """What `state_dict` makes a state of, later: taken for every batch."""
     with self._lock:
-      return {
-          "version": _STATE_VERSION,
-          "topology": [self._devices[1], self._num_sc],
-          "enable_minibatching": self._limits.enable_minibatching,
-          "limits": _to_json(self._limits),
-          "largest": self._largest and _to_json(self._largest),
-          "num_grown": self._num_grown,
-          "num_batches": self._num_batches,
-      }
+      return Snapshot(
+          self._limits, self._largest, self._num_grown, self._num_batches
+      )
+
+  def state_dict(self, snapshot: Snapshot | None = None) -> dict[str, Any]:
+    """What a restart needs to have the same shapes at once, as JSON has it.
+
+    Args:
+      snapshot: of another time; default: of now.
+    """
+    of = snapshot or self.snapshot()
+    return {
+        "version": _STATE_VERSION,
+        "topology": [self._devices[1], self._num_sc],
+        "enable_minibatching": of.limits.enable_minibatching,
+        "limits": _to_json(of.limits),
+        "largest": of.largest and _to_json(of.largest),
+        "num_grown": of.num_grown,
+        "num_batches": of.num_batches,
+    }
 
   def load_state_dict(self, state: Mapping[str, Any]) -> None:
     """Continues where `state_dict` was called.

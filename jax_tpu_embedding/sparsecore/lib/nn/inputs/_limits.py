@@ -71,6 +71,8 @@ class StackLimits:
 
   def union(self, other: StackLimits) -> StackLimits:
     """The least that covers both."""
+    if self.covers(other):  # as nearly always, for every batch
+      return self
     return StackLimits(
         *map(max, dataclasses.astuple(self), dataclasses.astuple(other))
     )
