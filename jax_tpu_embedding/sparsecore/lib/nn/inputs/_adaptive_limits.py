@@ -29,6 +29,8 @@ _GROWTHS_BEFORE_DOUBLING = 16
 _CALLS_PER_BATCH = 16
 # Stacks of which a line of the log has numbers.
 _MAX_LOGGED = 4
+# Rungs below what was refused where the search for a ceiling begins.
+_NEAR_CEILING = 4
 _CEILING_NUMBERS = ("max_ids_per_partition", "max_unique_ids_per_partition")
 _STATE_VERSION = 1
 _BATCHES_PER_FILE = 1000  # of an FDO client
@@ -130,7 +132,9 @@ class AdaptiveLimits:
       growth: float = 1.25,
       headroom: float = 1.25,
       near: float = 1.1,
-      ceiling: Mapping[str, int] | None = None,
+      ceiling: (
+          Mapping[str, int] | Callable[[str, _limits.StackLimits], bool] | None
+      ) = None,
       enable_minibatching: bool = False,
       has_leading_dimension: bool = False,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
@@ -154,8 +158,10 @@ class AdaptiveLimits:
       near: numbers whose largest need, times this, exceeds them grow with
         others that have to.
       ceiling: "max_ids_per_partition", "max_unique_ids_per_partition", or both,
-        and the most that they grow to. What exceeds it takes several passes.
-        Needs enable_minibatching.
+        and the most that they grow to. Or a function (stack name, limits) ->
+        whether they can be had, as compile_check makes it; it is asked before
+        distinct rows grow, some five times for a stack that it refuses. What
+        exceeds the ceiling takes several passes. Needs enable_minibatching.
       enable_minibatching: whether buffers have the layout of several passes.
       has_leading_dimension: as in preprocessing, like all that follows.
       feature_stacking_strategy: which samples each SparseCore gets.
@@ -179,7 +185,9 @@ class AdaptiveLimits:
     self._feature_specs = feature_specs
     _plan.check_prepared(jax.tree.leaves(feature_specs), self._num_scs)
     self._rule = _limits.GrowthRule(growth, headroom, near)
+    self._can_have = ceiling if callable(ceiling) else None
     self._ceiling = _check_ceiling(ceiling, enable_minibatching)
+    self._most_unique: dict[str, int] = {}  # by stack, where some were refused
     if local_device_count < global_device_count and (
         all_reduce_interface is None
     ):
@@ -438,8 +446,14 @@ class AdaptiveLimits:
     return specs
 
   def _within_ceiling(self, needs: _limits.Limits) -> _limits.Limits:
-    if not self._ceiling:
+    if not self._ceiling and not self._most_unique:
       return needs
+    unique = "max_unique_ids_per_partition"
+    by_stack = {
+        name: self._ceiling
+        | {unique: min(most, self._ceiling.get(unique, most))}
+        for name, most in self._most_unique.items()
+    }
     return dataclasses.replace(
         needs,
         stacks=tuple(
@@ -449,7 +463,9 @@ class AdaptiveLimits:
                     need,
                     **{
                         number: min(getattr(need, number), most)
-                        for number, most in self._ceiling.items()
+                        for number, most in by_stack.get(
+                            name, self._ceiling
+                        ).items()
                     },
                 ),
             )
@@ -473,7 +489,7 @@ class AdaptiveLimits:
         self._limits, needs, self._within_ceiling(self._largest)
     )
     old = self._limits
-    new = self._grown(rule, rungs)
+    new = self._that_can_be_had(self._grown(rule, rungs), rule)
     new.set_on(self._feature_specs, self._num_sc)
     self._limits = new
     self._num_grown += 1
@@ -507,6 +523,59 @@ class AdaptiveLimits:
     return rule.grown(
         self._limits, rungs, self._rows_per_sc, self._num_scs, self._ceiling
     )
+
+  def _that_can_be_had(
+      self, limits: _limits.Limits, rule: _limits.GrowthRule
+  ) -> _limits.Limits:
+    """The limits with no more distinct rows than the ceiling has room for."""
+    if self._can_have is None:
+      return limits
+    stacks = []
+    for name, new in limits.stacks:
+      old = self._limits[name].max_unique_ids_per_partition
+      if new.max_unique_ids_per_partition > old:
+        new = self._highest(name, new, old, rule)
+      stacks.append((name, new))
+    return dataclasses.replace(limits, stacks=tuple(stacks))
+
+  def _highest(self, name, limits, old: int, rule) -> _limits.StackLimits:
+    """`limits`, or those of the highest rung of distinct rows below."""
+
+    def with_rows(unique):
+      return dataclasses.replace(limits, max_unique_ids_per_partition=unique)
+
+    wanted = limits.max_unique_ids_per_partition
+    most = self._most_unique.get(name)
+    if most is not None:
+      return with_rows(max(min(wanted, most), old))
+    if self._can_have(name, limits):
+      return limits
+    low, high = 0, rule.rung_above(wanted)  # `low` can be had, `high` cannot
+    while old > 1 and rule.rung(low + 1) <= old:
+      low += 1
+    # What is refused is mostly refused by a little.
+    middle = max(high - _NEAR_CEILING, (low + high) // 2)
+    while high - low > 1:
+      if self._can_have(name, with_rows(rule.rung(middle))):
+        low = middle
+      else:
+        high = middle
+      middle = (low + high) // 2
+    if not low:
+      raise ValueError(
+          f"Stack {name!r}: not even {rule.rung(1)} distinct rows per partition"
+          " can be had. Use more devices, or a smaller batch."
+      )
+    self._most_unique[name] = max(rule.rung(low), old)
+    logging.getLogger(__name__).warning(
+        "limits: stack %r needs %d distinct rows per partition, and %d are the"
+        " most that compile: batches take several passes. More devices or a"
+        " smaller batch need fewer.",
+        name,
+        wanted,
+        self._most_unique[name],
+    )
+    return with_rows(self._most_unique[name])
 
   def shrunk(self, quantile: float = 0.999) -> _limits.Limits:
     """Limits for another run on such data: `start=limits.shrunk()`.
@@ -707,6 +776,7 @@ def _to_json(limits: _limits.Limits) -> dict[str, dict[str, int]]:
 def _check_ceiling(ceiling, enable_minibatching) -> dict[str, int]:
   if not ceiling:
     return {}
+  ceiling = {} if callable(ceiling) else ceiling
   for number, most in ceiling.items():
     if number not in _CEILING_NUMBERS:
       raise ValueError(

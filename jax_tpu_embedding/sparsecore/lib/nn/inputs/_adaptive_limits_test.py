@@ -255,6 +255,42 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       )
     self.assertLessEqual(limits.limits["t"].max_ids_per_partition, 16)
 
+  @parameterized.parameters(8, 20, 100)
+  def test_the_highest_rung_that_can_be_had_is_found(self, most):
+    asked = []
+
+    def can_have(name, limits):
+      self.assertEqual(name, "t")
+      asked.append(limits.max_unique_ids_per_partition)
+      return asked[-1] <= most
+
+    limits = _adaptive(ceiling=can_have, enable_minibatching=True)
+    unsplit = _adaptive()
+    for seed in range(4):
+      ids = np.random.default_rng(seed).permutation(_VOCABULARY)[: _BATCH * 8]
+      features = {"f": ids.reshape(_BATCH, 8)}
+      inputs, stats = limits.preprocess(features)
+      self.assertEqual(stats.id_drop_counters["t"], 0)
+      self.assertEqual(
+          _num_entries(inputs), _num_entries(unsplit.preprocess(features)[0])
+      )
+    found = limits.limits["t"].max_unique_ids_per_partition
+    self.assertLessEqual(found, most)
+    rule = _limits.GrowthRule()
+    if most < 50:  # below what batches need
+      self.assertEqual(
+          found, max(r for r in map(rule.rung, range(1, 12)) if r <= most)
+      )
+      self.assertGreater(inputs.num_minibatches[0], 1)
+    self.assertLessEqual(len(asked), 6)
+
+  def test_what_cannot_be_had_at_all_is_an_error(self):
+    limits = _adaptive(
+        ceiling=lambda name, limits: False, enable_minibatching=True
+    )
+    with self.assertRaisesRegex(ValueError, "'t': not even 8 distinct rows"):
+      limits.preprocess(_batch(0))
+
   def test_what_no_number_of_passes_has_room_for_is_an_error(self):
     limits = _adaptive(
         ceiling={"max_ids_per_partition": 8}, enable_minibatching=True
