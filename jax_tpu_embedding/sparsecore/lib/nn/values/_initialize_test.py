@@ -332,7 +332,8 @@ class CompilationTest(parameterized.TestCase):
     # Random numbers, the table that makes its stack, and its slot; the others
     # are written into it.
     self.assertEqual(count_programs(3, 33), 6 if stack else 3)
-    self.assertEqual(count_programs(5, 65), 6 if stack else 3)
+    # Random numbers of larger tables are made by the same programs.
+    self.assertEqual(count_programs(5, 65), 4 if stack else 2)
     # Made anew, and dropped, the same tables are no programs at all.
     self.assertEqual(count_programs(3, 33), 0)
 
