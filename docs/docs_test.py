@@ -59,6 +59,7 @@ class DocumentationTest(parameterized.TestCase):
       "design/path_of_an_id.md",
       "how_to/checkpoint.md",
       "how_to/cost_report.md",
+      "how_to/fdo.md",
       "how_to/input.md",
       "how_to/layers.md",
       "how_to/limits.md",
@@ -67,6 +68,7 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/pipelining.md",
       "how_to/plan.md",
       "how_to/preprocess.md",
+      "how_to/profile.md",
       "how_to/sparse_gradients.md",
   )
   def test_pages_print_what_they_say(self, page):
@@ -151,6 +153,26 @@ class DocumentationTest(parameterized.TestCase):
         text=True,
     ).stdout
     self.assertEqual(printed.strip(), expected)
+
+  @parameterized.parameters((0, "grain"), (1, "torch"))
+  def test_sources_print_what_the_page_says(self, number, module):
+    programs = re.findall(
+        "^```python\n(.*?)^```", _page("how_to/input.md"), re.M | re.S
+    )
+    self.assertLen(programs, 2)
+    code = programs[number]
+    compile(code, "input.md", "exec")
+    self.assertIn(f"import {module}", code)
+    if importlib.util.find_spec(module) is None:
+      self.skipTest(f"{module} is not installed: pip install {module}.")
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path)),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    self.assertEqual(printed.strip(), re.findall("^# (.*)$", code, re.M)[-1])
 
   def check_page(self, page):
     failures, tests = doctest.testfile(

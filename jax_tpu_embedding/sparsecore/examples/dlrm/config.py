@@ -81,6 +81,11 @@ class Config(command_line.Settings):
       " numbers; or stale, an update late.",
       shapes_result=True,
   )
+  preprocess: str = _setting(
+      "jit",
+      "Where the ids of training batches are converted: 'jit', in the step, or"
+      " 'host', ahead of it.",
+  )
   evaluate_every: int = _setting(100, "Steps between evaluations.")
   output_dir: str = _setting(
       "",
@@ -111,6 +116,10 @@ class Config(command_line.Settings):
         evaluate_every=1,
         checkpoint_every=1,
     )
+    if self.preprocess not in ("jit", "host"):
+      raise UsageError(
+          f"--preprocess must be 'jit' or 'host', got '{self.preprocess}'."
+      )
     for name in ("bottom_mlp", "top_mlp"):
       value = getattr(self, name)
       if not value or min(value) < 1:

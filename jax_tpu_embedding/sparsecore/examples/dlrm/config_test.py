@@ -46,6 +46,7 @@ class ConfigTest(parameterized.TestCase):
           "batch_size must be a multiple of --num_devices=4 .* got 10",
       ),
       ({"pipeline": "on"}, "--pipeline must be off, exact or stale, got 'on'"),
+      ({"preprocess": "gpu"}, "preprocess must be 'jit' or 'host', got 'gpu'"),
       ({"resume": True}, "--resume needs the --output_dir"),
   )
   def test_refuses(self, values, message):

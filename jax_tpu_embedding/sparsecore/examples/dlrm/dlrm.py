@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import pathlib
 import tempfile
+from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
@@ -103,6 +104,13 @@ class _Run:
         and step % self.config.checkpoint_every != 0
     )
 
+  def batches(self, first_step: int) -> Any:
+    """The batches of the steps that are left, ahead of them; use it in `with`."""
+    batches = self.data.train_batches(first_step)
+    if self.config.preprocess == "host":
+      return self.trainer.preprocessed(batches)
+    return prefetch.prefetch(batches, _PREFETCHED_BATCHES)
+
   def train(
       self, state: train_state.TreeState, history: list[dict[str, float]]
   ) -> None:
@@ -112,9 +120,7 @@ class _Run:
       history.append({"samples": 0, **self.evaluate(state)})
     losses = []  # Since the last evaluation.
     with (
-        prefetch.prefetch(
-            self.data.train_batches(first_step), _PREFETCHED_BATCHES
-        ) as batches,
+        self.batches(first_step) as batches,
         progress_lib.Progress(
             "trained",
             "samples",

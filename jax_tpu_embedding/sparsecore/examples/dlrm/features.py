@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from typing import NamedTuple
 
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
@@ -19,7 +20,8 @@ class Batch(NamedTuple):
 
   labels: np.ndarray  # f32[B]
   dense: np.ndarray  # f32[B, 13]
-  rows: np.ndarray  # i32[B, 26], in [0, table_rows)
+  # i32[B, 26], in [0, table_rows); or an embedding.PreprocessedInput of them.
+  rows: Any
 
 
 def make_batch(samples: samples_lib.Samples, table_rows: int) -> Batch:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -112,6 +113,12 @@ class DenseLayers(nn.Module):
     return nn.Dense(1, name="logit")(x)[:, 0]
 
 
+def ids_by_name(rows: Any) -> dict[str, Any]:
+  """The tree of feature_specs with ids, of rows i32[B, 26]."""
+  names = samples_lib.CATEGORY_NAMES
+  return {name: rows[:, i : i + 1] for i, name in enumerate(names)}
+
+
 class DlrmDcnV2(nn.Module):
   """Dense features and rows of tables to the logit of a click, f32[B]."""
 
@@ -119,12 +126,14 @@ class DlrmDcnV2(nn.Module):
   dense_layers: DenseLayers
 
   @nn.compact
-  def __call__(self, dense: jax.Array, rows: jax.Array) -> jax.Array:
-    """`dense` f32[B, 13], `rows` i32[B, 26]."""
+  def __call__(
+      self, dense: jax.Array, rows: jax.Array | embedding.PreprocessedInput
+  ) -> jax.Array:
+    """`dense` f32[B, 13], `rows` i32[B, 26] or what they were converted to."""
+    if not isinstance(rows, embedding.PreprocessedInput):
+      rows = ids_by_name(rows)
+    activations = embed.SparseCoreEmbed(feature_specs=self.feature_specs)(rows)
     names = samples_lib.CATEGORY_NAMES
-    activations = embed.SparseCoreEmbed(feature_specs=self.feature_specs)(
-        {name: rows[:, i : i + 1] for i, name in enumerate(names)}
-    )
     return self.dense_layers(dense, [activations[name] for name in names])
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import functools
 from typing import Any
 
@@ -16,6 +18,7 @@ from jax_tpu_embedding.sparsecore.examples.dlrm import features
 from jax_tpu_embedding.sparsecore.examples.dlrm import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 from jax_tpu_embedding.sparsecore.lib.flax import embed
+from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 import optax
 
@@ -64,6 +67,22 @@ class Trainer:
         # dense parameters, are never returned.
         tables=tables,
     )
+
+  @contextlib.contextmanager
+  def preprocessed(
+      self, batches: Iterator[features.Batch]
+  ) -> Iterator[Iterator[features.Batch]]:
+    """The batches with ids converted on the host, ahead of the steps."""
+    mesh = jax.sharding.get_mesh()
+    with input_pipeline.InputPipeline(
+        batches,
+        self.model.feature_specs,
+        ids=lambda batch: model_lib.ids_by_name(batch.rows),
+        rest=lambda batch: (batch.labels, batch.dense),
+        mesh=mesh,
+        sharding_axis=mesh.axis_names,
+    ) as pipeline:
+      yield (features.Batch(*batch.rest, batch.inputs) for batch in pipeline)
 
   def _replicate(self, arrays: Any) -> Any:
     """A tree of arrays, copied to every device."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 
@@ -93,6 +94,20 @@ class TrainingTest(parameterized.TestCase):
     of_step = [event for event, name in events if "_train_step" in name]
     for event in ("jaxpr_trace_duration", "backend_compile_duration"):
       self.assertEqual(of_step.count(f"/jax/core/compile/{event}"), 1, event)
+
+  @parameterized.parameters(1, 4)
+  def test_ids_may_be_converted_ahead(self, num_devices):
+    trainer = _trainer(num_devices)
+    results = []
+    for convert in (contextlib.nullcontext, trainer.preprocessed):
+      state = trainer.init()
+      with convert(map(_batch, range(3))) as batches:
+        losses = [trainer.train_step(state, batch) for batch in batches]
+      results.append((losses, resumed_runs.arrays(state)["tables"]))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        *results,
+    )
 
   def test_logits_change_nothing(self):
     trainer = _trainer()

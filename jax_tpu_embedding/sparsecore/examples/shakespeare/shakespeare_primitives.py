@@ -3,7 +3,7 @@
 
 """The next-word model with the functions below the layers, under shard_map.
 
-Ids are preprocessed on the host. One jitted program looks up, differentiates
+Ids are preprocessed on the host, while the steps before run. One jitted program looks up, differentiates
 the dense layers as on one device, and updates; only lookup and update, which
 need to know each device's part, are in shard_map.
 """
@@ -11,6 +11,7 @@ need to know each device's part, are in shard_map.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import training
+from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
 import optax
@@ -43,6 +45,10 @@ class PrimitivesTrainer(training.Trainer):
         out_specs=P(training.AXIS),
         check_vma=False,
     )
+    self._limits = embedding.AdaptiveLimits(
+        self.feature_specs, self.config.num_devices, self.config.num_devices
+    )
+    self._batches, self._next_step = None, None
     self._look_up = by_device(
         functools.partial(
             embedding.tpu_sparse_dense_matmul, feature_specs=self.feature_specs
@@ -71,22 +77,44 @@ class PrimitivesTrainer(training.Trainer):
     )
 
   def _preprocess(self, features):
-    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
-        features,
-        None,
-        self.feature_specs,
-        self.config.num_devices,
-        self.config.num_devices,
-    )
+    inputs, _ = self._limits.preprocess(features)
     return self.by_sample(inputs)
 
+  def train_step(self, state):
+    if self._next_step != state.step:  # the first one, or of another state
+      self._batches, self._next_step = self._pipeline(state.step), state.step
+    batch = next(self._batches)
+    loss = self._take_step(state, batch.inputs, batch.rest)
+    state.step += 1
+    self._next_step = state.step
+    return loss
+
+  def _pipeline(self, first_step):
+    batches = (
+        self.data.train_batch(self.config.seed, step, self.config.batch_size)
+        for step in itertools.count(first_step)
+    )
+    return input_pipeline.InputPipeline(
+        batches,
+        self.feature_specs,
+        ids=lambda batch: batch.features,
+        rest=lambda batch: batch.labels,
+        mesh=self.mesh,
+        sharding_axis=training.AXIS,
+        limits=self._limits,
+    )
+
   def update(self, state, batch):
+    inputs = self._preprocess(batch.features)
+    return self._take_step(state, inputs, self.by_sample(batch.labels))
+
+  def _take_step(self, state, inputs, labels):
     state.dense, state.optimizer_state, state.tables, loss = self._step(
         state.dense,
         state.optimizer_state,
         state.tables,
-        self._preprocess(batch.features),
-        self.by_sample(batch.labels),
+        inputs,
+        labels,
         np.int32(state.step),
     )
     return loss

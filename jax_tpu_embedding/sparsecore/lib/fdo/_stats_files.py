@@ -51,8 +51,17 @@ class FileFDOClient(fdo_client.FDOClient):
       base_dir: an existing directory.
       retain_history: whether every record is kept. If not, only the largest
         value of each statistic is, and `load` returns one value of each.
+
+    Raises:
+      NotADirectoryError: if the directory is not there. Publishing would fail,
+        hours later.
     """
     self._base_dir = pathlib.Path(base_dir)
+    if not self._base_dir.is_dir():
+      raise NotADirectoryError(
+          f"{self._base_dir} is no directory. Make it, for all processes to"
+          " see, before the client of statistics."
+      )
     self._retain_history = retain_history
     self._history: History = {}
 

@@ -92,6 +92,13 @@ class FDOClientTest(parameterized.TestCase):
       return path.rename(self.dir / f"{name}.{client_class.extension}")
 
   @parameterized.parameters(NPZ, CSV)
+  def test_a_directory_that_is_not_there_is_an_error_at_once(
+      self, client_class
+  ):
+    with self.assertRaisesRegex(NotADirectoryError, "missing is no directory"):
+      client_class(self.dir / "missing")
+
+  @parameterized.parameters(NPZ, CSV)
   def test_is_a_client(self, client_class):
     self.assertIsInstance(client_class(str(self.dir)), fdo_client.FDOClient)
 

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import threading
+import tracemalloc
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -186,15 +187,93 @@ class InputPipelineTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "version 7, expected 1"):
       _pipeline(_items()).set_state(state | {"version": 7})
 
-  def test_threads_end_when_it_is_dropped(self):
+  def test_threads_and_memory_go_when_it_is_dropped(self):
+    def resident_bytes():
+      with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    items, specs = _items(), _specs()
     before = threading.active_count()
-    for _ in range(50):
-      pipeline = _pipeline(_items(), workers=2)
+    for i in range(300):
+      pipeline = _pipeline(items, specs=specs, workers=2)
       for _ in range(3):
         next(pipeline)
       del pipeline
+      if i == 50:  # what is made once is there
+        resident = resident_bytes()
     gc.collect()
     self.assertEqual(threading.active_count(), before)
+    self.assertLess(resident_bytes() - resident, 20e6)
+
+  @parameterized.parameters(_Source, _items)
+  def test_resumes_after_any_batch(self, make_source):
+    with _pipeline(make_source(), host_prefetch=4) as batches:
+      expected = list(batches)
+    for number in np.random.default_rng(0).integers(1, _NUM, 10):
+      with _pipeline(make_source(), host_prefetch=4, workers=3) as batches:
+        for _ in range(number):
+          next(batches)
+        state = json.loads(json.dumps(batches.get_state()))
+      with _pipeline(make_source(), workers=2) as batches:
+        batches.set_state(state)
+        self.assert_same(list(batches), expected[number:])
+
+  def test_many_small_batches_take_no_more_memory(self):
+    specs = _specs()
+    num_batches = 2000
+    source = (
+        {"ids": np.full((24, 1), i % 7), "label": np.zeros(24, np.float32)}
+        for i in range(num_batches)
+    )
+    most = 0
+    with _pipeline(source, specs=specs) as batches:
+      for batch in batches:
+        if batch.number == 100:
+          gc.collect()
+          tracemalloc.start()
+        if batch.number in (200, num_batches - 1):
+          gc.collect()
+          used, _ = tracemalloc.get_traced_memory()
+          if batch.number == 200:
+            most = used
+    tracemalloc.stop()
+    self.assertLess(used, most + 300_000)
+
+  def test_the_shortest_source_of_two_processes_ends_both(self):
+    barrier = threading.Barrier(2, timeout=60)
+    values, lock = {}, threading.Lock()
+
+    class Together:  # reductions between threads that stand for processes
+
+      def bitwise_or(self, key, value):
+        with lock:
+          values[key] = values.get(key, 0) | value
+        barrier.wait()
+        return values[key]
+
+    counts = []
+
+    def process(num_batches):
+      table = two_table_model.table(vocabulary_size=1000)
+      specs = {"f": two_table_model.feature("f", table, batch=48)}
+      embedding.prepare_feature_specs_for_training(specs, 2, 1)
+      limits = embedding.AdaptiveLimits(
+          specs, 1, 2, num_sc_per_device=1, all_reduce_interface=Together()
+      )
+      pipeline = _pipeline(_items(num_batches), specs=specs, limits=limits)
+      with pipeline as batches:
+        counts.append((num_batches, sum(1 for _ in batches)))
+        with self.assertRaises(StopIteration):
+          next(batches)
+
+    threads = [
+        threading.Thread(target=process, args=(n,), daemon=True) for n in (7, 9)
+    ]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join(60)
+    self.assertEqual(sorted(counts), [(7, 7), (9, 7)])
 
   def test_closed_is_closed(self):
     pipeline = _pipeline(_items())

@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.utils import utils
+import numpy as np
 
 P = jax.sharding.PartitionSpec
 
@@ -207,6 +208,49 @@ class CompileForTpuTest(parameterized.TestCase):
     self.assertGreaterEqual(
         report.aliased_bytes, table.size * 4 // _DEVICES, str(report)
     )
+
+  def test_limits_stop_where_no_program_compiles(self):
+    spec = embedding_spec.FeatureSpec(
+        name="items",
+        table_spec=embedding_spec.TableSpec(
+            name="items",
+            vocabulary_size=4_000_000,
+            embedding_dim=128,
+            optimizer=_SGD,
+        ),
+        input_shape=(32768, 16),
+        output_shape=(32768, 128),
+    )
+    specs = {"items": spec}
+    mesh = topology.topology_mesh("v6e:2x2")
+    num_sc = 2
+    embedding.prepare_feature_specs_for_training(specs, mesh.size, num_sc)
+    asked = []
+    compiles = embedding.compile_check(specs, mesh, "x")
+
+    def counted(name, limits):
+      asked.append(limits.max_unique_ids_per_partition)
+      return compiles(name, limits)
+
+    limits = embedding.AdaptiveLimits(
+        specs,
+        mesh.size,
+        mesh.size,
+        num_sc_per_device=num_sc,
+        ceiling=counted,
+        enable_minibatching=True,
+        headroom=1.0,
+    )
+    # 8,192 distinct rows from each SparseCore to each.
+    ids = np.random.default_rng(0).permutation(4_000_000)[: 32768 * 16]
+    inputs, stats = limits.preprocess({"items": ids.reshape(32768, 16)})
+    self.assertEqual(stats.id_drop_counters["items"], 0)
+    self.assertGreater(stats.max_unique_ids_per_partition["items"].max(), 8000)
+    self.assertGreater(inputs.num_minibatches[0], 1)
+    found = limits.limits["items"]
+    self.assertBetween(found.max_unique_ids_per_partition, 4096, 8000)
+    self.assertLessEqual(len(asked), 6)
+    self.assertTrue(compiles("items", found))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
@@ -33,6 +34,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
@@ -87,6 +89,11 @@ convert_ids = _convert.convert_ids
 raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
+count_ids = _counts.count_ids
+count_batch = _counts.count_batch
+sample_ids = _counts.sample_ids
+FeatureCounts = _counts.FeatureCounts
+compile_check = _compile_check.compile_check
 AdaptiveLimits = _adaptive_limits.AdaptiveLimits
 Growth = _adaptive_limits.Growth
 Limits = _limits.Limits

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import constants
@@ -52,8 +53,12 @@ def auto_stack_tables(
     global_device_count: int,
     num_sc_per_device: int,
     rotation: int | None = None,
-    stack_to_max_ids_per_partition: LimitsCallable = get_default_limits,
-    stack_to_max_unique_ids_per_partition: LimitsCallable = get_default_limits,
+    stack_to_max_ids_per_partition: (
+        LimitsCallable | Literal["tables"]
+    ) = get_default_limits,
+    stack_to_max_unique_ids_per_partition: (
+        LimitsCallable | Literal["tables"]
+    ) = get_default_limits,
     *,
     use_short_stack_names: bool = True,
     activation_mem_bytes_limit: int | None = DEFAULT_ACTIVATION_MEM_BYTES_LIMIT,

@@ -16,9 +16,10 @@ from typing import Literal
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 
 # From then on limits double: data that keep growing are not worth a program for
@@ -26,8 +27,15 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 _GROWTHS_BEFORE_DOUBLING = 16
 # Reductions of the converter have numbers of their own, this many per batch.
 _CALLS_PER_BATCH = 16
+# Stacks of which a line of the log has numbers.
+_MAX_LOGGED = 4
+# Rungs below what was refused where the search for a ceiling begins.
+_NEAR_CEILING = 4
 _CEILING_NUMBERS = ("max_ids_per_partition", "max_unique_ids_per_partition")
 _STATE_VERSION = 1
+_BATCHES_PER_FILE = 1000  # of an FDO client
+# Needs of another topology are no more than an estimate.
+_MARGIN_OF_ESTIMATE = 1.5
 # Contributions to the reduction of each batch.
 _DOES_NOT_FIT, _HAS_ENDED = 1, 2
 
@@ -69,6 +77,16 @@ class Converted:
   stats: _stats.SparseDenseMatmulInputStats | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+  """The state of AdaptiveLimits at some time."""
+
+  limits: _limits.Limits
+  largest: _limits.Limits | None
+  num_grown: int
+  num_batches: int
+
+
 def log_growth(growths: tuple[Growth, ...]) -> None:
   """Logs what grew at one batch, in one line."""
   by_stack = {}
@@ -76,13 +94,17 @@ def log_growth(growths: tuple[Growth, ...]) -> None:
     by_stack.setdefault(growth.stack, []).append(
         f"{growth.number} {growth.old} -> {growth.new} (need {growth.need})"
     )
+  listed = [
+      f"stack {name!r}: {', '.join(changes)}"
+      for name, changes in by_stack.items()
+  ]
+  if len(listed) > _MAX_LOGGED:
+    others = len(listed) - _MAX_LOGGED
+    listed[_MAX_LOGGED:] = [f"and those of {others} other stacks"]
   logging.getLogger(__name__).info(
       "limits: batch %d, %s. The step compiles again.",
       growths[0].batch_number,
-      "; ".join(
-          f"stack {name!r}: {', '.join(changes)}"
-          for name, changes in by_stack.items()
-      ),
+      "; ".join(listed),
   )
 
 
@@ -110,12 +132,16 @@ class AdaptiveLimits:
       growth: float = 1.25,
       headroom: float = 1.25,
       near: float = 1.1,
-      ceiling: Mapping[str, int] | None = None,
+      ceiling: (
+          Mapping[str, int] | Callable[[str, _limits.StackLimits], bool] | None
+      ) = None,
       enable_minibatching: bool = False,
+      has_leading_dimension: bool = False,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
       all_reduce_interface: Any | None = None,
       num_threads: int | None = None,
-      output_pool: _preprocess.OutputPool | None = None,
+      output_pool: _to_buffers.OutputPool | None = None,
+      fdo_client: Any | None = None,
       on_growth: Callable[[tuple[Growth, ...]], None] = log_growth,
   ):
     """Starts without batches.
@@ -132,14 +158,21 @@ class AdaptiveLimits:
       near: numbers whose largest need, times this, exceeds them grow with
         others that have to.
       ceiling: "max_ids_per_partition", "max_unique_ids_per_partition", or both,
-        and the most that they grow to. What exceeds it takes several passes.
-        Needs enable_minibatching.
+        and the most that they grow to. Or a function (stack name, limits) ->
+        whether they can be had, as compile_check makes it; it is asked before
+        distinct rows grow, some five times for a stack that it refuses. What
+        exceeds the ceiling takes several passes. Needs enable_minibatching.
       enable_minibatching: whether buffers have the layout of several passes.
-      feature_stacking_strategy: as in preprocessing, like all that follows.
+      has_leading_dimension: as in preprocessing, like all that follows.
+      feature_stacking_strategy: which samples each SparseCore gets.
       all_reduce_interface: how processes agree on limits, needed with several:
         one that nothing else uses. It gets a reduction per batch.
       num_threads: how many threads work.
       output_pool: where the buffers' memory comes from.
+      fdo_client: is given the statistics of each batch, and publishes them when
+        limits grow and every 1,000 batches. What all processes published before
+        sets the limits in place of the first batch, if it is of as many
+        devices. With several processes, all of them have one or none.
       on_growth: called with what grew at a batch; default: logs it.
 
     Raises:
@@ -152,7 +185,9 @@ class AdaptiveLimits:
     self._feature_specs = feature_specs
     _plan.check_prepared(jax.tree.leaves(feature_specs), self._num_scs)
     self._rule = _limits.GrowthRule(growth, headroom, near)
+    self._can_have = ceiling if callable(ceiling) else None
     self._ceiling = _check_ceiling(ceiling, enable_minibatching)
+    self._most_unique: dict[str, int] = {}  # by stack, where some were refused
     if local_device_count < global_device_count and (
         all_reduce_interface is None
     ):
@@ -164,6 +199,7 @@ class AdaptiveLimits:
     self._all_reduce = all_reduce_interface
     self._options = dict(
         enable_minibatching=enable_minibatching,
+        has_leading_dimension=has_leading_dimension,
         feature_stacking_strategy=feature_stacking_strategy,
         all_reduce_interface=(
             all_reduce_interface if enable_minibatching else None
@@ -177,9 +213,14 @@ class AdaptiveLimits:
     self._num_batches = 0
     self._num_reductions = 0
     self._num_grown = 0  # batches at which limits grew
+    self._history = _limit_history.LimitHistory()
     self._growths: list[Growth] = []
     self._largest: _limits.Limits | None = None
     self._limits = self._first(start, enable_minibatching)
+    self._copies: tuple[_limits.Limits | None, Any] = None, None
+    self._fdo_client = fdo_client
+    if fdo_client is not None and start == "first batch":
+      self._start_with_published()
 
   def _first(self, start, enable_minibatching) -> _limits.Limits:
     if isinstance(start, _limits.Limits):
@@ -207,10 +248,37 @@ class AdaptiveLimits:
           "start must be 'first batch', 'specs' or Limits, got" f" {start!r}."
       )
     # Of the first batch, this is enough to count what it needs.
+    return self._least(enable_minibatching)
+
+  def _least(self, enable_minibatching: bool) -> _limits.Limits:
     least = _limits.StackLimits(1, 1, 8)
     return _limits.Limits(
         tuple((name, least) for name in self._rows_per_sc), enable_minibatching
     )
+
+  def _start_with_published(self) -> None:
+    """Limits that what earlier runs published would have grown to."""
+    needs = None
+    try:
+      needs = _limits.needs_of(self._fdo_client.load())
+    except FileNotFoundError:
+      pass  # the first run
+    if needs is not None and set(dict(needs.stacks)) != set(self._rows_per_sc):
+      logging.getLogger(__name__).warning(
+          "limits: the published statistics are of the stacks %s, and the specs"
+          " have %s. The first batch sets limits.",
+          sorted(dict(needs.stacks)),
+          sorted(self._rows_per_sc),
+      )
+      needs = None
+    if needs is None:
+      rungs = [0] * len(self._limits.stacks) * len(_limits.NUMBERS)
+    else:
+      needs = self._within_ceiling(needs)
+      rungs = self._rule.wanted(self._limits, needs, needs)
+    self._limits = self._grown(self._rule, rungs)
+    if needs is not None:
+      self._limits.set_on(self._feature_specs, self._num_sc)
 
   @property
   def feature_specs(self) -> Any:
@@ -309,7 +377,10 @@ class AdaptiveLimits:
       converted = self._convert(converted, self._limits, attempt)
     while True:
       needs = _limits.needs_of(converted.stats)
-      self._largest = needs.union(self._largest or needs)
+      if not attempt:
+        self._history.add(needs, self._rule)
+      if self._largest is None or not self._largest.covers(needs):
+        self._largest = needs.union(self._largest or needs)
       needs = self._within_ceiling(needs)
       fits = self._limits.covers(needs)
       state = self._reduce(0 if fits else _DOES_NOT_FIT)
@@ -332,9 +403,20 @@ class AdaptiveLimits:
             converted, self._limits, attempt + 1, drops=False
         )
     inputs = converted.inputs
+    self._record(converted)
     if converted.limits != self._limits:
       inputs = _limits.pad(inputs, self._limits)
     return inputs, converted.stats
+
+  def _record(self, converted: Converted) -> None:
+    if self._fdo_client is None:
+      return
+    self._fdo_client.record(converted.stats)
+    has_grown = self._growths and (
+        self._growths[-1].batch_number == converted.batch_number
+    )
+    if has_grown or (converted.batch_number + 1) % _BATCHES_PER_FILE == 0:
+      self._fdo_client.publish()
 
   def _convert(self, batch, limits, attempt, drops=True) -> Converted:
     number = batch.batch_number
@@ -342,23 +424,36 @@ class AdaptiveLimits:
       raise RuntimeError(
           f"Batch {number} does not fit {limits} after {attempt} attempts."
       )
-    inputs, stats = _preprocess.preprocess_sparse_dense_matmul_input(
+    inputs, stats = _to_buffers.to_buffers(
         batch.features,
         batch.features_weights,
-        self._feature_specs,
+        self._specs_with(limits),
         *self._devices,
         num_sc_per_device=self._num_sc,
         # Only to count: what does not fit is converted again.
         allow_id_dropping=drops,
         batch_number=number * _CALLS_PER_BATCH + attempt,
-        limits=limits,
         **self._options,
     )
     return dataclasses.replace(batch, limits=limits, inputs=inputs, stats=stats)
 
+  def _specs_with(self, limits: _limits.Limits) -> Any:
+    """Copies of the specs with these limits; the last ones are kept."""
+    of_limits, specs = self._copies
+    if of_limits is not limits:
+      specs = limits.on_copies(self._feature_specs, self._num_sc)
+      self._copies = limits, specs
+    return specs
+
   def _within_ceiling(self, needs: _limits.Limits) -> _limits.Limits:
-    if not self._ceiling:
+    if not self._ceiling and not self._most_unique:
       return needs
+    unique = "max_unique_ids_per_partition"
+    by_stack = {
+        name: self._ceiling
+        | {unique: min(most, self._ceiling.get(unique, most))}
+        for name, most in self._most_unique.items()
+    }
     return dataclasses.replace(
         needs,
         stacks=tuple(
@@ -368,7 +463,9 @@ class AdaptiveLimits:
                     need,
                     **{
                         number: min(getattr(need, number), most)
-                        for number, most in self._ceiling.items()
+                        for number, most in by_stack.get(
+                            name, self._ceiling
+                        ).items()
                     },
                 ),
             )
@@ -391,16 +488,8 @@ class AdaptiveLimits:
     rungs = rule.wanted(
         self._limits, needs, self._within_ceiling(self._largest)
     )
-    if self.is_of_several_processes:
-      # A rung is that many bits, so that the union of bits is the highest.
-      rungs = [
-          self._reduce((1 << min(k, _limits.MAX_RUNG)) - 1).bit_length()
-          for k in rungs
-      ]
     old = self._limits
-    new = rule.grown(
-        old, rungs, self._rows_per_sc, self._num_scs, self._ceiling
-    )
+    new = self._that_can_be_had(self._grown(rule, rungs), rule)
     new.set_on(self._feature_specs, self._num_sc)
     self._limits = new
     self._num_grown += 1
@@ -421,6 +510,114 @@ class AdaptiveLimits:
     if growths:
       self._on_growth(growths)
 
+  def _grown(
+      self, rule: _limits.GrowthRule, rungs: list[int]
+  ) -> _limits.Limits:
+    """The limits with numbers raised to the highest rungs of all processes."""
+    if self.is_of_several_processes:
+      # A rung is that many bits, so that the union of bits is the highest.
+      rungs = [
+          self._reduce((1 << min(k, _limits.MAX_RUNG)) - 1).bit_length()
+          for k in rungs
+      ]
+    return rule.grown(
+        self._limits, rungs, self._rows_per_sc, self._num_scs, self._ceiling
+    )
+
+  def _that_can_be_had(
+      self, limits: _limits.Limits, rule: _limits.GrowthRule
+  ) -> _limits.Limits:
+    """The limits with no more distinct rows than the ceiling has room for."""
+    if self._can_have is None:
+      return limits
+    stacks = []
+    for name, new in limits.stacks:
+      old = self._limits[name].max_unique_ids_per_partition
+      if new.max_unique_ids_per_partition > old:
+        new = self._highest(name, new, old, rule)
+      stacks.append((name, new))
+    return dataclasses.replace(limits, stacks=tuple(stacks))
+
+  def _highest(self, name, limits, old: int, rule) -> _limits.StackLimits:
+    """`limits`, or those of the highest rung of distinct rows below."""
+
+    def with_rows(unique):
+      return dataclasses.replace(limits, max_unique_ids_per_partition=unique)
+
+    wanted = limits.max_unique_ids_per_partition
+    most = self._most_unique.get(name)
+    if most is not None:
+      return with_rows(max(min(wanted, most), old))
+    if self._can_have(name, limits):
+      return limits
+    low, high = 0, rule.rung_above(wanted)  # `low` can be had, `high` cannot
+    while old > 1 and rule.rung(low + 1) <= old:
+      low += 1
+    # What is refused is mostly refused by a little.
+    middle = max(high - _NEAR_CEILING, (low + high) // 2)
+    while high - low > 1:
+      if self._can_have(name, with_rows(rule.rung(middle))):
+        low = middle
+      else:
+        high = middle
+      middle = (low + high) // 2
+    if not low:
+      raise ValueError(
+          f"Stack {name!r}: not even {rule.rung(1)} distinct rows per partition"
+          " can be had. Use more devices, or a smaller batch."
+      )
+    self._most_unique[name] = max(rule.rung(low), old)
+    logging.getLogger(__name__).warning(
+        "limits: stack %r needs %d distinct rows per partition, and %d are the"
+        " most that compile: batches take several passes. More devices or a"
+        " smaller batch need fewer.",
+        name,
+        wanted,
+        self._most_unique[name],
+    )
+    return with_rows(self._most_unique[name])
+
+  def shrunk(self, quantile: float = 0.999) -> _limits.Limits:
+    """Limits for another run on such data: `start=limits.shrunk()`.
+
+    What this share of the batches so far needed, with the headroom, and no more
+    than now. Of several processes, each has its own: take those of one.
+
+    Raises:
+      ValueError: if the share is not in (0, 1], or before the first batch.
+    """
+    if not 0 < quantile <= 1:
+      raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
+    with self._lock:
+      if self._largest is None:
+        raise ValueError("There was no batch yet that limits could shrink to.")
+      rungs = []
+      for name, _ in self._limits.stacks:
+        for number in _limits.NUMBERS:
+          k = self._history.quantile_rung(name, number, quantile)
+          need = min(self._rule.rung(k), getattr(self._largest[name], number))
+          rungs.append(self._rule.rung_above(self._rule.headroom * need))
+      shrunk = self._rule.grown(
+          self._least(self._limits.enable_minibatching),
+          rungs,
+          self._rows_per_sc,
+          self._num_scs,
+          self._ceiling,
+      )
+      return shrunk.intersection(self._limits)
+
+  def plot(self, path: Any) -> None:
+    """Draws what batches needed, and the limits. Needs matplotlib.
+
+    For each stack and number the least, mean and largest need of 100 batches
+    (of more in a long run), the limit, and a dot where it grew.
+
+    Args:
+      path: of the picture, in any format of matplotlib.
+    """
+    with self._lock:
+      self._history.plot(path, self._limits, self._growths)
+
   def pad(
       self, inputs: _buffers.PreprocessedInput
   ) -> _buffers.PreprocessedInput:
@@ -434,29 +631,43 @@ class AdaptiveLimits:
     """
     return _limits.pad(inputs, self._limits)
 
-  def state_dict(self) -> dict[str, Any]:
-    """What a restart needs to have the same shapes at once, as JSON has it."""
+  def snapshot(self) -> Snapshot:
+    """What `state_dict` makes a state of, later: taken for every batch."""
     with self._lock:
-      return {
-          "version": _STATE_VERSION,
-          "topology": [self._devices[1], self._num_sc],
-          "enable_minibatching": self._limits.enable_minibatching,
-          "limits": _to_json(self._limits),
-          "largest": self._largest and _to_json(self._largest),
-          "num_grown": self._num_grown,
-          "num_batches": self._num_batches,
-      }
+      return Snapshot(
+          self._limits, self._largest, self._num_grown, self._num_batches
+      )
+
+  def state_dict(self, snapshot: Snapshot | None = None) -> dict[str, Any]:
+    """What a restart needs to have the same shapes at once, as JSON has it.
+
+    Args:
+      snapshot: of another time; default: of now.
+    """
+    of = snapshot or self.snapshot()
+    return {
+        "version": _STATE_VERSION,
+        "topology": [self._devices[1], self._num_sc],
+        "enable_minibatching": of.limits.enable_minibatching,
+        "limits": _to_json(of.limits),
+        "largest": of.largest and _to_json(of.largest),
+        "num_grown": of.num_grown,
+        "num_batches": of.num_batches,
+    }
 
   def load_state_dict(self, state: Mapping[str, Any]) -> None:
     """Continues where `state_dict` was called.
 
+    On other devices, limits are what the largest needs would be if ids spread
+    evenly, and half as much on top; they grow from there.
+
     Raises:
-      ValueError: if the state is of another version, topology, layout or
-        model. Start anew then: limits are soon learnt.
+      ValueError: if the state is of another version, layout or model. Start
+        anew then: limits are soon learnt.
     """
     with self._lock:
       expected = self.state_dict()
-      for key in ("version", "topology", "enable_minibatching"):
+      for key in ("version", "enable_minibatching"):
         if state.get(key) != expected[key]:
           raise ValueError(
               f"The state of the limits has {key} {state.get(key)!r}, expected"
@@ -468,12 +679,46 @@ class AdaptiveLimits:
             f"The state has limits of the stacks {sorted(state['limits'])}, and"
             f" the specs have {sorted(expected['limits'])}."
         )
-      self._limits = self._from_json(state["limits"])
-      self._limits.set_on(self._feature_specs, self._num_sc)
-      largest = state["largest"]
-      self._largest = largest and self._from_json(largest)
-      self._num_grown = state["num_grown"]
       self._num_batches = state["num_batches"]
+      largest = state["largest"] and self._from_json(state["largest"])
+      if list(state["topology"]) == expected["topology"]:
+        self._limits = self._from_json(state["limits"])
+        self._largest = largest
+        self._num_grown = state["num_grown"]
+      elif largest is not None:
+        self._limits = self._transferred(largest, state["topology"])
+      else:
+        return  # there was no batch yet
+      self._limits.set_on(self._feature_specs, self._num_sc)
+
+  def _transferred(
+      self, largest: _limits.Limits, topology: list[int]
+  ) -> _limits.Limits:
+    """Limits for the largest needs on devices of another number."""
+    num_devices, num_sc = topology
+    # Of a SparseCore's ids, and of those the part that goes to another one.
+    ids = num_devices * num_sc / self._num_scs
+    to_another = max(ids, ids * ids)
+    logging.getLogger(__name__).info(
+        "limits: of a run on %d devices with %d SparseCores, for %d with %d.",
+        num_devices,
+        num_sc,
+        self._devices[1],
+        self._num_sc,
+    )
+    rungs = []
+    for name, _ in self._limits.stacks:
+      for number in _limits.NUMBERS:
+        ratio = ids if number == "coo_cells_per_sc" else to_another
+        need = _MARGIN_OF_ESTIMATE * ratio * getattr(largest[name], number)
+        rungs.append(self._rule.rung_above(need))
+    return self._rule.grown(
+        self._least(self._limits.enable_minibatching),
+        rungs,
+        self._rows_per_sc,
+        self._num_scs,
+        self._ceiling,
+    )
 
   def _from_json(self, stacks) -> _limits.Limits:
     return dataclasses.replace(
@@ -508,6 +753,17 @@ class AdaptiveLimits:
                   else ""
               )
           )
+      if self._largest is not None:
+        shrunk = self.shrunk()
+        saved = sum(
+            4 * 3 * (limits.coo_cells_per_sc - shrunk[name].coo_cells_per_sc)
+            for name, limits in self._limits.stacks
+        )
+        if saved > 0:
+          lines.append(
+              f"  A restart with start=limits.shrunk() would save {saved} bytes"
+              " per SparseCore and batch."
+          )
       return "\n".join(lines)
 
 
@@ -520,6 +776,7 @@ def _to_json(limits: _limits.Limits) -> dict[str, dict[str, int]]:
 def _check_ceiling(ceiling, enable_minibatching) -> dict[str, int]:
   if not ceiling:
     return {}
+  ceiling = {} if callable(ceiling) else ceiling
   for number, most in ceiling.items():
     if number not in _CEILING_NUMBERS:
       raise ValueError(

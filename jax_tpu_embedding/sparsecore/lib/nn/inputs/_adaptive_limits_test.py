@@ -1,14 +1,21 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import itertools
 import json
 import threading
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.core.testing import host_process
+from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -59,6 +66,24 @@ def _num_entries(inputs):
   return int(np.isfinite(inputs.lhs_gains["t"]).sum())
 
 
+class _Client:
+  """An FDO client in memory."""
+
+  def __init__(self):
+    self.recorded, self.published = [], []
+
+  def record(self, stats):
+    self.recorded.append(stats)
+
+  def publish(self):
+    self.published.append(self.recorded[-1])
+
+  def load(self):
+    if not self.published:
+      raise FileNotFoundError("none")
+    return self.published[-1]
+
+
 class AdaptiveLimitsTest(parameterized.TestCase):
 
   @parameterized.parameters((True, 10), (False, 6))
@@ -80,11 +105,17 @@ class AdaptiveLimitsTest(parameterized.TestCase):
 
   def test_stationary_data_take_few_programs(self):
     limits = _adaptive()
-    for seed in range(300):
-      limits.preprocess(_batch(seed))
+    total = 0
+    for seed in range(1200):
+      _, stats = limits.preprocess(_batch(seed))
+      total += int(stats.required_buffer_size_per_sc["t"].max())
     batches = {growth.batch_number for growth in limits.growths}
     self.assertLessEqual(len(batches), 3)
     self.assertIn(0, batches)
+    self.assertLess(max(batches), 1000)
+    self.assertLessEqual(
+        limits.limits["t"].coo_cells_per_sc, 1.5 * total / 1200
+    )
 
   def test_batches_are_as_preprocessed_with_these_limits(self):
     limits = _adaptive()
@@ -187,7 +218,6 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     limits = _adaptive()
     limits.load_state_dict(state)
     for change, message in (
-        ({"topology": [2, 4]}, r"topology \[2, 4\], expected \[1, 4\]"),
         ({"version": 9}, "version 9, expected 1"),
         ({"limits": {"x": {}}}, r"stacks \['x'\], and the specs have \['t'\]"),
     ):
@@ -225,12 +255,163 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       )
     self.assertLessEqual(limits.limits["t"].max_ids_per_partition, 16)
 
+  @parameterized.parameters(8, 20, 100)
+  def test_the_highest_rung_that_can_be_had_is_found(self, most):
+    asked = []
+
+    def can_have(name, limits):
+      self.assertEqual(name, "t")
+      asked.append(limits.max_unique_ids_per_partition)
+      return asked[-1] <= most
+
+    limits = _adaptive(ceiling=can_have, enable_minibatching=True)
+    unsplit = _adaptive()
+    for seed in range(4):
+      ids = np.random.default_rng(seed).permutation(_VOCABULARY)[: _BATCH * 8]
+      features = {"f": ids.reshape(_BATCH, 8)}
+      inputs, stats = limits.preprocess(features)
+      self.assertEqual(stats.id_drop_counters["t"], 0)
+      self.assertEqual(
+          _num_entries(inputs), _num_entries(unsplit.preprocess(features)[0])
+      )
+    found = limits.limits["t"].max_unique_ids_per_partition
+    self.assertLessEqual(found, most)
+    rule = _limits.GrowthRule()
+    if most < 50:  # below what batches need
+      self.assertEqual(
+          found, max(r for r in map(rule.rung, range(1, 12)) if r <= most)
+      )
+      self.assertGreater(inputs.num_minibatches[0], 1)
+    self.assertLessEqual(len(asked), 6)
+
+  def test_what_cannot_be_had_at_all_is_an_error(self):
+    limits = _adaptive(
+        ceiling=lambda name, limits: False, enable_minibatching=True
+    )
+    with self.assertRaisesRegex(ValueError, "'t': not even 8 distinct rows"):
+      limits.preprocess(_batch(0))
+
   def test_what_no_number_of_passes_has_room_for_is_an_error(self):
     limits = _adaptive(
         ceiling={"max_ids_per_partition": 8}, enable_minibatching=True
     )
     with self.assertRaisesRegex(ValueError, "Stack 't'"):
       limits.preprocess({"f": np.zeros((_BATCH, 4), np.int32)})
+
+  @parameterized.parameters((1, 1), (1, 2), (2, 4))
+  def test_a_restart_on_other_devices_rarely_grows(self, devices, num_sc):
+    limits = _adaptive()
+    features = [
+        {"f": np.random.default_rng(i).integers(_VOCABULARY, size=(64, 8))}
+        for i in range(30)
+    ]
+    for batch in features:
+      limits.preprocess(batch)
+    specs = embedding_spec.FeatureSpec(
+        name="f",
+        table_spec=two_table_model.table(vocabulary_size=_VOCABULARY),
+        input_shape=(64, 8),
+        output_shape=(64, 6),
+    )
+    specs = {"f": specs}
+    embedding.prepare_feature_specs_for_training(specs, devices, num_sc)
+    other = embedding.AdaptiveLimits(
+        specs, devices, devices, num_sc_per_device=num_sc
+    )
+    with self.assertLogs(level="INFO") as logs:
+      other.load_state_dict(json.loads(json.dumps(limits.state_dict())))
+    self.assertRegex(
+        logs.output[0], f"1 devices with 4.* for {devices} with {num_sc}"
+    )
+    for batch in features:
+      _, stats = other.preprocess(batch)
+      self.assertEqual(stats.id_drop_counters["t"], 0)
+    self.assertEmpty(other.growths)
+    needs = other.state_dict()["largest"]["t"]
+    self.assertLess(
+        other.limits["t"].coo_cells_per_sc, 3 * needs["coo_cells_per_sc"]
+    )
+
+  def test_shrunk_limits_are_for_nearly_all_batches(self):
+    limits = _adaptive()
+    for seed in range(100):
+      limits.preprocess(_batch(seed, 8.0 if seed else 40.0))
+    shrunk = limits.shrunk(quantile=0.98)
+    self.assertTrue(limits.limits.covers(shrunk))
+    self.assertLess(
+        2 * shrunk["t"].coo_cells_per_sc, limits.limits["t"].coo_cells_per_sc
+    )
+    self.assertEqual(limits.shrunk(1.0), limits.limits)
+    self.assertNotIn("start=limits.shrunk()", limits.describe())
+    large = _adaptive(start=limits.limits)
+    large.preprocess(_batch(1))
+    self.assertIn("start=limits.shrunk() would save", large.describe())
+    again = _adaptive(start=shrunk)
+    for seed in range(1, 100):
+      again.preprocess(_batch(seed))
+    self.assertEmpty(again.growths)
+
+  def test_shares_that_make_no_sense_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "There was no batch yet"):
+      _adaptive().shrunk()
+    for quantile in (0, 1.1):
+      with self.assertRaisesRegex(ValueError, r"must be in \(0, 1\], got"):
+        _adaptive().shrunk(quantile)
+
+  def test_plot_is_a_picture(self):
+    limits = _adaptive()
+    for seed in range(220):
+      limits.preprocess(_batch(seed, 2.0 + seed / 20))
+    path = self.create_tempdir().full_path + "/limits.png"
+    limits.plot(path)
+    with open(path, "rb") as file:
+      self.assertEqual(file.read(4), b"\x89PNG")
+
+  def test_memory_does_not_grow_with_batches(self):
+    history = _limit_history.LimitHistory()
+    rule = _limits.GrowthRule()
+    for i in range(1000):
+      needs = _limits.Limits((("t", _limits.StackLimits(i + 1, 1, 8)),))
+      with mock.patch.multiple(_limit_history, _MAX_BLOCKS=4, _FIRST_BLOCK=1):
+        history.add(needs, rule)
+    blocks = history._blocks["t", "max_ids_per_partition"]  # pylint: disable=protected-access
+    self.assertLessEqual(len(blocks), 4)
+    self.assertEqual(sum(block.size for block in blocks), 1000)
+    self.assertEqual(sum(block.total for block in blocks), 1000 * 1001 // 2)
+    self.assertEqual((blocks[0].least, blocks[-1].most), (1, 1000))
+
+  def test_an_fdo_client_keeps_limits_between_runs(self):
+    client = _Client()
+    limits = _adaptive(fdo_client=client)
+    for seed in range(5):
+      limits.preprocess(_batch(seed))
+    self.assertLen(client.recorded, 5)
+    num_grown = len({growth.batch_number for growth in limits.growths})
+    self.assertLen(client.published, num_grown)
+    again = _adaptive(fdo_client=client)
+    self.assertEqual(
+        again.limits, embedding.Limits.of(again.feature_specs, 1, 4)
+    )
+    again.preprocess(_batch(0))
+    self.assertEmpty(again.growths)
+    # Limits that were asked for are not those of files.
+    asked = _adaptive(fdo_client=client, start="specs").limits
+    self.assertEqual(asked["t"].max_ids_per_partition, 256)
+
+  def test_statistics_of_other_models_are_left_alone(self):
+    client = _Client()
+    limits = _adaptive(fdo_client=client)
+    limits.preprocess(_batch(0))
+    client.published[-1] = client.published[-1].replace(
+        max_ids_per_partition={"other": np.array([3])},
+        max_unique_ids_per_partition={"other": np.array([3])},
+        required_buffer_size_per_sc={"other": np.array([8])},
+    )
+    with self.assertLogs(level="WARNING") as logs:
+      again = _adaptive(fdo_client=client)
+    self.assertIn("are of the stacks ['other']", logs.output[0])
+    again.preprocess(_batch(0))
+    self.assertNotEmpty(again.growths)
 
   def test_growth_is_reported(self):
     reported = []
@@ -343,6 +524,55 @@ class ProcessesTest(parameterized.TestCase):
     self.assertGreater(
         first[5][0]["t"].coo_cells_per_sc, first[4][0]["t"].coo_cells_per_sc
     )
+
+  def test_another_process_agrees_until_it_is_killed(self):
+    # It has no batches of its own, but asks for rung 16 of the first number in
+    # batch 1, and then goes without a word.
+    ports = local_ports.free(2)
+    peer = host_process.HostProcess(1, ports)
+    self.addCleanup(peer.kill)
+    all_reduce = embedding.get_all_reduce_interface(
+        [f"localhost:{ports[1]}"],
+        ports[0],
+        0,
+        2,
+        timeouts=minibatching_node.Timeouts(
+            call_seconds=60, reduction_seconds=60, reconnect_seconds=0.5
+        ),
+    )
+    peer.wait_until_up()
+    limits = embedding.AdaptiveLimits(
+        _specs(2, 2),
+        1,
+        2,
+        num_sc_per_device=2,
+        all_reduce_interface=all_reduce,
+    )
+    key = itertools.count(1)
+
+    def peer_reduces(*values):
+      """Starts the peer's part of so many reductions."""
+      for value in values:
+        peer.start("bitwise_or", -next(key), value)
+
+    rung = (1 << 16) - 1
+    # Whether a batch fits; the rungs of three numbers; whether it fits now.
+    peer_reduces(1, 0, 0, 0, 0)
+    limits.preprocess(_batch(0))
+    before = limits.limits["t"]
+    peer_reduces(1, rung, 0, 0, 0)
+    limits.preprocess(_batch(0))
+    self.assertGreater(
+        limits.limits["t"].max_ids_per_partition, before.max_ids_per_partition
+    )
+    self.assertEqual(
+        limits.limits["t"].max_ids_per_partition, _limits.GrowthRule().rung(16)
+    )
+    for _ in range(10):
+      peer.result()
+    peer.kill()
+    with self.assertRaisesRegex(RuntimeError, str(ports[1])):
+      limits.preprocess(_batch(0))
 
   def test_the_shortest_source_ends_all(self):
     first, second = self.run_two((7, 9))

@@ -103,15 +103,16 @@ def convert_ids(
   for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
     members = sorted(by_stack[name], key=lambda member: member[0].row_offset)
     raw_features, operands = zip(*members)
-    buffers = primitive.convert_ids_p.bind(
-        *(x for of_feature in operands for x in of_feature if x is not None),
-        combiner=stack.combiner,
-        features=raw_features,
-        feature_stacking_strategy=strategy,
-        global_device_count=topology.global_device_count,
-        num_sc_per_device=topology.num_sc_per_device,
-        keeps_errors=keeps_errors,
-    )
+    with jax.named_scope(f"convert/{name}"):
+      buffers = primitive.convert_ids_p.bind(
+          *(x for of_feature in operands for x in of_feature if x is not None),
+          combiner=stack.combiner,
+          features=raw_features,
+          feature_stacking_strategy=strategy,
+          global_device_count=topology.global_device_count,
+          num_sc_per_device=topology.num_sc_per_device,
+          keeps_errors=keeps_errors,
+      )
     for by_name, buffer in zip(arrays, buffers):
       by_name[name] = buffer
     num_ids = raw_ids.max_ids_per_sc(

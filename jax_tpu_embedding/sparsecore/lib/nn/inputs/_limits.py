@@ -17,6 +17,7 @@ import copy
 import dataclasses
 import functools
 import math
+import threading
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 _ALIGNMENT = 8  # cells and row pointers come in multiples of it
@@ -69,10 +71,16 @@ class StackLimits:
 
   def union(self, other: StackLimits) -> StackLimits:
     """The least that covers both."""
+    if self.covers(other):  # as nearly always, for every batch
+      return self
     return StackLimits(
         *map(max, dataclasses.astuple(self), dataclasses.astuple(other))
     )
 
+
+# Held while the tables of stacks get other limits.
+_CHANGES = threading.Lock()
+_num_changes = 0
 
 NUMBERS = tuple(field.name for field in dataclasses.fields(StackLimits))
 
@@ -150,6 +158,26 @@ class Limits:
         ),
     )
 
+  def intersection(self, other: Limits) -> Limits:
+    """The lower of each two numbers, of the same stacks."""
+    others = dict(other.stacks)
+    return dataclasses.replace(
+        self,
+        stacks=tuple(
+            (
+                name,
+                StackLimits(
+                    *map(
+                        min,
+                        dataclasses.astuple(limits),
+                        dataclasses.astuple(others[name]),
+                    )
+                ),
+            )
+            for name, limits in self.stacks
+        ),
+    )
+
   def on_copies(self, feature_specs: Any, num_sc_per_device: int) -> Any:
     """Copies of the specs that have these limits."""
     features, structure = jax.tree.flatten(feature_specs)
@@ -162,16 +190,25 @@ class Limits:
       feature = copy.copy(feature)
       feature.table_spec = tables[table.name]
       copies.append(feature)
-    self.set_on(copies, num_sc_per_device)
+    _set_stacks(copies, self._stacks_of(copies, num_sc_per_device))
     return jax.tree.unflatten(structure, copies)
 
   def set_on(self, feature_specs: Any, num_sc_per_device: int) -> None:
-    """Gives these limits to the specs, in place."""
+    """Gives these limits to the specs, in place: to all of them, or none."""
+    global _num_changes
+    stacks = self._stacks_of(feature_specs, num_sc_per_device)
+    with _CHANGES:
+      _set_stacks(feature_specs, stacks)
+      _num_changes += 1
+
+  def _stacks_of(
+      self, feature_specs: Any, num_sc_per_device: int
+  ) -> dict[str, _tables.StackedTableSpec]:
+    """The stacks of the specs with these limits, by name."""
     limits = dict(self.stacks)
     stacks = {}  # tables of a stack share one object
     for feature in jax.tree.leaves(feature_specs):
-      table = feature.table_spec
-      stack = table.stacked_table_spec
+      stack = feature.table_spec.stacked_table_spec
       name = stack.stack_name
       if name not in limits:
         raise ValueError(
@@ -187,7 +224,15 @@ class Limits:
                 of_stack.coo_cells_per_sc * num_sc_per_device
             ),
         )
-      table.stacked_table_spec = stacks[name]
+    return stacks
+
+
+def _set_stacks(
+    feature_specs: Any, stacks: Mapping[str, _tables.StackedTableSpec]
+) -> None:
+  for feature in jax.tree.leaves(feature_specs):
+    table = feature.table_spec
+    table.stacked_table_spec = stacks[table.stacked_table_spec.stack_name]
 
 
 def needs_of(stats: _stats.SparseDenseMatmulInputStats) -> Limits:
@@ -312,52 +357,14 @@ class GrowthRule:
     return dataclasses.replace(limits, stacks=tuple(stacks))
 
 
-def raise_in_place(
-    feature_specs: Any,
-    stats: _stats.SparseDenseMatmulInputStats,
-    num_scs: int,
-    num_sc_per_device: int,
-) -> bool:
-  """Raises the limits of stacks to what a batch needs; whether it had to.
+def num_changes() -> int:
+  """How often limits of specs were changed in place, in this program.
 
-  A stack without a suggested buffer size still has none: its cells follow its
-  limits.
+  A batch that was converted while the number changed may have read some tables
+  of a stack before, and some after: convert it again.
   """
-  limits = Limits.of(
-      feature_specs, num_scs // num_sc_per_device, num_sc_per_device
-  )
-  needs = needs_of(stats)
-  if limits.covers(needs):
-    return False
-  rule = GrowthRule()
-  grown = dict(
-      rule.grown(
-          limits,
-          rule.wanted(limits, needs, needs),
-          rows_per_sc(feature_specs, num_scs),
-          num_scs,
-      ).stacks
-  )
-  before = dict(limits.stacks)
-  stacks = {}
-  for feature in jax.tree.leaves(feature_specs):
-    table = feature.table_spec
-    stack = table.stacked_table_spec
-    name = stack.stack_name
-    if grown[name] == before[name]:
-      continue
-    if name not in stacks:
-      suggestion = stack.suggested_coo_buffer_size_per_device
-      stacks[name] = stack.replace(
-          max_ids_per_partition=grown[name].max_ids_per_partition,
-          max_unique_ids_per_partition=(
-              grown[name].max_unique_ids_per_partition
-          ),
-          suggested_coo_buffer_size_per_device=suggestion
-          and grown[name].coo_cells_per_sc * num_sc_per_device,
-      )
-    table.stacked_table_spec = stacks[name]
-  return True
+  with _CHANGES:
+    return _num_changes
 
 
 def rows_per_sc(feature_specs: Any, num_scs: int) -> dict[str, int]:

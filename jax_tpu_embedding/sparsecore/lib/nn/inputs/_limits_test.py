@@ -1,8 +1,10 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+from concurrent import futures
 import dataclasses
 import math
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -236,6 +239,83 @@ class PreprocessTest(parameterized.TestCase):
     _, stats = self.preprocess(4, limits="grow")
     self.assertEqual(stats.id_drop_counters["t"], 0)
     self.assertGreater(self.stack().max_ids_per_partition, 4)
+
+  def test_a_batch_has_limits_of_one_time(self):
+    # Another thread raises the limits between the conversion of a batch and
+    # what is said of it.
+    embedding.prepare_feature_specs_for_training(self.specs, 1, 1)
+    limits = [
+        _limits.Limits((("t", _limits.StackLimits(n, 40, n)),))
+        for n in (72, 80)
+    ]
+    limits[0].set_on(self.specs, 1)
+    convert, num_calls = _to_buffers.converter, 0
+
+    def converts_and_raises(*args, **kwargs):
+      nonlocal num_calls
+      num_calls += 1
+      converted = convert.preprocess_sparse_dense_matmul_input(*args, **kwargs)
+      if num_calls == 1:
+        limits[1].set_on(self.specs, 1)
+      return converted
+
+    with mock.patch.object(_to_buffers, "converter", wraps=convert) as patched:
+      patched.preprocess_sparse_dense_matmul_input = converts_and_raises
+      inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+          {"f": np.arange(72).reshape(24, 3) % 40},
+          None,
+          self.specs,
+          1,
+          1,
+          num_sc_per_device=1,
+      )
+    self.assertEqual(num_calls, 2)
+    self.assertEqual(inputs.settings.limits_of("t").max_ids_per_partition, 80)
+    self.assertEqual(inputs.lhs_gains["t"].size, 80)
+
+  def test_threads_raise_the_limits_of_two_tables_alike(self):
+    tables = [two_table_model.table(name) for name in ("t0", "t1")]
+    specs = {
+        table.name: two_table_model.feature(table.name, table)
+        for table in tables
+    }
+    embedding.auto_stack_tables(
+        specs, 1, 1, stack_to_max_ids_per_partition=lambda *_: 4
+    )
+    (stack,) = embedding.get_stacked_table_specs(specs)
+
+    def preprocess(n):
+      ids = np.arange(24 * 3).reshape(24, 3) % (n + 1)
+      inputs, stats = embedding.preprocess_sparse_dense_matmul_input(
+          dict.fromkeys(specs, ids), None, specs, 1, 1, num_sc_per_device=1
+      )
+      settings = inputs.settings.limits_of(stack)
+      needs = _limits.needs_of(stats)[stack]
+      self.assertEqual(stats.id_drop_counters[stack], 0)
+      self.assertGreaterEqual(
+          settings.max_ids_per_partition, needs.max_ids_per_partition
+      )
+      self.assertGreaterEqual(inputs.lhs_gains[stack].size, 8)
+
+    with futures.ThreadPoolExecutor(4) as pool:
+      list(pool.map(preprocess, range(40)))
+    self.assertIs(tables[0].stacked_table_spec, tables[1].stacked_table_spec)
+
+  def test_copies_with_limits_change_nothing(self):
+    self.specs["f"].table_spec.max_ids_per_partition = 72
+    embedding.prepare_feature_specs_for_training(self.specs, 1, 1)
+    before = self.stack(), _limits.num_changes()
+    limits = _limits.Limits((("t", _limits.StackLimits(80, 40, 80)),))
+    embedding.preprocess_sparse_dense_matmul_input(
+        {"f": np.zeros((24, 3), np.int32)},
+        None,
+        self.specs,
+        1,
+        1,
+        num_sc_per_device=1,
+        limits=limits,
+    )
+    self.assertEqual((self.stack(), _limits.num_changes()), before)
 
   def test_wrong_ids_stay_an_error(self):
     embedding.prepare_feature_specs_for_training(self.specs, 1, 1)

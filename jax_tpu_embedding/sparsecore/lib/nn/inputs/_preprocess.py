@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from typing import Literal
 from typing import NamedTuple
@@ -12,20 +13,22 @@ from typing import NamedTuple
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
-OutputPool = converter.OutputPool
+OutputPool = _to_buffers.OutputPool
+sharding_strategy_to_enum = _to_buffers.sharding_strategy_to_enum
+
+# Held while limits of specs are raised, so that they are raised once.
+_GROWTH = threading.Lock()
 
 
 def preprocess_sparse_dense_matmul_input(
@@ -116,111 +119,62 @@ def preprocess_sparse_dense_matmul_input(
     TypeError: for ids that are not integers.
     RuntimeError: when the reduction between hosts fails.
   """
-  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-  grows = _grows(
-      limits,
-      num_sc_per_device == 1,
-      local_device_count == global_device_count,
-      enable_minibatching,
+  devices = local_device_count, global_device_count
+  options = dict(
+      num_sc_per_device=num_sc_per_device,
+      has_leading_dimension=has_leading_dimension,
+      feature_stacking_strategy=feature_stacking_strategy,
+      num_threads=num_threads,
+      output_pool=output_pool,
   )
-  original_specs = feature_specs
-  if isinstance(limits, _limits.Limits):
-    _check_minibatching(limits, enable_minibatching)
-    feature_specs = limits.on_copies(feature_specs, num_sc_per_device)
-  specs, structure = jax.tree.flatten(feature_specs)
-  ids = _structure.flatten_as(features, structure, "features", "feature_specs")
-  weights = _structure.flatten_weights(features_weights, structure)
-  if (
-      enable_minibatching
-      and all_reduce_interface is None
-      and local_device_count < global_device_count
-  ):
-    raise ValueError(
-        "Minibatching with several processes needs an all_reduce_interface:"
-        f" this process has {local_device_count} of {global_device_count}"
-        " devices. get_all_reduce_interface makes one."
-    )
-  _plan.check_prepared(specs, global_device_count * num_sc_per_device)
-  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
-      feature_stacking_strategy
-  )
-  batches = _batch_sizes.of_ids(
-      ids, specs, local_device_count, global_device_count
-  )
-  specs = _batch_sizes.resize(specs, batches)
-  for i, spec in enumerate(specs):
-    if len(spec.output_shape) > 2:
-      batch = spec.output_shape[0] * local_device_count // global_device_count
-      ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
-      weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
 
-  # Plain calls and no helpers: a small batch takes 14 us, most of them here.
-  def convert(drops):
-    return converter.preprocess_sparse_dense_matmul_input(
-        ids,
-        weights,
-        specs,
-        local_device_count,
-        global_device_count,
-        num_sc_per_device=num_sc_per_device,
-        sharding_strategy=sharding_strategy_to_enum(sharding_strategy),
-        has_leading_dimension=has_leading_dimension,
-        allow_id_dropping=drops,
+  def convert():
+    return _to_buffers.to_buffers(
+        features,
+        features_weights,
+        feature_specs,
+        *devices,
+        sharding_strategy=sharding_strategy,
+        allow_id_dropping=allow_id_dropping,
         batch_number=batch_number,
         enable_minibatching=enable_minibatching,
         all_reduce_interface=all_reduce_interface,
-        feature_stacking_strategy=strategy,
-        num_threads=num_threads,
-        output_pool=output_pool,
+        limits=limits if isinstance(limits, _limits.Limits) else None,
+        **options,
     )
 
-  failed = False
-  try:
-    converted = convert(allow_id_dropping)
-    drops = allow_id_dropping and any(converted[-1].dropped_id_count.values())
-  except ValueError as error:
-    if not grows:
-      raise
+  if not _grows(
+      limits,
+      hardware.resolve_num_sc_per_device(num_sc_per_device) == 1,
+      local_device_count == global_device_count,
+      enable_minibatching,
+  ):
+    return convert()
+  while True:
+    num_changes = _limits.num_changes()
+    error = result = None
     try:
-      converted = convert(True)
-    except ValueError:
-      raise error from None  # which was not for limits
-    drops = failed = True
-  if grows and drops:
-    raised = _limits.raise_in_place(
-        original_specs,
-        _stats.SparseDenseMatmulInputStats.from_cc(converted[-1]),
-        global_device_count * num_sc_per_device,
-        num_sc_per_device,
+      result = convert()
+    except ValueError as e:
+      error = e
+    # Not of a stack of which another thread had raised some tables only.
+    if num_changes == _limits.num_changes():
+      break
+  if result is not None and not any(result[1].id_drop_counters.values()):
+    return result
+  with _GROWTH:
+    adaptive = _adaptive_limits.AdaptiveLimits(
+        feature_specs, *devices, start="specs", **options
     )
-    if raised or failed:
-      specs = _batch_sizes.resize(jax.tree.leaves(original_specs), batches)
-      converted = convert(allow_id_dropping)
-  row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
-      converted
-  )
-  minibatches_per_device = np.empty(
-      (local_device_count, 1) if has_leading_dimension else local_device_count,
-      np.int32,
-  )
-  minibatches_per_device.fill(num_minibatches)
-  return (
-      _buffers.PreprocessedInput(
-          _buffers.SparseDenseMatmulInput(
-              row_pointers, embedding_ids, sample_ids, gains
-          ),
-          minibatches_per_device,
-          _buffers.settings(
-              _buffers.limits_of_specs(specs),
-              tuple(batches.items()),
-              global_device_count=global_device_count,
-              num_sc_per_device=num_sc_per_device,
-              enable_minibatching=enable_minibatching,
-              feature_stacking_strategy=strategy.name,
-          ),
-      ),
-      _stats.SparseDenseMatmulInputStats.from_cc(stats),
-  )
+    if result is not None and adaptive.limits.covers(result[1]):
+      return result  # policies of features dropped them, not limits
+    try:
+      return adaptive.preprocess(features, features_weights)
+    except ValueError:
+      # What was wrong is said once, where it was not for limits.
+      if error is None:
+        raise
+      raise error from None
 
 
 class _SparseTensor(NamedTuple):
@@ -255,14 +209,6 @@ def _grows(
         " limits takes several. Use AdaptiveLimits to have both."
     )
   return True
-
-
-def _check_minibatching(limits: _limits.Limits, enable_minibatching: bool):
-  if limits.enable_minibatching != enable_minibatching:
-    raise ValueError(
-        f"limits have enable_minibatching={limits.enable_minibatching}, and"
-        f" the call has {enable_minibatching}."
-    )
 
 
 def preprocess_sparse_dense_matmul_input_from_sparse_tensor(
@@ -338,33 +284,6 @@ def preprocess_sparse_dense_matmul_input_from_sparse_tensor(
       num_threads=num_threads,
       output_pool=output_pool,
   )
-
-
-def _positions_as_samples(
-    values: Any, feature: embedding_spec.FeatureSpec, batch: int, name: str
-) -> Any:
-  """The `values` of a sequence, with a row for each position."""
-  if not isinstance(values, (np.ndarray, jax.Array)) or values.ndim < 2:
-    return values
-  # Of a masked array too, which the converter refuses.
-  values = np.asanyarray(values)
-  return _samples.one_row_per_sample(values, feature, batch, name)
-
-
-def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
-  """The strategy called `name`, in any letter case.
-
-  Raises:
-    TypeError: if it is no string.
-    ValueError: if there is none.
-  """
-  if not isinstance(name, str):
-    raise TypeError(f"sharding_strategy must be 'MOD', got {name!r}.")
-  if name.upper() != "MOD":
-    raise ValueError(
-        f"Unsupported sharding strategy {name!r}. The choices are: 'MOD'."
-    )
-  return converter.ShardingStrategy.MOD
 
 
 def eval_preprocess_sparse_dense_matmul_input_shape(

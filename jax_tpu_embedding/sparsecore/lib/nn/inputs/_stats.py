@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -13,18 +14,25 @@ from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 
-def _stat(suffix: str, **kwargs) -> Any:
-  # The suffix tells the statistics apart in files that store them flat.
-  return dataclasses.field(metadata={"suffix": suffix}, **kwargs)
+def _stat(suffix: str, kind: str = "stack", **kwargs) -> Any:
+  # The suffix tells the statistics apart in files that store them flat, the
+  # kind says whose names the dict has.
+  return dataclasses.field(metadata={"suffix": suffix, "kind": kind}, **kwargs)
+
+
+def _count(suffix: str, kind: str = "stack") -> Any:
+  return _stat(suffix, kind, default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SparseDenseMatmulInputStats:
-  """Statistics of one preprocessed batch, each a dict by stack name.
+  """Statistics of one preprocessed batch, each a dict by name.
 
   They count what the batch needed, before anything was dropped: L local
-  devices, N SparseCores in the job, S per device. Each is by stack name.
+  devices, N SparseCores in the job, S per device. Each is by stack name, and
+  from `num_ids` on by feature name. Those from `entries` on are there if
+  count_batch added them.
 
   Attributes:
     max_ids_per_partition: i32[L * N]: for each local device and target
@@ -38,6 +46,15 @@ class SparseDenseMatmulInputStats:
       recorded without minibatching.
     id_drop_counters: ids left out of the buffers, all local devices together:
       beyond a limit or the end of a buffer, or by a feature's policy.
+    entries: in the buffers of all local devices; equal ids of a sample are one.
+    distinct_rows: that each SparseCore asks each other for, added up.
+    dropped_by_limit: the dropped ids that no policy dropped.
+    num_minibatches: passes that the batch takes.
+    num_ids: of a feature, before anything was dropped.
+    dropped_by_policy: ids left out, because of the id or of its weight.
+    clamped: ids that the nearest id of the table took the place of.
+    wrapped: ids that their remainder took the place of.
+    bad_weights: weights that are not finite, of ids that were not left out.
   """
 
   max_ids_per_partition: dict[str, np.ndarray] = _stat("_max_ids")
@@ -51,6 +68,15 @@ class SparseDenseMatmulInputStats:
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
   )
+  entries: dict[str, int] = _count("_entries")
+  distinct_rows: dict[str, int] = _count("_distinct_rows")
+  dropped_by_limit: dict[str, int] = _count("_dropped_by_limit")
+  num_minibatches: dict[str, int] = _count("_num_minibatches")
+  num_ids: dict[str, int] = _count("_num_ids", "feature")
+  dropped_by_policy: dict[str, int] = _count("_dropped_by_policy", "feature")
+  clamped: dict[str, int] = _count("_clamped", "feature")
+  wrapped: dict[str, int] = _count("_wrapped", "feature")
+  bad_weights: dict[str, int] = _count("_bad_weights", "feature")
 
   @classmethod
   def from_cc(cls, stats: Any) -> SparseDenseMatmulInputStats:
@@ -67,6 +93,25 @@ class SparseDenseMatmulInputStats:
   def replace(self, **changes: Any) -> SparseDenseMatmulInputStats:
     """A copy with some fields replaced."""
     return dataclasses.replace(self, **changes)
+
+  def to_scalars(self, prefix: str = "embedding/") -> dict[str, float]:
+    """The statistics as named numbers, for TensorBoard and its like.
+
+    Of arrays the largest number.
+
+    Args:
+      prefix: of all names.
+
+    Returns:
+      prefix + "stack/<stack>/<field>" or "feature/<feature>/<field>" -> it.
+    """
+    return {
+        f"{prefix}{field.metadata['kind']}/{name}/{field.name}": float(
+            np.max(value)
+        )
+        for field in dataclasses.fields(self)
+        for name, value in getattr(self, field.name).items()
+    }
 
   def get_required_buffer_size_per_device(
       self, table_name: str, num_sc_per_device: int | None = None
@@ -120,6 +165,9 @@ def update_preprocessing_parameters(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     updated_params: SparseDenseMatmulInputStats,
     num_sc_per_device: int,
+    *,
+    headroom: float = 1.0,
+    keep_larger: bool = False,
 ) -> None:
   """Sets the limits and buffer sizes of stacks to what statistics say.
 
@@ -131,10 +179,20 @@ def update_preprocessing_parameters(
       table is replaced.
     updated_params: the statistics. Values may be scalars or arrays.
     num_sc_per_device: SparseCores per device.
+    headroom: limits are this many times what the statistics say, rounded up.
+      Batches to come need a little more than those that were seen: with 1.0,
+      some do not fit.
+    keep_larger: leave numbers that are larger already, so that statistics of a
+      few batches do not take back those of many.
 
   Raises:
     AssertionError: if a table is not stacked.
+    ValueError: if headroom is no number of at least 1.
   """
+  if not 1 <= headroom < math.inf:
+    raise ValueError(
+        f"headroom must be a number of at least 1, got {headroom!r}."
+    )
   for feature in jax.tree.leaves(feature_specs):
     stack = feature.table_spec.stacked_table_spec
     name = stack.stack_name
@@ -148,6 +206,11 @@ def update_preprocessing_parameters(
     )
     if required is not None:
       changes["suggested_coo_buffer_size_per_device"] = required
+    for field, value in changes.items():
+      value = math.ceil(headroom * value)
+      if keep_larger:
+        value = max(value, getattr(stack, field) or 0)
+      changes[field] = value
     feature.table_spec.stacked_table_spec = dataclasses.replace(
         stack, **changes
     )

@@ -131,6 +131,26 @@ class UpdatePreprocessingParametersTest(absltest.TestCase):
     self.assertEqual(t2.suggested_coo_buffer_size_per_device, 5)
     self.assertEqual(specs[0].table_spec.max_ids_per_partition, 256)
 
+  def test_headroom_and_keeping_larger_numbers_are_asked_for(self):
+    params = stats(max_ids_per_partition={"t1": np.array([3, 9])})
+
+    def limit(before, **options):
+      specs = features("t1")
+      stack = specs[0].table_spec.stacked_table_spec
+      specs[0].table_spec.stacked_table_spec = stack.replace(
+          max_ids_per_partition=before
+      )
+      _stats.update_preprocessing_parameters(specs, params, 2, **options)
+      return specs[0].table_spec.stacked_table_spec.max_ids_per_partition
+
+    self.assertEqual(limit(256), 9)
+    self.assertEqual(limit(256, headroom=1.25), 12)
+    self.assertEqual(limit(256, keep_larger=True), 256)
+    self.assertEqual(limit(11, headroom=1.25, keep_larger=True), 12)
+    for headroom in (0.9, float("nan"), float("inf")):
+      with self.assertRaisesRegex(ValueError, "headroom must be a number of"):
+        limit(256, headroom=headroom)
+
 
 if __name__ == "__main__":
   absltest.main()

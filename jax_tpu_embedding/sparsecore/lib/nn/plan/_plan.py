@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import math
 from typing import Any
+from typing import Literal
 
 from absl import logging
 import jax
@@ -111,12 +112,12 @@ def stack_tables(
     global_device_count: int,
     num_sc_per_device: int,
     rotation: int | None = None,
-    stack_to_max_ids_per_partition: _planner.LimitsCallable = (
-        _planner.get_default_limits
-    ),
-    stack_to_max_unique_ids_per_partition: _planner.LimitsCallable = (
-        _planner.get_default_limits
-    ),
+    stack_to_max_ids_per_partition: (
+        _planner.LimitsCallable | Literal["tables"]
+    ) = (_planner.get_default_limits),
+    stack_to_max_unique_ids_per_partition: (
+        _planner.LimitsCallable | Literal["tables"]
+    ) = (_planner.get_default_limits),
     stack_name: str | None = None,
     fail_on_excess_padding: bool = False,
     *,
@@ -135,8 +136,9 @@ def stack_tables(
     num_sc_per_device: SparseCores per device.
     rotation: shards by which each table is rotated against the one before it;
       default: num_sc_per_device.
-    stack_to_max_ids_per_partition: gives the limit of the stack. Not used for a
-      stack of one table, which has the limits of its table.
+    stack_to_max_ids_per_partition: gives the limit of the stack, or "tables":
+      the sum of those of its tables. A function is not used for a stack of one
+      table, which has the limits of its table.
     stack_to_max_unique_ids_per_partition: the same for distinct rows.
     stack_name: default: the names joined by "_", shortened if long.
     fail_on_excess_padding: refuse, and not only warn, if tables have to be
@@ -168,12 +170,12 @@ def auto_stack_tables(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
     num_sc_per_device: int | None = None,
-    stack_to_max_ids_per_partition: _planner.LimitsCallable = (
-        _planner.get_default_limits
-    ),
-    stack_to_max_unique_ids_per_partition: _planner.LimitsCallable = (
-        _planner.get_default_limits
-    ),
+    stack_to_max_ids_per_partition: (
+        _planner.LimitsCallable | Literal["tables"]
+    ) = (_planner.get_default_limits),
+    stack_to_max_unique_ids_per_partition: (
+        _planner.LimitsCallable | Literal["tables"]
+    ) = (_planner.get_default_limits),
     use_short_stack_names: bool = True,
     *,
     activation_mem_bytes_limit: int | None = None,
@@ -192,7 +194,8 @@ def auto_stack_tables(
     num_sc_per_device: SparseCores per device; default: those of the first JAX
       device.
     stack_to_max_ids_per_partition: gives the limit of a stack with several
-      tables; a stack with one table has the limits of its table.
+      tables, or "tables": the sum of theirs. A stack with one table has the
+      limits of its table.
     stack_to_max_unique_ids_per_partition: the same for distinct rows.
     use_short_stack_names: shortens long names and ends them in a hash.
     activation_mem_bytes_limit: default: 2 MiB.

@@ -27,6 +27,9 @@ import numpy as np
 # Stack name, samples of the stack in a global batch -> limit.
 LimitsCallable = Callable[[str, int], int]
 
+# In place of a function: the sum of the limits of the stack's tables.
+LIMITS_OF_TABLES = "tables"
+
 # Limits are counted in int32.
 _MAX_LIMIT = 2**31 - 1
 # Of the limits of tables that a warning names.
@@ -56,8 +59,8 @@ class StackLimits:
   A stack with one table has the limits of its table.
   """
 
-  max_ids_per_partition: LimitsCallable = get_default_limits
-  max_unique_ids_per_partition: LimitsCallable = get_default_limits
+  max_ids_per_partition: LimitsCallable | str = get_default_limits
+  max_unique_ids_per_partition: LimitsCallable | str = get_default_limits
   # Recorded in every stack.
   activation_mem_bytes_limit: int = _tables.DEFAULT_ACTIVATION_MEM_BYTES_LIMIT
 
@@ -323,7 +326,7 @@ def _to_plan(
     members = [tables[placement.table] for placement in placements]
     name = name_of([m.name for m in members]) if name_of else stack.name
     stacks[name] = _to_stack(name, stack, members, limits)
-    warnings.extend(_ignored_limits(stacks[name], members))
+    warnings.extend(_ignored_limits(stacks[name], members, limits))
     for table, placement in zip(members, placements):
       settings[table.name] = _tables.TableSettingInStack(
           stack_name=name,
@@ -368,10 +371,15 @@ def _to_stack(
   first = members[0]
   chosen = {}
   for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
-    # Asked for every stack, so that the function sees them all.
-    limit = getattr(limits, field)(name, stack.num_samples)
-    if len(members) == 1:
-      limit = getattr(first, field)
+    of_stack = getattr(limits, field)
+    if of_stack == LIMITS_OF_TABLES:
+      # A partition of the stack holds one of each table.
+      limit = sum(getattr(table, field) for table in members)
+    else:
+      # Asked for every stack, so that the function sees them all.
+      limit = of_stack(name, stack.num_samples)
+      if len(members) == 1:
+        limit = getattr(first, field)
     chosen[field] = _checked_limit(name, field, limit)
   return _tables.StackedTableSpec(
       stack_name=name,
@@ -403,12 +411,16 @@ def _checked_limit(stack_name: str, field: str, limit: Any) -> int:
 
 
 def _ignored_limits(
-    stack: _tables.StackedTableSpec, members: Sequence[_tables.TableSpec]
+    stack: _tables.StackedTableSpec,
+    members: Sequence[_tables.TableSpec],
+    limits: StackLimits,
 ) -> list[str]:
   """A warning if the stack does not keep to limits that its tables set."""
   fields = ("max_ids_per_partition", "max_unique_ids_per_partition")
   ignored = {}
   for field in fields:
+    if getattr(limits, field) == LIMITS_OF_TABLES:
+      continue
     for table in members:
       if getattr(table, field) not in (
           getattr(stack, field),
@@ -417,7 +429,7 @@ def _ignored_limits(
         ignored.setdefault(field, {})[table.name] = getattr(table, field)
   if not ignored:
     return []
-  limits = ", ".join(f"{field} {getattr(stack, field)}" for field in fields)
+  of_stack = ", ".join(f"{field} {getattr(stack, field)}" for field in fields)
   listed = [
       f"the {field} {limit} of table {name!r}"
       for field, by_table in ignored.items()
@@ -431,6 +443,7 @@ def _ignored_limits(
       for field, by_table in ignored.items()
   )
   return [
-      f"Stack {stack.stack_name!r} has {limits}, and ignores {of_tables}. Stack"
-      f" with {remedy}, or whatever its tables need together."
+      f"Stack {stack.stack_name!r} has {of_stack}, and ignores {of_tables}. Stack"
+      f" with {remedy}, or whatever its tables need together, or with 'tables', the sum of"
+      " their limits."
   ]

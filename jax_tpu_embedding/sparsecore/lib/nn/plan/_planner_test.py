@@ -240,11 +240,35 @@ class PlanAutoStackTest(parameterized.TestCase):
         "".join(plan.warnings),
         "'t_u' has max_ids_per_partition 256, .* ignores the"
         " max_ids_per_partition 32 of table 't'. Stack with"
-        " stack_to_max_ids_per_partition=lambda name, batch: 32, or",
+        " stack_to_max_ids_per_partition=lambda name, batch: 32, or.*'tables'",
     )
     self.assertEmpty(
         _planner.plan_auto_stack(_three_features(), **_TOPOLOGY).warnings
     )
+
+  def test_stacks_take_the_limits_of_their_tables_on_request(self):
+    specs = [
+        _feature(
+            "f",
+            _table(
+                "t", max_ids_per_partition=32, max_unique_ids_per_partition=9
+            ),
+            16,
+        ),
+        _feature("g", _table("u", max_ids_per_partition=50), 16),
+    ]
+    plan = _planner.plan_auto_stack(
+        specs,
+        **_TOPOLOGY,
+        limits=_planner.StackLimits(
+            max_ids_per_partition="tables",
+            max_unique_ids_per_partition="tables",
+        ),
+    )
+    (stack,) = plan.stacks.values()
+    self.assertEqual(stack.max_ids_per_partition, 32 + 50)
+    self.assertEqual(stack.max_unique_ids_per_partition, 9 + 256)
+    self.assertEmpty(plan.warnings)
 
   def test_warning_of_a_large_stack_is_short(self):
     specs = [

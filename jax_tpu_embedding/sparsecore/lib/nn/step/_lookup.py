@@ -85,19 +85,20 @@ def tpu_sparse_dense_matmul(
   activations = {}
   for name, stack in stacks.items():
     quantization = stack.quantization_config
-    activations[name] = (
-        sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
-            *buffers[name],
-            embedding_variables[name][0],
-            device_batch_size=(
-                stack.total_sample_count // settings.global_device_count
-            ),
-            **settings.limits_of(name)._asdict(),
-            sharding_strategy=int(strategy),
-            quantization_config=quantization and quantization.as_tuple(),
-            enable_minibatching=settings.enable_minibatching,
-        )
-    )
+    with jax.named_scope(f"lookup/{name}"):
+      activations[name] = (
+          sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
+              *buffers[name],
+              embedding_variables[name][0],
+              device_batch_size=(
+                  stack.total_sample_count // settings.global_device_count
+              ),
+              **settings.limits_of(name)._asdict(),
+              sharding_strategy=int(strategy),
+              quantization_config=quantization and quantization.as_tuple(),
+              enable_minibatching=settings.enable_minibatching,
+          )
+      )
   if not perform_unstacking:
     return activations
   return unstack_embedding_activations(

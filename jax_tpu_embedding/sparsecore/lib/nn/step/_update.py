@@ -237,19 +237,20 @@ def step_stack(
   if rounding_seed is not None and table.dtype != jnp.float32:
     operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
     params["stochastic_rounding"] = True
-  new = stack.optimizer.get_optimizer_primitive().bind(
-      *operands,
-      **partition_limits._asdict(),
-      computation_name=(
-          f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
-      ),
-      sharding_strategy=int(strategy),
-      enable_minibatching=enable_minibatching,
-      min_value=minimum,
-      max_value=maximum,
-      **stack.optimizer.get_static_params(),
-      **params,
-  )
+  with jax.named_scope(f"update/{stack.stack_name}"):
+    new = stack.optimizer.get_optimizer_primitive().bind(
+        *operands,
+        **partition_limits._asdict(),
+        computation_name=(
+            f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
+        ),
+        sharding_strategy=int(strategy),
+        enable_minibatching=enable_minibatching,
+        min_value=minimum,
+        max_value=maximum,
+        **stack.optimizer.get_static_params(),
+        **params,
+    )
   # The update of an optimizer without slots has one result, not a list.
   return jax.tree.unflatten(jax.tree.structure(variables), jax.tree.leaves(new))
 

@@ -6,6 +6,11 @@
 The first one makes the stack, the others write their table into it, in place.
 A program has no names, and takes the place of a table as an argument: it is the
 same for all tables of one shape and kind of initializer.
+
+Tables of random numbers are made in blocks of rows. Their shape is one of a few,
+and what makes a block is one program for tables of all sizes: it takes long to
+compile, where what writes it into the stack does not. It also needs no memory of
+the size of the table.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
+from jax_tpu_embedding.sparsecore.lib.nn.values import _random_blocks
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 from jax_tpu_embedding.sparsecore.lib.nn.values import _stack_values
 import numpy as np
@@ -45,20 +51,197 @@ class Fill:
   # Row offset and rotation; None for the first table, which knows its own.
   place: np.ndarray | None
 
-  def lower(self) -> jax.stages.Lowered:
-    return self.program.lower(self.stack, self.source, self.place)
+  @property
+  def programs(self) -> list[Any]:
+    return [self.program]
+
+  def lower(self) -> list[jax.stages.Lowered]:
+    return [self.program.lower(self.stack, self.source, self.place)]
 
   def run(
-      self, program: Callable[..., jax.Array], stack: jax.Array | None
+      self, programs: Sequence[Callable[..., jax.Array]], stack: Any
   ) -> jax.Array:
     """The stack with the table in it; `stack` is consumed.
 
     Args:
-      program: what to run: self.program, or that compiled.
+      programs: what to run: self.programs, or those compiled.
       stack: the result of the fill before; None for the first table.
     """
     source = self.make_whole() if self.make_whole else self.source
-    return program(stack, source, self.place)
+    return programs[0](stack, source, self.place)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockFill:
+  """The programs of a table of random numbers that is made in blocks of rows."""
+
+  blocks: _Blocks
+  recipe: _random_blocks.Recipe
+  key: jax.Array
+  scalars: list[np.ndarray]
+  table: TablePlacement
+  # The stack, and whether there is one before this table.
+  stack: jax.ShapeDtypeStruct
+  has_stack: bool
+  first_rows: range  # of the blocks, in a shard of the table
+
+  @property
+  def programs(self) -> list[Any]:
+    return [program for program, _ in self._calls()]
+
+  def lower(self) -> list[jax.stages.Lowered]:
+    return [_lower(program, arguments) for program, arguments in self._calls()]
+
+  def _calls(self) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What makes a block, and what writes the first one and the others."""
+    make = _make_block(self.recipe, self.blocks)
+    block = jax.ShapeDtypeStruct(
+        self.blocks.shape, self.stack.dtype, sharding=self.blocks.sharding
+    )
+    scalars = tuple(
+        jax.ShapeDtypeStruct((), scalar.dtype) for scalar in self.scalars
+    )
+    calls = [(make, (_KEY, scalars, _NUMBERS))]
+    size = min(self.blocks.shape[1], self.table_rows_in_shard)
+    for stack in [None] * (not self.has_stack) + [self.stack] * (
+        self.has_stack or len(self.first_rows) > 1
+    ):
+      write = _write_block(self.stack, size, self.blocks.shape)
+      calls.append((write, (stack, block, _PLACE)))
+    return calls
+
+  @property
+  def table_rows_in_shard(self) -> int:
+    return self.table.padded_vocabulary_size // self.blocks.shape[0]
+
+  def run(
+      self, programs: Sequence[Callable[..., jax.Array]], stack: Any
+  ) -> jax.Array:
+    """As that of Fill."""
+    make, *write = programs
+    key = jax.random.key_data(self.key)
+    offset = self.table.row_offset_in_shard
+    for i, first in enumerate(self.first_rows):
+      # The last block begins earlier, and makes some rows again.
+      first = min(first, self.table_rows_in_shard - self.blocks.shape[1])
+      first = max(first, 0)
+      block = make(
+          key,
+          tuple(self.scalars),
+          np.array(
+              [
+                  first,
+                  self.table.shard_rotation,
+                  self.table.vocabulary_size,
+                  self.table.embedding_dim,
+              ],
+              np.uint32,
+          ),
+      )
+      stack = write[min(i, len(write) - 1)](
+          stack, block, np.int32(offset + first)
+      )
+    return stack
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+  """Blocks of one shape: rows of each shard of a table."""
+
+  shape: tuple[int, int, int]  # shards, rows of a shard, columns
+  dtype: np.dtype
+  sharding: jax.sharding.NamedSharding | None
+
+
+_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
+_NUMBERS = jax.ShapeDtypeStruct((4,), np.uint32)
+_PLACE = jax.ShapeDtypeStruct((), np.int32)
+# Of a block on a device: at most 64 MiB for all that it is computed from.
+_MAX_ELEMENTS = 2**21
+# The sizes of blocks are powers of it, so that there are few.
+_RATIO = 8
+
+
+def _block_rows(rows: int, most: int, is_first: bool) -> int:
+  """How many rows of a shard a block has.
+
+  Args:
+    rows: of the table.
+    most: that a block has.
+    is_first: whether the table is the first of its stack: one block may have
+      more rows than the table, as what writes it is a program of its own.
+  """
+  size = 1
+  if is_first and rows <= most:
+    while size < rows:
+      size *= _RATIO
+    return min(size, most)
+  while size * _RATIO <= min(rows, most):
+    size *= _RATIO
+  return most if rows >= most else size
+
+
+@functools.lru_cache(maxsize=256)
+def _make_block(recipe: _random_blocks.Recipe, blocks: _Blocks) -> Any:
+  """The jitted function (key, scalars, numbers) -> block."""
+  num_shards, rows_in_block, columns = blocks.shape
+
+  def make(key, scalars, numbers):
+    first, rotation, vocabulary_size, embedding_dim = numbers
+    shape = (num_shards, rows_in_block)
+    shard = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
+    place = jax.lax.broadcasted_iota(jnp.uint32, shape, 1) + first
+    n = np.uint32(num_shards)
+    row = (place * n + (shard + n - rotation % n) % n).reshape(-1)
+    values = recipe.rows(
+        key,
+        list(scalars),
+        _random_blocks.positions(row, embedding_dim, columns),
+    )
+    column = jax.lax.broadcasted_iota(jnp.uint32, values.shape, 1)
+    is_table = (row < vocabulary_size)[:, None] & (column < embedding_dim)
+    values = jnp.where(is_table, values, 0).astype(blocks.dtype)
+    return values.reshape(blocks.shape)
+
+  return jax.jit(make, out_shardings=blocks.sharding, keep_unused=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _write_block(
+    stack: jax.ShapeDtypeStruct, size: int, shape: tuple[int, int, int]
+) -> Any:
+  """The jitted function (stack or None, block, row in shard) -> stack.
+
+  Args:
+    stack: its shape, type and layout.
+    size: how many rows of each shard of the block are written.
+    shape: of the block.
+  """
+  num_shards, _, columns = shape
+
+  def write(before, block, row):
+    if before is None:
+      before = jnp.zeros(stack.shape, stack.dtype)
+    after = jax.lax.dynamic_update_slice(
+        before.reshape(num_shards, -1, columns), block[:, :size], (0, row, 0)
+    )
+    return after.reshape(stack.shape)
+
+  return jax.jit(
+      write, out_shardings=stack.sharding, donate_argnums=0, keep_unused=True
+  )
+
+
+def _lower(program: Any, arguments: tuple[Any, ...]) -> jax.stages.Lowered:
+  """program.lower(*arguments), once for each."""
+  return _lower_once(
+      program, jax.tree.structure(arguments), *jax.tree.leaves(arguments)
+  )
+
+
+@functools.lru_cache(maxsize=256)
+def _lower_once(program, structure, *leaves):
+  return program.lower(*jax.tree.unflatten(structure, leaves))
 
 
 def plan_fills(
@@ -69,7 +252,7 @@ def plan_fills(
     global_sharding: jax.sharding.NamedSharding,
     dtype: np.dtype,
     commit: bool = True,
-) -> list[Fill]:
+) -> list[Fill | BlockFill]:
   """What makes one variable of a stack, if it is run in order.
 
   Args:
@@ -106,6 +289,18 @@ def plan_fills(
       initializer = None
     else:
       source = _initializers.key_of(rng, table.name, variable)
+      if not variable:
+        declared = (table.vocabulary_size, table.embedding_dim)
+        traced = _random_blocks.trace(initializer, source, declared)
+        recipe = traced.recipe
+        if recipe is not None and recipe.draws:
+          fills.append(
+              _block_fill(
+                  placement, table, traced, source, by_rows, stack, fills
+              )
+          )
+          continue
+        initializer = traced
     program = fill_program(
         placement,
         table,
@@ -132,6 +327,39 @@ def plan_fills(
         )
     )
   return fills
+
+
+def _block_fill(
+    placement: StackPlacement,
+    table: TablePlacement,
+    traced: _random_blocks.TracedInitializer,
+    key: jax.Array,
+    by_rows: jax.sharding.NamedSharding | None,
+    stack: jax.ShapeDtypeStruct,
+    before: Sequence[Any],
+) -> BlockFill:
+  num_shards, columns = placement.num_shards, placement.embedding_dim
+  sharding, num_devices = None, 1
+  if by_rows is not None:
+    axis = by_rows.spec[0]
+    num_devices = _shardings.num_parts(by_rows.mesh, axis)
+    sharding = by_rows.update(spec=jax.sharding.PartitionSpec(axis, None, None))
+  most = max(_MAX_ELEMENTS * num_devices // (num_shards * columns), 1)
+  most = 2 ** (most.bit_length() - 1)
+  rows = table.padded_vocabulary_size // num_shards
+  size = _block_rows(rows, most, is_first=not before)
+  if isinstance(key, jax.core.Tracer):
+    size = rows  # a program would repeat the operations of each block
+  return BlockFill(
+      blocks=_Blocks((num_shards, size, columns), stack.dtype, sharding),
+      recipe=traced.recipe,
+      key=key,
+      scalars=list(traced.scalars),
+      table=table,
+      stack=stack,
+      has_stack=bool(before),
+      first_rows=range(0, rows, size),
+  )
 
 
 def layout_of(

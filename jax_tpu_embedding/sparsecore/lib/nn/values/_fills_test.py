@@ -9,6 +9,7 @@ What it is made of is tested through _initialize_test.py.
 from __future__ import annotations
 
 import re
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -55,10 +56,20 @@ def _make_fills(num_devices, num_tables, initializer):
   )
 
 
-def _memory(num_devices, num_tables):
-  """What one device needs for each table of a stack with random values."""
-  fills = _make_fills(num_devices, num_tables, jax.nn.initializers.normal())
-  return [fill.lower().compile().memory_analysis() for fill in fills]
+def _whole(key, shape):
+  """Random numbers that are not made in blocks of rows."""
+  return jax.nn.initializers.normal()(jax.random.fold_in(key, 1), shape)
+
+
+def _memory(num_devices, num_tables, initializer=_whole):
+  """What one device needs for the programs of each table of a stack."""
+  return [
+      [program.compile().memory_analysis() for program in fill.lower()]
+      for fill in _make_fills(num_devices, num_tables, initializer)
+  ]
+
+
+_MAX_BLOCK_BYTES = 2**16
 
 
 class TextTest(absltest.TestCase):
@@ -69,14 +80,14 @@ class TextTest(absltest.TestCase):
         1, num_tables=2, initializer=jax.nn.initializers.zeros
     ):
       arguments = jax.tree.leaves((fill.stack, fill.source, fill.place))
-      (signature,) = re.findall(r"@main\((.*?)\) ->", fill.lower().as_text())
+      (signature,) = re.findall(r"@main\((.*?)\) ->", fill.lower()[0].as_text())
       self.assertLen(re.findall(r"%arg\d+: ", signature), len(arguments))
 
 
 class MemoryTest(parameterized.TestCase):
 
   def test_no_device_holds_a_whole_table(self):
-    (memory,) = _memory(num_devices=8, num_tables=1)
+    ((memory,),) = _memory(num_devices=8, num_tables=1)
     part = _TABLE_BYTES // 8
     self.assertEqual(memory.output_size_in_bytes, part)
     # Random bits take three times their result, sending it once more.
@@ -84,18 +95,19 @@ class MemoryTest(parameterized.TestCase):
 
   def test_one_device_holds_what_the_initializer_needs(self):
     own = (
-        jax.jit(jax.nn.initializers.normal(), static_argnums=1)
+        jax.jit(_whole, static_argnums=1)
         .lower(jax.random.key(0), (_ROWS, _COLUMNS))
         .compile()
         .memory_analysis()
     )
-    (memory,) = _memory(num_devices=1, num_tables=1)
+    ((memory,),) = _memory(num_devices=1, num_tables=1)
     self.assertLess(memory.temp_size_in_bytes, own.temp_size_in_bytes + 1000)
 
   @parameterized.parameters(1, 8)
   def test_tables_are_written_into_their_stack_in_place(self, num_devices):
     num_tables = 8
-    first, *others = _memory(num_devices, num_tables)
+    (first,), *others = _memory(num_devices, num_tables)
+    others = [memory for (memory,) in others]
     part = _TABLE_BYTES // num_devices
     self.assertEqual(first.output_size_in_bytes, num_tables * part)
     for memory in others:
@@ -103,6 +115,26 @@ class MemoryTest(parameterized.TestCase):
     # Of one table, not of the stack.
     for memory in (first, *others):
       self.assertLess(memory.temp_size_in_bytes, 5 * part)
+
+  @parameterized.parameters(1, 8)
+  def test_blocks_of_rows_take_their_own_memory(self, num_devices):
+    normal = jax.nn.initializers.normal()
+    num_tables = 8
+    with mock.patch.object(_fills, "_MAX_ELEMENTS", _MAX_BLOCK_BYTES // 32):
+      first, *others = _memory(num_devices, num_tables, normal)
+    stack = num_tables * _TABLE_BYTES // num_devices
+    # Of the first table the first block makes the stack, the others are written
+    # into it, as all those of the other tables.
+    for make, *write in (first, *others):
+      self.assertLessEqual(
+          make.temp_size_in_bytes + make.output_size_in_bytes, _MAX_BLOCK_BYTES
+      )
+      for memory in write:
+        self.assertEqual(memory.output_size_in_bytes, stack)
+        self.assertLess(memory.temp_size_in_bytes, _MAX_BLOCK_BYTES)
+      self.assertEqual(write[-1].alias_size_in_bytes, stack)
+    self.assertLen(first, 3)
+    self.assertLen(others[0], 2)
 
 
 if __name__ == "__main__":

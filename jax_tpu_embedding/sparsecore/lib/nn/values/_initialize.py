@@ -67,6 +67,11 @@ def init_embedding_variables(
   different programs. The call is traced and sharded by rows: no device holds a
   whole table. What is the same program for many tables is compiled once.
 
+  Initializers of random numbers whose elements do not depend on each other, as
+  those of jax.nn.initializers but for the orthogonal ones, are run in blocks of
+  rows, with the bits of a plain call: for that, at most 64 MiB of a device are
+  used beside the tables.
+
   An initializer without arguments returns the whole table, at least
   [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the
   host, and each device gets its rows.
@@ -126,10 +131,10 @@ def init_embedding_variables(
     fills = sum(jax.tree.leaves(plans, is_leaf=is_fills), [])
     # Inside of another program all is traced, whatever rng is.
     if isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer):
-      programs = [fill.program for fill in fills]
+      programs = sum([fill.programs for fill in fills], [])
     else:
       programs = _compile_once.compile_all(
-          [fill.lower() for fill in fills], (global_sharding, commit)
+          sum([fill.lower() for fill in fills], []), (global_sharding, commit)
       )
     programs = iter(programs)
     variables = jax.tree.map(
@@ -202,7 +207,7 @@ def _plan_stack(
 
 
 def _run(
-    fills: Sequence[_fills.Fill],
+    fills: Sequence[_fills.Fill | _fills.BlockFill],
     programs: Iterator[Callable[..., jax.Array]],
     global_sharding: jax.sharding.NamedSharding,
     commit: bool,
@@ -217,7 +222,8 @@ def _run(
   """
   stack = None
   for fill in fills:
-    stack = fill.run(next(programs), stack)
+    of_fill = [next(programs) for _ in fill.programs]
+    stack = fill.run(of_fill, stack)
   if not commit or _shardings.auto(global_sharding) == global_sharding:
     return stack
   return jax.device_put(stack, _fills.layout_of(global_sharding))

@@ -1,0 +1,227 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the input pipeline costs, and what of preprocessing it hides.
+
+    bazel run //benchmarks/input
+
+Everything is measured in turns inside of one process. CPU time is that of the
+process; a step that sleeps stands for an accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import statistics
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+import jax
+from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
+from jax_tpu_embedding.sparsecore.lib.metrics import hot_rows
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
+
+from benchmarks import machine
+
+_TURNS = flags.DEFINE_integer("turns", 5, "Of which the median is taken.")
+_LARGE = flags.DEFINE_integer(
+    "large_ids", 3_500_000, "Ids of the large batch, over 26 features."
+)
+
+
+def _specs(num_features: int, batch: int) -> dict[str, Any]:
+  specs = {}
+  for i in range(num_features):
+    table = embedding_spec.TableSpec(
+        name=f"t{i}",
+        vocabulary_size=1_000_000,
+        embedding_dim=16,
+        optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
+    )
+    specs[f"t{i}"] = embedding_spec.FeatureSpec(
+        name=f"t{i}",
+        table_spec=table,
+        input_shape=(batch, None),
+        output_shape=(batch, 16),
+    )
+  embedding.prepare_feature_specs_for_training(specs, 1, 1)
+  return specs
+
+
+def _limits(specs: dict[str, Any]) -> embedding.AdaptiveLimits:
+  return embedding.AdaptiveLimits(specs, 1, 1, on_growth=lambda growths: None)
+
+
+def _pipeline(source, specs, **options) -> input_pipeline.InputPipeline:
+  return input_pipeline.InputPipeline(
+      source,
+      specs,
+      ids=lambda batch: batch,
+      mesh=jax.sharding.Mesh(jax.devices()[:1], ("x",)),
+      sharding_axis="x",
+      **options,
+  )
+
+
+def _cpu_per_batch(run: Callable[[], Any], num_batches: int) -> float:
+  begin = time.process_time()
+  run()
+  return (time.process_time() - begin) / num_batches
+
+
+def _medians(contenders: dict[str, Callable[[], float]]) -> dict[str, float]:
+  """The median of each contender, which take turns."""
+  results = {name: [] for name in contenders}
+  for _ in range(_TURNS.value):
+    for name, run in contenders.items():
+      results[name].append(run())
+  return {name: statistics.median(x) for name, x in results.items()}
+
+
+def _report_own_cost() -> None:
+  """Small batches: what is left is the cost of a call."""
+  n, specs = 500, _specs(1, 8)
+  batches = [{"t0": np.arange(8)[:, None]}] * n
+  specs_of_plain, limits = _specs(1, 8), _limits(specs)
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+  def plain():
+    for features in batches:
+      embedding.preprocess_sparse_dense_matmul_input(
+          features, None, specs_of_plain, 1, 1, num_sc_per_device=1
+      )
+
+  def adaptive():
+    for features in batches:
+      limits.preprocess(features)
+
+  def sent():
+    for features in batches:
+      jax.device_put(limits.preprocess(features)[0], sharding)
+
+  def pipelined():
+    with _pipeline(batches, specs, limits=limits) as pipeline:
+      for _ in pipeline:
+        pass
+
+  adaptive()
+  cost = _medians(
+      {
+          f.__name__: (lambda f=f: 1e6 * _cpu_per_batch(f, n))
+          for f in (plain, adaptive, sent, pipelined)
+      }
+  )
+  print("\n| batches of 8 ids | CPU us per batch | more than the row above |")
+  print("|---|--:|--:|")
+  before = 0.0
+  for what, name in (
+      ("preprocessing", "plain"),
+      ("with AdaptiveLimits", "adaptive"),
+      ("and device_put", "sent"),
+      ("InputPipeline", "pipelined"),
+  ):
+    print(f"| {what} | {cost[name]:.0f} | {cost[name] - before:.0f} |")
+    before = cost[name]
+
+
+def _report_hidden() -> None:
+  """A step of twice the time of preprocessing hides it."""
+  specs = _specs(4, 1024)
+  rng = np.random.default_rng(0)
+  batches = [
+      {
+          name: rng.integers(1_000_000, size=(1024, 64)).astype(np.int32)
+          for name in specs
+      }
+  ] * 40
+  limits = _limits(specs)
+  limits.preprocess(batches[0])
+  begin = time.perf_counter()
+  for features in batches[:10]:
+    limits.preprocess(features)
+  step = 2 * (time.perf_counter() - begin) / 10
+
+  def pipelined():
+    with _pipeline(batches, specs, limits=limits) as pipeline:
+      next(pipeline)
+      begin = time.perf_counter()
+      for _ in pipeline:
+        time.sleep(step)
+      return (time.perf_counter() - begin) / (len(batches) - 1)
+
+  def plain():
+    begin = time.perf_counter()
+    for features in batches:
+      limits.preprocess(features)
+      time.sleep(step)
+    return (time.perf_counter() - begin) / len(batches)
+
+  wall = _medians(dict(plain=plain, pipelined=pipelined))
+  print("\n| a step that sleeps twice as long as preprocessing | wall / step |")
+  print("|---|--:|")
+  print(f"| one after the other | {wall['plain'] / step:.2f} |")
+  print(f"| InputPipeline | {wall['pipelined'] / step:.2f} |")
+
+
+def _report_large() -> None:
+  """Large batches: rates, and what counting adds."""
+  batch = 8192
+  valency = max(_LARGE.value // 26 // batch, 1)
+  specs = _specs(26, batch)
+  rng = np.random.default_rng(0)
+  features = {
+      name: (rng.zipf(1.2, size=(batch, valency)) % 1_000_000).astype(np.int32)
+      for name in specs
+  }
+  n = batch * valency * 26
+  limits = _limits(specs)
+  inputs, stats = limits.preprocess(features)
+  hot = hot_rows.HotRows(specs, every=1)
+
+  def pipelined():
+    with _pipeline([features] * 30, specs, limits=limits) as pipeline:
+      for _ in pipeline:
+        pass
+
+  cost = _medians(
+      {
+          "preprocess": lambda: _cpu_per_batch(
+              lambda: limits.preprocess(features), 1
+          ),
+          "pipelined": lambda: _cpu_per_batch(pipelined, 30),
+          "counted": lambda: _cpu_per_batch(
+              lambda: embedding.count_batch(
+                  features, specs, None, inputs, stats
+              ),
+              1,
+          ),
+          "hot": lambda: _cpu_per_batch(lambda: hot.seen(features), 1),
+      }
+  )
+  print(f"\n| batches of {n} ids | CPU ns per id | of preprocessing |")
+  print("|---|--:|--:|")
+  base = cost["preprocess"]
+  for what, value in (
+      ("preprocessing", base),
+      ("InputPipeline", cost["pipelined"]),
+      ("count_batch", cost["counted"]),
+      ("count_batch, of one of 20 batches", cost["counted"] / 20),
+      ("HotRows, of one of 16 batches", cost["hot"] / 16),
+  ):
+    print(f"| {what} | {1e9 * value / n:.2f} | {100 * value / base:.1f}% |")
+
+
+def main(argv: Any) -> None:
+  del argv
+  print(f"{machine.describe()}; JAX {jax.__version__}. {_TURNS.value} turns.")
+  _report_own_cost()
+  _report_hidden()
+  _report_large()
+
+
+if __name__ == "__main__":
+  app.run(main)
