@@ -107,22 +107,19 @@ def plan(
   )
   tables = {}
   for name, table in of_model.tables.items():
-    columns = max(
-        table.embedding_dim * table.dtype.itemsize,
-        *(4 * size for size in _table_variables.slot_columns(table).values()),
-        0,
-    )
-    tables[name] = _tables_json.SavedTable(
+    # The cut is that of a checkpoint with slots, whether they are saved or not.
+    with_slots = _tables_json.saved_table(
         rows=table.vocabulary_size,
         columns=table.embedding_dim,
         dtype=table.dtype.name,
-        chunk_rows=_row_blocks.rows_per_block(
-            table.vocabulary_size, columns, block_bytes
-        ),
-        slots=_table_variables.slot_columns(table) if slots else {},
+        slots=_table_variables.slot_columns(table),
+        block_bytes=block_bytes,
         updates=of_model.updates(name),
         optimizer=_optimizer(table),
         combiner=table.combiner,
+    )
+    tables[name] = (
+        with_slots if slots else dataclasses.replace(with_slots, slots={})
     )
   saved = _tables_json.SavedTables(
       tables=tables,

@@ -67,6 +67,31 @@ class SavedTable:
     return self.rows * (per_row + 4 * sum(self.slots.values()))
 
 
+def saved_table(
+    *,
+    rows: int,
+    columns: int,
+    dtype: str,
+    slots: Mapping[str, int],
+    block_bytes: int = _row_blocks.BLOCK_BYTES,
+    **fields: Any,
+) -> SavedTable:
+  """A table that is cut into chunks of about `block_bytes`."""
+  row_bytes = max(
+      columns * np.dtype(_numpy_name(dtype)).itemsize,
+      *(4 * size for size in slots.values()),
+      0,
+  )
+  return SavedTable(
+      rows=rows,
+      columns=columns,
+      dtype=dtype,
+      chunk_rows=_row_blocks.rows_per_block(rows, row_bytes, block_bytes),
+      slots=slots,
+      **fields,
+  )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavedTables:
   """What a checkpoint has.

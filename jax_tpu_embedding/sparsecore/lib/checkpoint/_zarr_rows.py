@@ -80,12 +80,17 @@ class Directory:
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
     self.path = path
 
+  @property
+  def kvstore_spec(self) -> dict[str, Any]:
+    """As tensorstore describes it; its "path" ends in a slash."""
+    return self._spec
+
   def __truediv__(self, name: str) -> Directory:
     return Directory(f"{self.path.rstrip('/')}/{name}")
 
   @functools.cached_property
   def _files(self) -> tensorstore.KvStore:
-    return tensorstore.KvStore.open(self._spec, context=_context()).result()
+    return tensorstore.KvStore.open(self._spec, context=context()).result()
 
   def read_file(self, name: str) -> bytes | None:
     """The contents; None if there is no such file.
@@ -100,6 +105,23 @@ class Directory:
           f"Cannot read {self.path}/{name}: {error}"
       ) from error
     return found.value if found.state == "value" else None
+
+  def file_names(self) -> list[str]:
+    """Of the files in it, without those in directories in it."""
+    return [name for name in self.all_file_names() if "/" not in name]
+
+  def directory_names(self) -> list[str]:
+    """Of the directories in it that have files."""
+    return sorted({n.split("/")[0] for n in self.all_file_names() if "/" in n})
+
+  def all_file_names(self) -> list[str]:
+    """Of files in it, and in directories in it."""
+    try:
+      return sorted(name.decode() for name in self._files.list().result())
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot list {self.path}: {error}"
+      ) from error
 
   def write_file(self, name: str, contents: bytes) -> None:
     self._files.write(name, contents).result()
@@ -180,7 +202,7 @@ class Directory:
     }
     # What zarr.json says is known, so nobody reads it again.
     store = tensorstore.open(
-        spec, open=True, assume_metadata=True, context=_context()
+        spec, open=True, assume_metadata=True, context=context()
     ).result()
     return ZarrRows(store, array, f"{self.path}/{name}", variable)
 
@@ -259,7 +281,7 @@ class _Write:
 
 
 @functools.cache
-def _context() -> tensorstore.Context:
+def context() -> tensorstore.Context:
   """Two writes and reads at a time: each is a block in memory."""
   return tensorstore.Context(
       {

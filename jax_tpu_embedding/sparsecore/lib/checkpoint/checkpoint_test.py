@@ -12,8 +12,8 @@ import random
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 6)

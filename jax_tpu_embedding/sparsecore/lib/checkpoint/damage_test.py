@@ -21,9 +21,9 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import __main__ as command
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
-from jax_tpu_embedding.sparsecore.lib.checkpoint import one_run
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import one_run
 import numpy as np
 
 _TOPOLOGY = any_tables.Topology(1, 2, "auto")

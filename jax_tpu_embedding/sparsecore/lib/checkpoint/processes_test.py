@@ -11,8 +11,8 @@ import socket
 
 from absl.testing import absltest
 import jax
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
-from jax_tpu_embedding.sparsecore.lib.checkpoint import one_run
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import one_run
 
 
 def _free_port() -> int:

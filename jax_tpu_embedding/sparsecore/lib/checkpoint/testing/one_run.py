@@ -42,14 +42,14 @@ def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
 
 
 def values_of_step(step: int) -> dict[str, dict[str | None, np.ndarray]]:
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   return any_tables.values(seed=step)
 
 
 def _save_forever(directory: pathlib.Path) -> None:
   """Saves steps 0, 1, ...; says so as soon as each is there."""
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   topology = any_tables.Topology(1, 2, "auto")
   specs = any_tables.feature_specs(topology)
@@ -65,8 +65,8 @@ def _memory(directory: pathlib.Path, num_devices: int) -> None:
   import jax  # pylint: disable=g-import-not-at-top
 
   jax.config.update("jax_num_cpu_devices", num_devices)
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   topology = any_tables.Topology(num_devices, 2, "auto")
 
@@ -144,8 +144,8 @@ def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
 
   jax.config.update("jax_num_cpu_devices", 2)
   jax.distributed.initialize(f"localhost:{port}", 2, process)
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   wrong = []
   for stacking in ("alone", "rotated"):
