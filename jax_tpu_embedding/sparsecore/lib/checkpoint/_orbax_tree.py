@@ -103,6 +103,19 @@ class Tree:
           f"{self._directory.path}: cannot open {_name(keys)!r}: {error}"
       ) from error
 
+  def read(self, keys: Keys) -> np.ndarray:
+    """A whole array.
+
+    Raises:
+      CheckpointError: it is not there, or damaged.
+    """
+    try:
+      return np.asarray(self.open(keys).read().result())
+    except (OSError, ValueError) as error:
+      raise CheckpointError(
+          f"{self._directory.path}: {_name(keys)!r} is damaged: {error}"
+      ) from error
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewTree:

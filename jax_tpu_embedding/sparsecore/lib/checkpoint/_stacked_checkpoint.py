@@ -40,6 +40,8 @@ TABLES_KEY = "embedding_table"
 _VALUE_KEY = "value"
 # Beside it: where the layers of this library keep what belongs to tables.
 SEAL_KEY = "update_seal"
+# In a stack, of layers with jax.Refs: the count of updates, and places.
+STATE_KEY = "state"
 # Its numbers before those of the places of tables; the last two count updates.
 SEAL_NUMBERS = 7
 # In what orbax keeps beside a tree: how the tables in it are laid out.
@@ -54,7 +56,8 @@ class StackedCheckpoint:
     path: of one step.
     model_key: the item with the tables.
     embedding_spec_key: the item with the message.
-    layer: a name in the path of the tables; None: there is one layer.
+    layer: the path of the layer with the tables; None: there is one layer. The
+      message may have those of others, too.
     scratch: a directory for one stack at a time; None: that of temporary files.
 
   Attributes:
@@ -74,7 +77,7 @@ class StackedCheckpoint:
       *,
       model_key: str = "model",
       embedding_spec_key: str = "embedding_spec",
-      layer: str | None = None,
+      layer: _orbax_tree.Keys | None = None,
       scratch: str | None = None,
   ):
     self._scratch = scratch
@@ -95,6 +98,15 @@ class StackedCheckpoint:
             f"{path}/{embedding_spec_key}: {error}"
         ) from error
     self.prefix = self._find_prefix(layer)
+    if layer is not None:
+      of_layer = {keys[len(self.prefix)] for keys in self.table_keys()}
+      self._placements = {
+          stack: placement
+          for stack, placement in self._placements.items()
+          if stack in of_layer
+      }
+    # Stack name -> the state that layers with jax.Refs keep beside its tables.
+    self.states = {}
     self._stores = self._open_stacks()
     self.saved = self._describe()
     self._current = None
@@ -141,13 +153,13 @@ class StackedCheckpoint:
       self._current = ((stack, slot), array)
     return self._current[1]
 
-  def _find_prefix(self, layer: str | None) -> _orbax_tree.Keys:
+  def _find_prefix(self, layer: _orbax_tree.Keys | None) -> _orbax_tree.Keys:
     found = {}
     for keys in self.tree.keys():
       if TABLES_KEY not in keys:
         continue
       end = keys.index(TABLES_KEY) + 1
-      if layer is not None and layer not in keys[: end - 1]:
+      if layer is not None and layer != keys[: end - 1]:
         continue
       # A stack may be called "value", too.
       if (
@@ -158,7 +170,9 @@ class StackedCheckpoint:
         end += 1
       found.setdefault(keys[:end])
     if not found:
-      of_layer = "" if layer is None else f" of a layer {layer!r}"
+      of_layer = ""
+      if layer is not None:
+        of_layer = f" of a layer {'.'.join(layer)!r}"
       raise ValueError(
           f"{self._where} has no {TABLES_KEY!r}{of_layer}: it is no checkpoint"
           f" of a model with tables. It has {_names(self.tree.keys())}."
@@ -193,6 +207,8 @@ class StackedCheckpoint:
         elif rest[0] == "slot":
           slot = rest[1]
         else:
+          if rest[0] == STATE_KEY:
+            self.states[stack] = self.tree.read(keys)
           continue
         store = self.tree.open(keys)
         placement = self._of_slot(stack, store)
@@ -251,7 +267,7 @@ class StackedCheckpoint:
                 else table.embedding_dim
                 for slot, of_slot in slots.items()
             },
-            updates=self._updates(),
+            updates=self._updates(stack),
             optimizer=_as_json(message.optimizer),
             combiner=message.combiner,
         )
@@ -259,8 +275,10 @@ class StackedCheckpoint:
         tables=tables, embedding_spec=_as_json(self.message)
     )
 
-  def _updates(self) -> int | None:
-    """How often the tables were updated, if the seal counts it."""
+  def _updates(self, stack: str) -> int | None:
+    """How often its tables were updated, if state or seal count it."""
+    if stack in self.states:
+      return int(self.states[stack][0])
     keys = seal_keys(self.tree, self.prefix)
     seal = () if keys is None else read_seal(self.tree, keys)
     if len(seal) < SEAL_NUMBERS:
@@ -302,7 +320,7 @@ def seal_keys(
 
 
 def read_seal(tree: _orbax_tree.Tree, keys: _orbax_tree.Keys) -> np.ndarray:
-  return np.asarray(tree.open(keys).read().result())
+  return tree.read(keys)
 
 
 def is_stacked_checkpoint(path: str, embedding_spec_key: str) -> bool:

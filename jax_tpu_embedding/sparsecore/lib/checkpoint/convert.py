@@ -55,12 +55,15 @@ from orbax.checkpoint import v1 as ocp
 CheckpointError = _row_blocks.CheckpointError
 Variable = _row_blocks.Variable
 
+# The message and the tables of a message, planned for other devices.
+plan_specs = _target_specs.plan
 LAYOUTS = ("logical", "stacked", "unstacked")
 # What orbax names the file of a message.
 _MESSAGE_FILE = "proto.pbtxt"
 # In what orbax keeps beside the tree of a logical checkpoint: where its tables
-# were, for the way back.
+# were, and whether with states, for the way back.
 _TABLES_AT = "jax_tpu_embedding.tables_at"
+_HAS_STATES = "jax_tpu_embedding.has_states"
 
 
 def convert(
@@ -142,6 +145,7 @@ class _Source:
     tree: the item with what else the model has; None: there is none.
     table_keys: what of it are tables.
     prefix: where in it tables are, or were.
+    has_states: whether stacks have what layers with jax.Refs keep beside them.
     is_stacked: of which layout it is.
   """
 
@@ -152,6 +156,7 @@ class _Source:
   tree: _orbax_tree.Tree | None
   table_keys: frozenset[_orbax_tree.Keys]
   prefix: _orbax_tree.Keys
+  has_states: bool
   is_stacked: bool
 
 
@@ -176,6 +181,7 @@ def _open(
         tree=stacked.tree,
         table_keys=frozenset(stacked.table_keys()),
         prefix=stacked.prefix,
+        has_states=bool(stacked.states),
         is_stacked=True,
     )
   directory, saved = _tables_json.read(path)
@@ -183,9 +189,8 @@ def _open(
     tree = _stacked_checkpoint.open_item(path, model_key)
   except ValueError:
     tree = None
-  prefix = (_stacked_checkpoint.TABLES_KEY,)
-  if tree is not None:
-    prefix = tuple(tree.custom_metadata.get(_TABLES_AT, prefix))
+  beside = {} if tree is None else tree.custom_metadata
+  prefix = beside.get(_TABLES_AT, [_stacked_checkpoint.TABLES_KEY])
   return _Source(
       saved=saved,
       rows={
@@ -202,7 +207,8 @@ def _open(
       message_file=_MESSAGE_FILE,
       tree=tree,
       table_keys=frozenset(),
-      prefix=prefix,
+      prefix=tuple(prefix),
+      has_states=beside.get(_HAS_STATES, False),
       is_stacked=False,
   )
 
@@ -218,13 +224,15 @@ def _logical_items(found: _Source, model_key: str) -> dict[str, Any]:
           _save.Save(saved=found.saved, source_of=found.rows)
       )
   }
-  if set(found.tree.keys()) - found.table_keys:
+  others = set(found.tree.keys()) - found.table_keys
+  if others or found.has_states or len(found.prefix) > 1:
     tree = _orbax_tree.NewTree(
         copied=found.tree,
         without=found.table_keys,
         custom_metadata={
             **found.tree.custom_metadata,
             _TABLES_AT: list(found.prefix),
+            _HAS_STATES: found.has_states,
         },
     )
     items[model_key] = _Item(tree.write)
@@ -257,7 +265,7 @@ def _plan_stacks(
           "The checkpoint does not say how its tables were stacked, so there is"
           " nothing to plan by. Pass feature_specs, prepared for the job."
       )
-    message, _ = _target_specs.plan(
+    message, _ = plan_specs(
         found.message, num_devices, num_sc_per_device, batch_size
     )
   placements = [
@@ -346,6 +354,8 @@ def _stacked_items(
             scratch,
             shards_first,
         )
+    if found.has_states:
+      arrays |= _states(found, message, placements)
   without = set(found.table_keys)
   seal = _seal_keys(found)
   if seal is not None:
@@ -355,7 +365,8 @@ def _stacked_items(
   custom_metadata = {}
   if found.tree is not None:
     custom_metadata = dict(found.tree.custom_metadata)
-    custom_metadata.pop(_TABLES_AT, None)
+    for name in (_TABLES_AT, _HAS_STATES):
+      custom_metadata.pop(name, None)
   if placements is None:
     custom_metadata[_stacked_checkpoint.LAYOUT] = _stacked_checkpoint.UNSTACKED
   tree = _orbax_tree.NewTree(
@@ -429,15 +440,51 @@ def _seal(
   seal = _stacked_checkpoint.read_seal(tree, keys)
   if len(seal) < _stacked_checkpoint.SEAL_NUMBERS:
     return seal
-  features = embedding_proto_utils.feature_specs_from_proto(message)
-  num_scs = message.stacked_table_specs[0].num_sparsecores
-  places = _places.places_by_stack(features, num_scs).values()
+  places = _places_of(message).values()
   return np.concatenate(
       [
           seal[: _stacked_checkpoint.SEAL_NUMBERS],
           [number for of_tables in places for number in of_tables.values()],
       ]
   ).astype(seal.dtype)
+
+
+def _states(
+    found: _Source,
+    message: pb.EmbeddingSpecProto,
+    placements: Sequence[_placement.StackPlacement],
+) -> dict[_orbax_tree.Keys, Any]:
+  """The states of stacks whose tables are in other places.
+
+  Raises:
+    ValueError: tables of one stack were updated a different number of times.
+  """
+  arrays = {}
+  for placement in placements:
+    counts = {
+        table.name: found.saved.tables[table.name].updates or 0
+        for table in placement.tables
+    }
+    if len(set(counts.values())) > 1:
+      raise ValueError(
+          f"Stack {placement.name!r}: its tables were updated a different number"
+          f" of times, {counts}, and one stack has one count. Pass"
+          " feature_specs with these tables in stacks of their own."
+      )
+    count = next(iter(counts.values()))
+    places = _places_of(message)[placement.name]
+    state = np.array([count, *places.values()], np.int32)
+    keys = (*found.prefix, placement.name, _stacked_checkpoint.STATE_KEY)
+    arrays[keys] = functools.partial(np.asarray, state)
+  return arrays
+
+
+def _places_of(message: pb.EmbeddingSpecProto) -> dict[str, dict[str, int]]:
+  """As layers check where tables are: stack name -> table name -> number."""
+  return _places.places_by_stack(
+      embedding_proto_utils.feature_specs_from_proto(message),
+      message.stacked_table_specs[0].num_sparsecores,
+  )
 
 
 class _Item:

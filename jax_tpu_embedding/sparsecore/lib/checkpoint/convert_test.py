@@ -175,8 +175,18 @@ class ConvertTest(parameterized.TestCase):
     )
     convert.convert(source, self.path / "b")
     self.assert_has(self.path / "b", values)
-    # No other leaf: there is no such item.
-    self.assertFalse((self.path / "b" / "model").exists())
+    # And are there again on the way back.
+    convert.convert(
+        self.path / "b",
+        self.path / "c",
+        layout="stacked",
+        num_devices=4,
+        num_sc_per_device=2,
+    )
+    self.assertEqual(
+        jax.tree.structure(stacked_checkpoints.load(self.path / "c")),
+        jax.tree.structure(stacked_checkpoints.load(source)),
+    )
 
   def test_a_stack_may_be_called_value(self):
     tables = (("value", 40, 8),)
