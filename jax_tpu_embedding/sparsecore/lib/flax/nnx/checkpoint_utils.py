@@ -419,12 +419,10 @@ class _LayerRestore:
 
   def run(self) -> None:
     """Writes them into the layer; arrays of it are consumed."""
-    param = self._layer.embedding_table
-    is_param = isinstance(param, embed.EmbeddingVariablesParam)
     saved = self._checkpoint.saved.tables
     rows = self._checkpoint.sources()
     variables = _restore.fill(
-        param.get_value() if is_param else param,
+        self._layer.table_variables(),
         self._feature_specs,
         self._restores,
         {
@@ -436,21 +434,7 @@ class _LayerRestore:
         updates={name: table.updates for name, table in saved.items()},
         num_sc_per_device=self._layer.num_sc_per_device,
     )
-    if is_param:
-      param.set_value(variables)
-      self._restore_seal(next(iter(saved.values())).updates)
-
-  def _restore_seal(self, updates: int | None) -> None:
-    """The seal of tables in their places in this layer."""
-    seal = getattr(self._layer, _stacked_checkpoint.SEAL_KEY, None)
-    if seal is None:
-      return
-    value = np.array(seal.get_value())
-    numbers = _stacked_checkpoint.SEAL_NUMBERS
-    if len(value) >= numbers:
-      count = updates or 0
-      value[:numbers] = [1, 0, 0, 0, 0, count % 2**16, count // 2**16]
-    seal.set_value(_as_before(value, seal.get_value()))
+    self._layer.set_table_variables(variables)
 
 
 class _Leaves:
@@ -523,12 +507,8 @@ class _Leaves:
       return value
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
       value = jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
-    return _as_before(value, leaf)
-
-
-def _as_before(value: Any, array: jax.Array) -> jax.Array:
-  """On the devices of an array; committed to them if that is."""
-  return jax.device_put(value, array.sharding if array.committed else None)
+    # What is committed to no device moves to where it is used.
+    return jax.device_put(value, leaf.sharding if leaf.committed else None)
 
 
 def _key_name(key: Any) -> str:
