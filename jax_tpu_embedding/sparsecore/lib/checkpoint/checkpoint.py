@@ -170,6 +170,7 @@ def restore(
 
   Raises:
     ValueError: the checkpoint does not fit the specs. Nothing was allocated.
+    MemoryError: the variables cannot fit. Nothing was allocated.
     CheckpointError: the checkpoint is damaged, or there is none.
   """
   return orbax_handlers.AbstractTables(

@@ -8,12 +8,14 @@ import itertools
 import json
 import pathlib
 import random
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 6)
@@ -165,6 +167,37 @@ class CheckpointTest(parameterized.TestCase):
     self.assertNotEmpty(padding)
     np.testing.assert_array_equal(padding, np.float32(0.1))
 
+  def test_programs_are_compiled_once(self):
+    tables = tuple((f"t{i}", 1003, 12) for i in range(4))
+    topology = Topology(2, 3, "rotated")
+    specs = any_tables.feature_specs(topology, tables)
+    variables = any_tables.new_variables(topology, specs)
+
+    def save_and_restore(name):
+      any_tables.save(self.path / name, variables, specs)
+      jax.block_until_ready(
+          checkpoint.restore(
+              self.path / name,
+              specs,
+              any_tables.sharding(topology),
+              num_sc_per_device=3,
+          )
+      )
+
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, fun_name="", **__: compiled.append(fun_name)
+        if event == "/jax/core/compile/backend_compile_duration"
+        else None
+    )
+    save_and_restore("first")
+    # Blocks of all tables and slots: whole ones, those with other rows around
+    # them, and the last one.
+    self.assertBetween(len(compiled), 1, 10, compiled)
+    del compiled[:]
+    save_and_restore("second")
+    self.assertEmpty(compiled)
+
   def test_describes_what_was_saved(self):
     self.save(step=12, of="rowwise_adagrad", dtype="bfloat16")
     saved = checkpoint.describe(self.path)
@@ -283,6 +316,19 @@ class CheckpointTest(parameterized.TestCase):
   def test_policies_are_checked(self, field):
     with self.assertRaisesRegex(ValueError, f"{field} must be one of .*'mabe'"):
       Policy(**{field: "mabe"})
+
+  def test_what_cannot_fit_is_not_restored(self):
+    self.save()
+    specs = any_tables.feature_specs(_ONE)
+    with (
+        mock.patch.object(free_memory, "free_bytes", return_value=99_000),
+        self.assertRaisesRegex(
+            MemoryError, "96.7 KiB are free.*Largest, per device: items"
+        ),
+    ):
+      checkpoint.restore(
+          self.path, specs, any_tables.sharding(_ONE), num_sc_per_device=2
+      )
 
   def test_grown_tables_have_new_rows_as_those_of_new_tables(self):
     tables = (("items", 1003, 12), ("users", 150, 9), ("hours", 5, 12))
