@@ -124,7 +124,17 @@ class Directory:
       ) from error
 
   def write_file(self, name: str, contents: bytes) -> None:
-    self._files.write(name, contents).result()
+    """Writes a file.
+
+    Raises:
+      CheckpointError: it cannot be written.
+    """
+    try:
+      self._files.write(name, contents).result()
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot write {self.path}/{name}: {error}"
+      ) from error
 
   def create_array(
       self,
@@ -150,10 +160,8 @@ class Directory:
         (self / name).write_file(
             "zarr.json", json.dumps(array.metadata(), sort_keys=True).encode()
         )
-      except (OSError, ValueError) as error:
-        raise _row_blocks.CheckpointError(
-            f"Cannot write {variable} to {self.path}/{name}: {error}"
-        ) from error
+      except _row_blocks.CheckpointError as error:
+        raise _row_blocks.CheckpointError(f"{variable}: {error}") from error
     return self._rows(name, array, variable)
 
   def open_array(

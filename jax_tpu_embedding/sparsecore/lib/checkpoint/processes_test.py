@@ -49,6 +49,22 @@ class ProcessesTest(absltest.TestCase):
             (directory / stacking / name).read_bytes(), chunk.read_bytes(), name
         )
 
+  def test_one_of_two_that_cannot_write_fails_both_and_leaves_nothing(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    port = _free_port()
+    children = [
+        one_run.start("fails_to_write", directory, i, port) for i in range(2)
+    ]
+    waiting, failing = (
+        json.loads(child.communicate()[0].splitlines()[-1])
+        for child in children
+    )
+    self.assertRegex(failing, "^Cannot write table 'items'.*c.1.0")
+    self.assertRegex(
+        waiting, "^Process 1 could not write its part: Cannot write .*'items'"
+    )
+    self.assertFalse((directory / "saved").exists())
+
 
 if __name__ == "__main__":
   jax.config.update("jax_num_cpu_devices", 1)

@@ -7,6 +7,7 @@ python one_run.py save_forever DIRECTORY
 python one_run.py memory DIRECTORY NUM_DEVICES
 python one_run.py plain_orbax DIRECTORY
 python one_run.py one_of_two DIRECTORY PROCESS PORT
+python one_run.py fails_to_write DIRECTORY PROCESS PORT
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import itertools
 import json
 import os
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -178,6 +181,32 @@ def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
   print(json.dumps(wrong))
 
 
+def _fails_to_write(directory: pathlib.Path, process: int, port: int) -> None:
+  """Saves with another process, of which the second has no disk.
+
+  Prints the error.
+  """
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", 1)
+  jax.distributed.initialize(f"localhost:{port}", 2, process)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
+
+  topology = any_tables.Topology(2, 1, "alone")
+  specs = any_tables.feature_specs(topology)
+  variables = any_tables.new_variables(topology, specs)
+  if process == 1:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+  error = None
+  try:
+    any_tables.save(directory / "saved", variables, specs)
+  except checkpoint.CheckpointError as e:
+    error = str(e)
+  print(json.dumps(error), flush=True)
+
+
 def _plain_orbax(directory: pathlib.Path) -> None:
   """Reads with orbax v0 and v1, without this package."""
   sys.modules["jax_tpu_embedding"] = None
@@ -203,5 +232,6 @@ if __name__ == "__main__":
       "memory": _memory,
       "plain_orbax": _plain_orbax,
       "one_of_two": _one_of_two,
+      "fails_to_write": _fails_to_write,
   }
   _tasks[_task](pathlib.Path(_directory), *map(int, _args))
