@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
@@ -335,15 +336,20 @@ def fill(
   _check_same_updates(of_model, known)
   window = _row_blocks.Window(_WINDOW_BYTES)
   begun = []
+  total = sum(
+      restores[variable.table].rows * source.columns * source.dtype.itemsize
+      for variable, source in sources.items()
+  )
   try:
-    for variable, source in sources.items():
-      begun.append(str(variable))
-      sink = of_model.rows(variable)
-      restore = restores[variable.table]
-      ranges = _row_blocks.ranges_of(restore.rows, source.block_rows)
-      converted = _row_blocks.Converted(sink, sink.dtype, variable)
-      _row_blocks.copy(source, converted, ranges, window)
-    window.wait()
+    with _progress.Progress("restoring", total) as progress:
+      for variable, source in sources.items():
+        begun.append(str(variable))
+        sink = of_model.rows(variable)
+        restore = restores[variable.table]
+        ranges = _row_blocks.ranges_of(restore.rows, source.block_rows)
+        converted = _row_blocks.Converted(sink, sink.dtype, variable)
+        _row_blocks.copy(progress.of(source), converted, ranges, window)
+      window.wait()
   except (CheckpointError, ValueError) as error:
     raise type(error)(
         f"{error} Overwritten, wholly or in part: {', '.join(begun)}."

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
@@ -61,19 +62,20 @@ class Save:
     window = _row_blocks.Window(
         self.host_buffer_bytes, keeps_errors=num_processes > 1
     )
-    for variable, source in self.source_of.items():
-      array = self.saved.array_format(variable)
-      sink = None
-      try:
-        sink = directory.create_array(
-            _tables_json.directory_of(variable),
-            array,
-            variable,
-            with_metadata=is_first,
-        )
-      except CheckpointError as error:
-        window.keep(error)
-      _row_blocks.copy(source, sink, array.ranges(), window)
+    with _progress.Progress("saving", self.saved.num_bytes) as progress:
+      for variable, source in self.source_of.items():
+        array = self.saved.array_format(variable)
+        sink = None
+        try:
+          sink = directory.create_array(
+              _tables_json.directory_of(variable),
+              array,
+              variable,
+              with_metadata=is_first,
+          )
+        except CheckpointError as error:
+          window.keep(error)
+        _row_blocks.copy(progress.of(source), sink, array.ranges(), window)
     agreement = _agreement.Agreement() if num_processes > 1 else None
     return Writing(directory, self.saved, window, agreement)
 

@@ -110,6 +110,10 @@ class SavedTables:
   embedding_spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   writer: str = ""
 
+  @property
+  def num_bytes(self) -> int:
+    return sum(table.num_bytes for table in self.tables.values())
+
   def variables(self) -> list[Variable]:
     return [
         Variable(table=name, slot=slot)
@@ -130,7 +134,6 @@ class SavedTables:
 
   def __str__(self) -> str:
     step = "no step" if self.step is None else f"step {self.step}"
-    total = sum(table.num_bytes for table in self.tables.values())
     rows = [("table", "rows x columns", "dtype", "slots", "size")]
     for name, table in self.tables.items():
       rows.append(
@@ -148,7 +151,7 @@ class SavedTables:
         for row in rows
     ]
     noun = "table" if len(self.tables) == 1 else "tables"
-    head = f"{len(self.tables)} {noun}, {_size(total)}, {step}"
+    head = f"{len(self.tables)} {noun}, {_size(self.num_bytes)}, {step}"
     if self.writer:
       head += f", written by {self.writer}"
     return "\n".join([head, *(line.rstrip() for line in lines)])

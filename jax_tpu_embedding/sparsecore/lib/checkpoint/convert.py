@@ -35,8 +35,10 @@ from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf import text_format
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _host_stacks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _orbax_tree
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
@@ -130,10 +132,12 @@ def convert(
   for name in _zarr_rows.Directory(source).directory_names():
     if name not in (model_key, embedding_spec_key, _tables_json.ITEM):
       items[name] = _Item(functools.partial(_copy_item, f"{source}/{name}"))
-  ocp.save_checkpointables(target, items)
+  # To the logical layout is saving, which tells its own.
+  with found.progress:
+    ocp.save_checkpointables(target, items)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class _Source:
   """A checkpoint of either layout.
 
@@ -147,6 +151,7 @@ class _Source:
     prefix: where in it tables are, or were.
     has_states: whether stacks have what layers with jax.Refs keep beside them.
     is_stacked: of which layout it is.
+    progress: of copying rows into stacks.
   """
 
   saved: _tables_json.SavedTables
@@ -158,6 +163,10 @@ class _Source:
   prefix: _orbax_tree.Keys
   has_states: bool
   is_stacked: bool
+
+  @functools.cached_property
+  def progress(self) -> _progress.Progress:
+    return _progress.Progress("converting", self.saved.num_bytes)
 
 
 def _open(
@@ -328,8 +337,11 @@ def _stacked_items(
 ) -> dict[str, Any]:
   """The tree with tables in their places in it."""
   arrays, empty = {}, []
+  counted = {
+      variable: found.progress.of(rows) for variable, rows in found.rows.items()
+  }
   if placements is None:
-    for variable, rows in found.rows.items():
+    for variable, rows in counted.items():
       keys = (*found.prefix, *variable.keys)
       arrays[keys] = functools.partial(_whole_table, rows, scratch)
     for name, table in found.saved.tables.items():
@@ -348,7 +360,7 @@ def _stacked_items(
         is_narrow = slot is not None and first.slots[slot] == 1
         arrays[keys] = functools.partial(
             _stack,
-            found.rows,
+            counted,
             placement.one_column() if is_narrow else placement,
             slot,
             scratch,
@@ -562,6 +574,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       " how they are stacked")  # fmt: skip
   add("--scratch", help="where a stack is laid down; default: beside --to")
   arguments = parser.parse_args(argv)
+  # A job on this machine may have the accelerators.
+  jax.config.update("jax_platforms", "cpu")
   try:
     convert(
         arguments.source,

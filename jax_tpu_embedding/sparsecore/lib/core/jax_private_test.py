@@ -278,6 +278,9 @@ class CompletenessTest(absltest.TestCase):
     for name, _ in inspect.getmembers(jax_private, inspect.isfunction):
       self.assertIn(f"jax_private.{name}", tests)
 
+
+class JobTest(absltest.TestCase):
+
   def test_processes_of_a_job_tell_each_other(self):
     # jax.distributed starts before anything else does.
     program = """

@@ -19,6 +19,7 @@ import pathlib
 from absl import app
 from absl import flags
 from absl import logging
+import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils
 
@@ -118,6 +119,8 @@ def run_conversion() -> None:
 
 def main(argv: Sequence[str]) -> None:
   del argv
+  # A job on this machine may have the accelerators.
+  jax.config.update("jax_platforms", "cpu")
   run_conversion()
   logging.info("Converted to %s.", _OUTPUT_CHECKPOINT.value)
 
