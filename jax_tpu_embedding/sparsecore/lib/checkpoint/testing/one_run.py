@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-# Rows of the table whose memory is measured, of 64 columns: 256 MiB, and as
+# Rows of the table whose memory is measured, of 64 columns: 128 MiB, and as
 # much for its slot.
-MEMORY_ROWS = 2**20
+MEMORY_ROWS = 2**19
 
 
 def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
@@ -38,6 +38,7 @@ def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
   }
   return subprocess.Popen(
       [sys.executable, __file__, task, str(directory), *map(str, args)],
+      stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       env=environment,
       text=True,
@@ -51,16 +52,24 @@ def values_of_step(step: int) -> dict[str, dict[str | None, np.ndarray]]:
 
 
 def _save_forever(directory: pathlib.Path) -> None:
-  """Saves steps 0, 1, ...; says so as soon as each is there."""
+  """Saves steps 0, 1, .. to each directory that a line of input names.
+
+  Each in a process of its own, which somebody will kill: forked, since most of
+  the time of a process is that of importing. It prints its number and the step
+  as soon as that is there, and this one "killed" when it is.
+  """
+  del directory
   from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
-  topology = any_tables.Topology(1, 2, "auto")
-  specs = any_tables.feature_specs(topology)
-  fresh = any_tables.new_variables(topology, specs)
-  for step in itertools.count():
-    variables = any_tables.fill(fresh, specs, topology, values_of_step(step))
-    any_tables.save(directory / str(step), variables, specs, step=step)
-    print(step, flush=True)
+  for line in sys.stdin:
+    if os.fork() == 0:
+      for step in itertools.count():
+        any_tables.save_rows(
+            pathlib.Path(line.strip(), str(step)), values_of_step(step)
+        )
+        print(os.getpid(), step, flush=True)
+    os.wait()
+    print("killed", flush=True)
 
 
 def _memory(directory: pathlib.Path, num_devices: int) -> None:
