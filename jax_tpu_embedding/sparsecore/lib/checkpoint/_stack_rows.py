@@ -56,9 +56,15 @@ class StackRows:
   Args:
     stack: the variable.
     table: one of the tables in its placement.
+    buffers: for writing; those of several tables may share them.
   """
 
-  def __init__(self, stack: Stack, table: _placement.TablePlacement):
+  def __init__(
+      self,
+      stack: Stack,
+      table: _placement.TablePlacement,
+      buffers: Buffers | None = None,
+  ):
     self._stack = stack
     self.rows = table.vocabulary_size
     self.columns = table.embedding_dim
@@ -68,7 +74,7 @@ class StackRows:
     )
     self._placement = stack.placement
     self._table = table
-    self._buffers = _Buffers()
+    self._buffers = buffers or Buffers()
     sharding = stack.value.sharding
     self._sharding = (
         sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
@@ -155,8 +161,10 @@ class StackRows:
 
     def rows_of(index):
       shards = np.arange(num_shards)[index[0]]
-      rows = self._buffers.take((len(shards), height, self.columns), self.dtype)
-      taken.append(rows)
+      shape = (len(shards), height, self.columns)
+      num_bytes = int(np.prod(shape)) * self.dtype.itemsize
+      taken.append(self._buffers.take(num_bytes))
+      rows = taken[-1][:num_bytes].view(self.dtype).reshape(shape)
       for i, shard in enumerate(shards):
         logical = (shard - self._table.shard_rotation) % num_shards
         rows[i] = by_row[:, logical]
@@ -231,7 +239,7 @@ class _Filled:
   """A block on its way into a stack."""
 
   def __init__(
-      self, done: jax.Array, buffers: _Buffers, taken: Sequence[np.ndarray]
+      self, done: jax.Array, buffers: Buffers, taken: Sequence[np.ndarray]
   ):
     self._done = done
     self._buffers = buffers
@@ -240,11 +248,11 @@ class _Filled:
   def result(self) -> None:
     self._done.block_until_ready()
     # The pieces have been read.
-    for array in self._taken:
-      self._buffers.give(array)
+    for memory in self._taken:
+      self._buffers.give(memory)
 
 
-class _Buffers:
+class Buffers:
   """Memory for blocks, to be used again once they are where they belong.
 
   New pages take the system about as long as a block takes to be copied.
@@ -253,21 +261,19 @@ class _Buffers:
   def __init__(self):
     self._free = []
 
-  def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Not initialized; JAX takes it without a copy on a CPU."""
-    num_bytes = int(np.prod(shape)) * dtype.itemsize
+  def take(self, num_bytes: int) -> np.ndarray:
+    """At least so many, which JAX takes without a copy on a CPU."""
     for i, memory in enumerate(self._free):
       if memory.nbytes >= num_bytes:
-        del self._free[i]
-        break
-    else:
-      memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-      first = -memory.ctypes.data % _ALIGNMENT
-      memory = memory[first : first + num_bytes]
-    return memory[:num_bytes].view(dtype).reshape(shape)
+        return self._free.pop(i)
+    # None of them is large enough any more.
+    self._free.clear()
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + num_bytes]
 
-  def give(self, array: np.ndarray) -> None:
-    self._free.append(array.reshape(-1).view(np.uint8))
+  def give(self, memory: np.ndarray) -> None:
+    self._free.append(memory)
 
 
 def num_parts(mesh, axes) -> int:
