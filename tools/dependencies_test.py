@@ -18,7 +18,7 @@ _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 _PACKAGE = _FILES / "jax_tpu_embedding/sparsecore"
 # Code that may also import what an extra declares.
 _EXTRAS = {
-    "checkpoint": "lib/checkpoint/",
+    "checkpoint": ("lib/checkpoint/", "lib/flax/nnx/checkpoint_utils"),
     "examples": "examples/",
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",

@@ -36,7 +36,9 @@ inline constexpr uint32_t kSignBit = 0x80000000;
 inline constexpr uint32_t kFloatInfinity = 0x7f800000;
 inline constexpr uint32_t kQuietNaN = 0x7fc00000;
 
-[[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(float value) { return value; }
+[[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(float value) {
+  return value;
+}
 
 [[gnu::always_inline]] JTE_HOST_DEVICE inline float ToFloat(Bfloat16 value) {
   return std::bit_cast<float>(uint32_t{value.bits} << 16);
@@ -65,7 +67,8 @@ template <typename T>
 JTE_HOST_DEVICE T RoundToNearest(float value);
 
 template <>
-[[gnu::always_inline]] JTE_HOST_DEVICE inline Bfloat16 RoundToNearest<Bfloat16>(float value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Bfloat16 RoundToNearest<Bfloat16>(
+    float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const bool is_nan = (bits & ~kSignBit) > kFloatInfinity;
@@ -73,7 +76,8 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundToNearest<Float16>(float value) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundToNearest<Float16>(
+    float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & ~kSignBit;
   constexpr uint32_t kRebias = uint32_t{127 - 15} << 23;
@@ -107,8 +111,8 @@ template <>
 }
 
 template <>
-[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundAtRandom<Float16>(float value,
-                                                             uint32_t random) {
+[[gnu::always_inline]] JTE_HOST_DEVICE inline Float16 RoundAtRandom<Float16>(
+    float value, uint32_t random) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & ~kSignBit;
   const bool is_finite = magnitude < kFloatInfinity;

@@ -5,8 +5,8 @@
 //
 // Row pointers are in the GPU's memory, so a first kernel reads where the
 // partitions are, and the next ones find the partition of each cell. What is
-// corrupt is noted in `Flaws`, and stands for entries that are not: a GPU cannot
-// raise in the middle of a program, so what is made of them is NaN, as
+// corrupt is noted in `Flaws`, and stands for entries that are not: a GPU
+// cannot raise in the middle of a program, so what is made of them is NaN, as
 // lowering/reference/corrupt_buffers.py says.
 //
 // Source: layout/csr_layout.h, kernels/coo/partitions.h.
@@ -32,8 +32,8 @@ struct CooBuffers {
 struct CooGeometry {
   int64_t num_row_pointers;
   int64_t num_cells;
-  int num_devices;         // G, that share the tables
-  int num_sc_per_device;   // S
+  int num_devices;        // G, that share the tables
+  int num_sc_per_device;  // S
   int64_t rows_per_shard;
   int64_t batch_size_per_sc;
   bool enable_minibatching;
@@ -86,9 +86,8 @@ constexpr int64_t kMinRowPointersOfBlock = 8;
 
 JTE_DEVICE int64_t CooGeometry::num_blocks() const {
   const int64_t targets = num_targets();
-  return num_row_pointers / (targets > kMinRowPointersOfBlock
-                                 ? targets
-                                 : kMinRowPointersOfBlock);
+  return num_row_pointers /
+         (targets > kMinRowPointersOfBlock ? targets : kMinRowPointersOfBlock);
 }
 
 // `value`, or the nearest number from 0 to limit - 1.

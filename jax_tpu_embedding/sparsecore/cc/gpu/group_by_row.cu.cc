@@ -31,17 +31,18 @@ struct ReadRowsAndSamples {
       const Cell cell = ReadCell(i, buffers, geometry, partitions, known);
       if (cell.is_wrong) flaws->entries = 1;
       // Entries that are not sorted here have to come in order.
-      if (cells == nullptr && cell.is_entry && i > 0 && i < geometry.num_cells &&
-          cell.row < InRange(buffers.embedding_ids[i - 1],
-                             geometry.rows_per_shard)) {
+      if (cells == nullptr && cell.is_entry && i > 0 &&
+          i < geometry.num_cells &&
+          cell.row <
+              InRange(buffers.embedding_ids[i - 1], geometry.rows_per_shard)) {
         flaws->entries = 1;
       }
-      rows[i] = cell.is_entry
-                    ? static_cast<int32_t>(cell.target %
-                                               geometry.num_sc_per_device *
-                                               geometry.rows_per_shard +
-                                           cell.row)
-                    : NoRow(geometry);
+      rows[i] =
+          cell.is_entry
+              ? static_cast<int32_t>(cell.target % geometry.num_sc_per_device *
+                                         geometry.rows_per_shard +
+                                     cell.row)
+              : NoRow(geometry);
       samples[i] = static_cast<int32_t>(
           cell.source * geometry.batch_size_per_sc + cell.sample);
       if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
@@ -176,17 +177,17 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                        const RowGroups& groups) {
   const int64_t n = geometry.num_cells;
   const bool is_sorted = HasOnePartition(geometry);
-  if (const char* error = ReadPartitions(
-          stream, buffers, geometry, scratch.partitions, scratch.flaws)) {
+  if (const char* error = ReadPartitions(stream, buffers, geometry,
+                                         scratch.partitions, scratch.flaws)) {
     return error;
   }
-  if (const char* error = Launch(
-          stream, NumBlocks<ReadRowsAndSamples>(n),
-          ReadRowsAndSamples{
-              buffers, geometry, scratch.partitions, scratch.flaws,
-              is_sorted ? groups.rows : scratch.keys,
-              is_sorted ? groups.samples : scratch.unsorted_samples,
-              is_sorted ? nullptr : scratch.unsorted_cells})) {
+  if (const char* error =
+          Launch(stream, NumBlocks<ReadRowsAndSamples>(n),
+                 ReadRowsAndSamples{
+                     buffers, geometry, scratch.partitions, scratch.flaws,
+                     is_sorted ? groups.rows : scratch.keys,
+                     is_sorted ? groups.samples : scratch.unsorted_samples,
+                     is_sorted ? nullptr : scratch.unsorted_cells})) {
     return error;
   }
   if (!is_sorted) {
@@ -204,9 +205,8 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
       return error;
     }
   }
-  if (const char* error =
-          FindRuns(stream, n, groups.rows, groups.starts,
-                   &groups.counts->num_rows, scratch.sort)) {
+  if (const char* error = FindRuns(stream, n, groups.rows, groups.starts,
+                                   &groups.counts->num_rows, scratch.sort)) {
     return error;
   }
   if (const char* error =

@@ -90,8 +90,8 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
   const int64_t num_samples =
       geometry.num_sc_per_device * geometry.batch_size_per_sc;
   const int64_t n = geometry.num_cells;
-  if (const char* error = ReadPartitions(
-          stream, buffers, geometry, scratch.partitions, groups.flaws)) {
+  if (const char* error = ReadPartitions(stream, buffers, geometry,
+                                         scratch.partitions, groups.flaws)) {
     return error;
   }
   if (const char* error =
@@ -100,16 +100,14 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
                              static_cast<int32_t>(num_samples)})) {
     return error;
   }
-  if (const char* error =
-          SortByKey(stream, n, NumBits(num_samples), scratch.keys,
-                    scratch.cells, scratch.sorted_keys, scratch.sorted_cells,
-                    scratch.sort)) {
+  if (const char* error = SortByKey(
+          stream, n, NumBits(num_samples), scratch.keys, scratch.cells,
+          scratch.sorted_keys, scratch.sorted_cells, scratch.sort)) {
     return error;
   }
-  return Launch(
-      stream,
-      NumBlocks<WriteGroups>(n > num_samples ? n : num_samples + 1),
-      WriteGroups{buffers.gains, n, scratch, groups, num_samples});
+  return Launch(stream,
+                NumBlocks<WriteGroups>(n > num_samples ? n : num_samples + 1),
+                WriteGroups{buffers.gains, n, scratch, groups, num_samples});
 }
 
 }  // namespace jte::gpu

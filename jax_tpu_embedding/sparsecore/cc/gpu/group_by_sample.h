@@ -35,7 +35,8 @@ struct SampleGroupsScratch {
   Scratch sort;
 };
 
-// Requires: one device has all tables. Returns null, or the message of an error.
+// Requires: one device has all tables. Returns null, or the message of an
+// error.
 const char* GroupBySample(Stream stream, const CooBuffers& buffers,
                           const CooGeometry& geometry,
                           const SampleGroupsScratch& scratch,

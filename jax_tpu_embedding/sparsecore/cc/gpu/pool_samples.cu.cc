@@ -99,9 +99,9 @@ const char* LaunchPool(Stream stream, const ConstSampleGroups& groups,
                        const QuantizedTo& quantized, float* activations) {
   using Kernel = Pool<T, kSize, kIsQuantized>;
   const int lanes = LanesOfRow<kSize>(dim);
-  return Launch(stream, NumBlocks<Kernel>(num_samples * lanes),
-                Kernel{groups, table, num_samples, dim, quantized, activations,
-                       lanes});
+  return Launch(
+      stream, NumBlocks<Kernel>(num_samples * lanes),
+      Kernel{groups, table, num_samples, dim, quantized, activations, lanes});
 }
 
 }  // namespace
@@ -111,11 +111,11 @@ const char* PoolSamples(Stream stream, const ConstSampleGroups& groups,
                         const T* table, int64_t num_samples, int64_t dim,
                         const QuantizedTo& quantized, float* activations) {
   constexpr int kSize = 16 / sizeof(T);
-  const auto launch =
-      dim % kSize == 0
-          ? (quantized.is_on ? LaunchPool<T, kSize, true>
-                             : LaunchPool<T, kSize, false>)
-          : (quantized.is_on ? LaunchPool<T, 1, true> : LaunchPool<T, 1, false>);
+  const auto launch = dim % kSize == 0
+                          ? (quantized.is_on ? LaunchPool<T, kSize, true>
+                                             : LaunchPool<T, kSize, false>)
+                          : (quantized.is_on ? LaunchPool<T, 1, true>
+                                             : LaunchPool<T, 1, false>);
   return launch(stream, groups, table, num_samples, dim, quantized,
                 activations);
 }

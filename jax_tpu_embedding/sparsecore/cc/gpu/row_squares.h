@@ -26,8 +26,7 @@ JTE_DEVICE float SumOfSquares(const Thread& thread, int lanes,
     // Threads with equal lane % kSumLanes have columns for the same sums, and
     // add them in the order of columns.
     for (int first = 0; first < lanes; first += kSumLanes) {
-      const int source =
-          lanes < kSumLanes ? lane : first + lane % kSumLanes;
+      const int source = lanes < kSumLanes ? lane : first + lane % kSumLanes;
       JTE_UNROLL
       for (int d = 0; d < kSize; ++d) {
         const float x = row.chunk[c].v[d];

@@ -85,7 +85,7 @@ class EmulatedBlock {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     bool has_ended;
-    int lanes;         // of the tile that it waits for, or 0
+    int lanes;          // of the tile that it waits for, or 0
     int64_t num_waits;  // so far
     uint32_t value;
     void* fake_stack;  // of the sanitizer
@@ -130,13 +130,13 @@ class EmulatedBlock {
     const Fiber& fiber = fibers_[i];
     if (fiber.lanes == 0) return true;
     const int first = i & ~(fiber.lanes - 1);
-    return std::all_of(
-        fibers_.begin() + first, fibers_.begin() + first + fiber.lanes,
-        [&fiber](const Fiber& other) {
-          return other.num_waits > fiber.num_waits ||
-                 (other.num_waits == fiber.num_waits &&
-                  other.lanes == fiber.lanes);
-        });
+    return std::all_of(fibers_.begin() + first,
+                       fibers_.begin() + first + fiber.lanes,
+                       [&fiber](const Fiber& other) {
+                         return other.num_waits > fiber.num_waits ||
+                                (other.num_waits == fiber.num_waits &&
+                                 other.lanes == fiber.lanes);
+                       });
   }
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -110,9 +110,9 @@ template <bool kWaits>
 bool ReadsAreRight() {
   std::vector<int32_t> shared(32, -1);
   std::vector<int32_t> out(32);
-  EXPECT_EQ(Launch(Stream(), 1,
-                   ReadNeighbour<kWaits>{shared.data(), out.data()}),
-            nullptr);
+  EXPECT_EQ(
+      Launch(Stream(), 1, ReadNeighbour<kWaits>{shared.data(), out.data()}),
+      nullptr);
   for (int i = 0; i < 32; ++i) {
     if (out[i] != (i + 1) % 32) return false;
   }

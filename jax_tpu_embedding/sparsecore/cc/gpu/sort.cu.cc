@@ -61,9 +61,8 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
   cub::DoubleBuffer<int32_t> key_buffers(keys, sorted_keys);
   cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
   const char* error = WithScratch(scratch, [&](void* data, size_t& num_bytes) {
-    return cub::DeviceRadixSort::SortPairs(data, num_bytes, key_buffers,
-                                           value_buffers, n, 0, num_bits,
-                                           stream);
+    return cub::DeviceRadixSort::SortPairs(
+        data, num_bytes, key_buffers, value_buffers, n, 0, num_bits, stream);
   });
   if (error != nullptr) return error;
   // With an even number of passes they are back where they were.
@@ -81,9 +80,9 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
                      int32_t* starts, int32_t* count, Scratch scratch) {
   return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
-    return cub::DeviceSelect::If(
-        data, num_bytes, thrust::counting_iterator<int32_t>(0), starts, count,
-        n + 1, BeginsRun{keys, n}, stream);
+    return cub::DeviceSelect::If(data, num_bytes,
+                                 thrust::counting_iterator<int32_t>(0), starts,
+                                 count, n + 1, BeginsRun{keys, n}, stream);
   });
 }
 

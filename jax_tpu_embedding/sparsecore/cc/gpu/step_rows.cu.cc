@@ -78,15 +78,15 @@ struct Step {
          i < counts.num_long_rows + counts.num_rows;
          i += thread.num_blocks() * tiles) {
       const bool is_long = i < counts.num_long_rows;
-      const int64_t row = is_long ? terms.groups.long_rows[i].row
-                                  : i - counts.num_long_rows;
+      const int64_t row =
+          is_long ? terms.groups.long_rows[i].row : i - counts.num_long_rows;
       const int begin = terms.groups.starts[row];
       const int end = terms.groups.starts[row + 1];
       if (!is_long && terms.IsLong(end - begin)) continue;
       const Piece piece{terms.dim, thread.index() % lanes, lanes};
       StepRow(thread, terms.groups.rows[begin], piece,
-              is_long ? SumLongRow(terms, terms.groups.long_rows[i],
-                                   block_sums, piece)
+              is_long ? SumLongRow(terms, terms.groups.long_rows[i], block_sums,
+                                   piece)
                       : SumShortRow(terms, begin, end, piece));
     }
   }
@@ -156,8 +156,8 @@ struct Step {
     }
   }
 
-  JTE_DEVICE void StepColumns(const Rule& rule, int64_t row,
-                              const Piece& piece, const Sum& gradient) const {
+  JTE_DEVICE void StepColumns(const Rule& rule, int64_t row, const Piece& piece,
+                              const Sum& gradient) const {
     constexpr int kNumSlots = Rule::kNumSlots;
     JTE_UNROLL
     for (int c = 0; c < kChunks; ++c) {
@@ -212,8 +212,8 @@ struct Step {
           .first_shard = rounding.seed_and_first_shard[1],
           .rows_per_shard = rounding.rows_per_shard};
       return RoundAtRandom<T>(
-          weight, kernels::RandomBits(from.seed,
-                                      kernels::FirstCounter(from, row), column));
+          weight, kernels::RandomBits(
+                      from.seed, kernels::FirstCounter(from, row), column));
     }
   }
 };
@@ -231,7 +231,7 @@ const char* StepTable(Stream stream, const RowTerms& terms,
       return error;
     }
     StepKernel step{terms, block_sums, optimizer, static_cast<T*>(tables.table),
-                    {}, lanes};
+                    {},    lanes};
     for (int k = 0; k < kMaxSlots; ++k) step.slots[k] = tables.slots[k];
     return Launch(stream, NumBlocks<StepKernel>(terms.num_cells * lanes), step);
   });

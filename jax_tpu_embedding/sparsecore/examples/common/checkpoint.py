@@ -3,12 +3,13 @@
 
 """Checkpoints from which a run continues bit for bit.
 
-One checkpoint is one directory `<step>/` with two items: `state`, the arrays
-(dense parameters, optimizer state, tables and slot variables), and `run`, JSON
-with the settings they belong to, the evaluations so far and a checksum of every
-array. Orbax writes to a temporary directory and renames it at the end: a run
-that dies while saving leaves the previous checkpoint, and the next run removes
-what it wrote.
+One checkpoint is one directory `<step>/` with three items: `tables`, tables and
+slot variables as lib/checkpoint saves them, for any devices; `state`, all other
+arrays (dense parameters and the state of their optimizer); and `run`, JSON with
+the settings they belong to, the evaluations so far and a checksum of every
+array of `state`. Orbax writes to a temporary directory and renames it at the
+end: a run that dies while saving leaves the previous checkpoint, and the next
+run removes what it wrote.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import zlib
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import train_state
+from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -60,7 +62,7 @@ class Checkpoints:
     try:
       self._manager = ocp.CheckpointManager(
           self._directory,
-          item_names=("state", "run"),
+          item_names=("state", "tables", "run"),
           options=ocp.CheckpointManagerOptions(
               max_to_keep=_MAX_TO_KEEP,
               # The next step changes the tables in place.
@@ -103,6 +105,13 @@ class Checkpoints:
           f"--resume: the checkpoint in {self._directory} is already at step"
           f" {step}, beyond --num_steps={num_steps}."
       )
+    path = self._directory / str(step)
+    if (path / "state").is_dir() and not (path / "tables").is_dir():
+      raise command_line.UsageError(
+          f"--resume: {path} is of an earlier version of this program, which"
+          " saved tables for its number of devices. Continue it with that, or"
+          " start another run."
+      )
     try:
       run = self._manager.restore(
           step, args=ocp.args.Composite(run=ocp.args.JsonRestore())
@@ -110,13 +119,11 @@ class Checkpoints:
       return {
           "settings": dict(run["settings"]),
           "history": list(run["history"]),
-          # Runs of earlier versions have none.
-          "checksums": run.get("checksums"),
+          "checksums": dict(run["checksums"]),
       }
     except (KeyError, OSError, TypeError, ValueError):
       raise command_line.UsageError(
-          f"--resume: {self._directory / str(step)} is not a checkpoint of this"
-          " program."
+          f"--resume: {path} is not a checkpoint of this program."
       ) from None
 
   def require(self, settings: Mapping[str, Any]) -> None:
@@ -158,7 +165,15 @@ class Checkpoints:
       self._manager.save(
           state.step,
           args=ocp.args.Composite(
-              state=ocp.args.StandardSave(arrays), run=ocp.args.JsonSave(run)
+              state=ocp.args.StandardSave(arrays),
+              tables=orbax_handlers.TablesSave(
+                  orbax_handlers.Tables(
+                      state.table_variables(),
+                      state.feature_specs,
+                      step=state.step,
+                  )
+              ),
+              run=ocp.args.JsonSave(run),
           ),
       )
     except Exception as error:  # of the disk, by way of Orbax and TensorStore
@@ -170,25 +185,36 @@ class Checkpoints:
   def restore(self, state: train_state.State) -> list[dict[str, float]]:
     """Sets `state` to what is resumed; returns its evaluations so far.
 
+    The devices, and how tables are stacked, may be others than when it was
+    saved.
+
     Raises:
-      UsageError: the checkpoint is damaged. `state` is as it was.
+      UsageError: the checkpoint is damaged. The tables of `state` may then have
+        any values; all else is as it was.
     """
     step = self._manager.latest_step()
     # Orbax restores NumPy arrays where the target has them.
     target = jax.tree.map(np.zeros_like, state.arrays())
+    tables = orbax_handlers.AbstractTables(
+        state.feature_specs, variables=state.table_variables()
+    )
     try:
       arrays = self._manager.restore(
           step,
           args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
       )["state"]
+      for name, checksum in _checksums(arrays).items():
+        if self._resumed["checksums"].get(name) != checksum:
+          raise ValueError(f"{name} is not what was saved.")
+      variables = self._manager.restore(
+          step,
+          args=ocp.args.Composite(tables=orbax_handlers.TablesRestore(tables)),
+      )["tables"]
     except Exception as error:  # whatever Orbax makes of a damaged file
       raise self._damaged(step, _first_line(error)) from error
-    saved = self._resumed["checksums"]
-    for name, checksum in _checksums(arrays).items():
-      if saved is not None and saved.get(name) != checksum:
-        raise self._damaged(step, f"{name} is not what was saved.")
     state.step = step
     state.assign(arrays)
+    state.assign_tables(variables)
     return self._resumed["history"]
 
   def _damaged(self, step: int, reason: str) -> command_line.UsageError:
@@ -198,13 +224,11 @@ class Checkpoints:
     )
 
 
-def _checksums(arrays: Any) -> dict[str, int]:
-  """CRC-32 of each array, by its path in the tree."""
+def _checksums(arrays: Mapping[str, Any]) -> dict[str, int]:
+  """CRC-32 of each array, by its name."""
   return {
-      jax.tree_util.keystr(path): zlib.crc32(
-          np.ascontiguousarray(array).view(np.uint8).data
-      )
-      for path, array in jax.tree_util.tree_leaves_with_path(arrays)
+      name: zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+      for name, array in arrays.items()
   }
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
+import shutil
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,7 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
 from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import resumed_runs
 from jax_tpu_embedding.sparsecore.examples.common import train_state
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 2)
@@ -22,25 +25,50 @@ _SETTINGS = {"batch_size": 8, "widths": [4], "seed": 0}
 _HISTORY = [{"samples": 0, "heldout_loss": 0.7}]
 
 
-def _sharded(array: np.ndarray) -> jax.Array:
-  mesh = jax.sharding.Mesh(jax.devices(), ("device",))
-  by_row = jax.sharding.PartitionSpec("device")
-  return jax.device_put(array, jax.sharding.NamedSharding(mesh, by_row))
-
-
-def _state(seed: int = 0, step: int = 0) -> train_state.TreeState:
+def _state(
+    seed: int = 0, step: int = 0, num_devices: int = 2
+) -> train_state.TreeState:
+  """With a table in an array and one in a jax.Ref."""
+  features = []
+  for name in ("of_references", "of_arrays"):
+    table = embedding_spec.TableSpec(
+        name=name,
+        vocabulary_size=30,
+        embedding_dim=8,
+        optimizer=embedding_spec.AdagradOptimizerSpec(learning_rate=0.1),
+        initializer=jax.nn.initializers.uniform(),
+    )
+    features.append(
+        embedding_spec.FeatureSpec(
+            name=name,
+            table_spec=table,
+            input_shape=(8, 1),
+            output_shape=(8, 8),
+        )
+    )
+  embedding.prepare_feature_specs_for_training(features, num_devices, 1)
+  mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("device",))
+  tables = embedding.init_embedding_variables(
+      jax.random.key(seed),
+      embedding.get_table_specs(features),
+      jax.sharding.NamedSharding(
+          mesh, jax.sharding.PartitionSpec("device", None)
+      ),
+      1,
+      bypass_mesh_check=True,
+  )
+  tables["of_references"] = jax.tree.map(jax.new_ref, tables["of_references"])
   rng = np.random.default_rng(seed)
-  table = lambda: _sharded(rng.random((4, 8), np.float32))
   return train_state.TreeState(
       step=step,
+      feature_specs=features,
       dense={"kernel": jnp.asarray(rng.random((2, 3), np.float32))},
       optimizer_state=(jnp.int32(seed), {"kernel": jnp.ones((2, 3))}),
-      tables={"of_references": jax.new_ref(table()), "of_arrays": table()},
+      tables=tables,
   )
 
 
-def _arrays(state: train_state.State) -> Any:
-  return jax.tree.map(np.array, state.arrays())
+_arrays = resumed_runs.arrays
 
 
 class CheckpointTest(parameterized.TestCase):
@@ -65,7 +93,8 @@ class CheckpointTest(parameterized.TestCase):
 
   def test_a_state_is_restored_bit_for_bit_and_in_its_place(self):
     saved, restored = _state(seed=1, step=3), _state(seed=2)
-    reference = restored.tables["of_references"]
+    reference = restored.tables["of_references"].table
+    before = jax.tree.leaves((restored.arrays(), restored.tables))
     with self._open() as checkpoints:
       checkpoints.save(saved, _HISTORY)
     with self._open(resume=True) as checkpoints:
@@ -74,11 +103,32 @@ class CheckpointTest(parameterized.TestCase):
     jax.tree.map(
         np.testing.assert_array_equal, _arrays(restored), _arrays(saved)
     )
-    self.assertIs(restored.tables["of_references"], reference)
-    for old, new in zip(
-        jax.tree.leaves(saved.arrays()), jax.tree.leaves(restored.arrays())
-    ):
+    self.assertIs(restored.tables["of_references"].table, reference)
+    after = jax.tree.leaves((restored.arrays(), restored.tables))
+    for old, new in zip(before, after, strict=True):
       self.assertEqual((old.sharding, old.dtype), (new.sharding, new.dtype))
+
+  def test_a_state_is_restored_on_another_number_of_devices(self):
+    saved, restored = _state(seed=1, step=3), _state(seed=2, num_devices=1)
+    with self._open() as checkpoints:
+      checkpoints.save(saved, _HISTORY)
+    with self._open(resume=True) as checkpoints:
+      checkpoints.restore(restored)
+    self.assertEqual(saved.arrays().keys(), restored.arrays().keys())
+    for name, table in resumed_runs.tables(saved).items():
+      jax.tree.map(
+          np.testing.assert_array_equal,
+          table,
+          resumed_runs.tables(restored)[name],
+      )
+
+  def test_what_an_earlier_version_saved_is_refused(self):
+    self._save(3)
+    shutil.rmtree(self._directory / "3" / "tables")
+    with self.assertRaisesRegex(
+        command_line.UsageError, "3 is of an earlier version of this program"
+    ):
+      self._open(resume=True)
 
   def test_keeps_the_newest_two(self):
     self._save(1, 2, 3)
@@ -179,7 +229,7 @@ class CheckpointTest(parameterized.TestCase):
     real = checkpoint._checksums
 
     def changed(arrays):
-      return real(arrays) | {"['dense']['kernel']": 1}
+      return real(arrays) | {"dense.kernel": 1}
 
     with mock.patch.object(checkpoint, "_checksums", changed):
       self._save(3)
@@ -187,7 +237,7 @@ class CheckpointTest(parameterized.TestCase):
     with self._open(resume=True) as checkpoints:
       with self.assertRaisesRegex(
           command_line.UsageError,
-          r"3 is damaged: \['dense'\]\['kernel'\] is not what was saved",
+          "3 is damaged: dense.kernel is not what was saved",
       ):
         checkpoints.restore(state)
     self.assertEqual(state.step, 0)

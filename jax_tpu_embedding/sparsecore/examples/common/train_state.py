@@ -21,17 +21,30 @@ class State(abc.ABC):
   """
 
   step: int  # Steps taken so far.
+  feature_specs: Any = None  # What the tables were made for.
 
   @abc.abstractmethod
-  def arrays(self) -> Any:
-    """All arrays but the step, as a tree to save."""
+  def arrays(self) -> dict[str, Any]:
+    """All arrays but the tables, by name.
+
+    Names and shapes are the same on any devices, and in all programs for one
+    model, so that one continues what another one saved.
+    """
 
   @abc.abstractmethod
-  def assign(self, arrays: Any) -> None:
-    """Takes over the values of `arrays`, NumPy arrays in the tree of arrays().
+  def assign(self, arrays: dict[str, Any]) -> None:
+    """Takes over the values of `arrays`, NumPy arrays as of arrays().
 
     Each goes to the devices where the one it replaces is.
     """
+
+  @abc.abstractmethod
+  def table_variables(self) -> Any:
+    """{stack name: table, slot, ..}, as lib/checkpoint saves them."""
+
+  @abc.abstractmethod
+  def assign_tables(self, variables: Any) -> None:
+    """Takes over what was restored into table_variables()."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,18 +59,43 @@ class TreeState(State):
 
   def arrays(self) -> dict[str, Any]:
     return {
-        "dense": self.dense,
-        "optimizer_state": self.optimizer_state,
-        "tables": jax.tree.map(lambda leaf: leaf[...], self.tables),
+        name: array
+        for part in _PARTS
+        for name, array in _by_name(part, getattr(self, part)).items()
+        if not _is_anchor(name)
     }
 
   def assign(self, arrays: dict[str, Any]) -> None:
-    def assigned(leaf, value):
-      value = jax.device_put(value, leaf.sharding)
-      if isinstance(leaf, jax.Ref):
-        leaf[...] = value
-        return leaf
-      return value
+    for part in _PARTS:
+      tree = getattr(self, part)
+      leaves = [
+          leaf if _is_anchor(name) else put_like(leaf, arrays[name])
+          for name, leaf in _by_name(part, tree).items()
+      ]
+      setattr(self, part, jax.tree.unflatten(jax.tree.structure(tree), leaves))
 
-    for name, tree in arrays.items():
-      setattr(self, name, jax.tree.map(assigned, getattr(self, name), tree))
+  def table_variables(self) -> Any:
+    return self.tables
+
+  def assign_tables(self, variables: Any) -> None:
+    self.tables = variables
+
+
+_PARTS = ("dense", "optimizer_state")
+
+
+def _by_name(part: str, tree: Any) -> dict[str, Any]:
+  return {
+      f"{part}.{jax.tree_util.keystr(path, simple=True, separator='.')}": leaf
+      for path, leaf in jax.tree.leaves_with_path(tree)
+  }
+
+
+def _is_anchor(name: str) -> bool:
+  """Whether this is there for JAX alone, and always zero; see the layers."""
+  return "update_anchor" in name.split(".")
+
+
+def put_like(array: jax.Array, value: Any) -> jax.Array:
+  """`value` on the devices of `array`."""
+  return jax.device_put(value, array.sharding)

@@ -72,8 +72,6 @@ class Config(command_line.Settings):
   num_devices: int = _setting(
       1,
       "Devices to train on; CPUs are divided into as many.",
-      # Tables are laid out for a number of devices.
-      shapes_result=True,
   )
   pipeline: str = _setting(
       "off",

@@ -61,6 +61,7 @@ class Trainer:
     dense = self._replicate(dense)
     return train_state.TreeState(
         step=0,
+        feature_specs=self.model.feature_specs,
         dense=dense,
         optimizer_state=self._replicate(self._optimizer.init(dense)),
         # References, which a step updates in place: the tables, unlike the

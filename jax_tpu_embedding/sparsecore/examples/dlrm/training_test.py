@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -142,6 +143,36 @@ class TrainingTest(parameterized.TestCase):
         trainer.init,
         lambda state: trainer.train_step(state, _batch(state.step)),
     )
+
+  @parameterized.parameters((1, 4), (4, 2))
+  def test_training_goes_on_on_other_devices_and_in_other_stacks(
+      self, num_devices, other_num_devices
+  ):
+    first = _trainer(num_devices)
+    saved = first.init()
+    for i in range(3):
+      first.train_step(saved, _batch(i))
+    of_saved = resumed_runs.saved(self, saved)
+    expected = float(first.train_step(saved, _batch(3)))
+    # Of few tables in a stack, where the other has all in one.
+    auto_stack_tables = functools.partial(
+        embedding.auto_stack_tables, activation_mem_bytes_limit=1024
+    )
+    jax.set_mesh(
+        jax.sharding.Mesh(jax.devices()[:other_num_devices], ("data",))
+    )
+    with mock.patch.object(embedding, "auto_stack_tables", auto_stack_tables):
+      second = training.Trainer(
+          dataclasses.replace(_CONFIG, num_devices=other_num_devices)
+      )
+      resumed = second.init()
+      self.assertNotEqual(
+          saved.table_variables().keys(), resumed.table_variables().keys()
+      )
+      resumed_runs.assert_restored(self, of_saved, resumed)
+      loss = float(second.train_step(resumed, _batch(3)))
+    # Sums are in another order.
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
   def test_several_devices_train_as_one_does(self):
     losses = []

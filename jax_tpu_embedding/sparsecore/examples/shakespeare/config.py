@@ -102,7 +102,6 @@ class Config(command_line.Settings):
   num_devices: int = _setting(
       1,
       "Devices to train on. A CPU becomes as many as it is told to.",
-      shapes_result=True,
   )
 
   def __post_init__(self):

@@ -93,13 +93,7 @@ def run(
       resume=config.resume,
       num_steps=config.num_steps,
   ) as checkpoints:
-    checkpoints.require(
-        {
-            "text": data.sha256,
-            "api": trainer_type.api,
-            **config.result_shaping(),
-        }
-    )
+    checkpoints.require({"text": data.sha256, **config.result_shaping()})
     command_line.make_directory(output_dir, "output_dir")
     unigram = baseline.log_probabilities(data.train_ids, len(data.words))
     unigram_loss = baseline.loss(unigram, data.heldout_ids)

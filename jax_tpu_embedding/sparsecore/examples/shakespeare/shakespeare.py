@@ -77,6 +77,7 @@ class LinenTrainer(training.Trainer):
     dense = self.on_every_device(dense | self.initial_parameters)
     return train_state.TreeState(
         step=0,
+        feature_specs=self.feature_specs,
         dense=dense,
         optimizer_state=self.on_every_device(self.optimizer.init(dense)),
         tables=tables,

@@ -51,24 +51,45 @@ class NnxState(train_state.State):
   model: NextWord
   optimizer: embed.PartitionedOptimizer
 
-  def _variables(self) -> nnx.State:
-    return nnx.state((self.model, self.optimizer))
+  def _dense(self) -> nnx.State:
+    """The parameters, and what the optimizer keeps of them."""
+    return nnx.state(
+        (self.model.layers, self.optimizer.opt_state),
+        nnx.Any(nnx.Param, nnx.OptState),
+    )
 
   def arrays(self):
+    # As the other programs name them.
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf
-        for path, leaf in jax.tree.leaves_with_path(self._variables())
+        _name(path): leaf
+        for path, leaf in jax.tree.leaves_with_path(self._dense())
     }
 
   def assign(self, arrays):
-    placed = [
-        jax.device_put(arrays[path], leaf.sharding)
-        for path, leaf in self.arrays().items()
-    ]
-    nnx.update(
-        (self.model, self.optimizer),
-        jax.tree.unflatten(jax.tree.structure(self._variables()), placed),
+    state = jax.tree.map_with_path(
+        lambda path, leaf: train_state.put_like(leaf, arrays[_name(path)]),
+        self._dense(),
     )
+    nnx.update((self.model.layers, self.optimizer.opt_state), state)
+    # It counts steps, as Adam does.
+    step = self.optimizer.step.get_value()
+    self.optimizer.step.set_value(
+        train_state.put_like(step, np.asarray(self.step, step.dtype))
+    )
+
+  def table_variables(self):
+    return self.model.lookup.table_variables()
+
+  def assign_tables(self, variables):
+    self.model.lookup.set_table_variables(variables)
+
+
+def _name(path) -> str:
+  part, *names = jax.tree_util.keystr(path, simple=True, separator=".").split(
+      "."
+  )
+  names = [name for name in names if name not in ("layers", "value")]
+  return ".".join([("dense", "optimizer_state")[int(part)], *names])
 
 
 class NnxTrainer(training.Trainer):
@@ -97,7 +118,12 @@ class NnxTrainer(training.Trainer):
         (model, optimizer), lambda path, _: "embedding_table" not in path
     )
     nnx.update((model, optimizer), self.on_every_device(others))
-    return NnxState(step=0, model=model, optimizer=optimizer)
+    return NnxState(
+        step=0,
+        feature_specs=self.feature_specs,
+        model=model,
+        optimizer=optimizer,
+    )
 
   def update(self, state, batch):
     return self._step(

@@ -24,6 +24,22 @@ import numpy as np
 import optax
 
 
+class PmapState(train_state.TreeState):
+  """Saved without the dimension of devices, all of which have the same."""
+
+  def arrays(self):
+    return {name: array[0] for name, array in super().arrays().items()}
+
+  def assign(self, arrays):
+    num_devices = next(iter(super().arrays().values())).shape[0]
+    super().assign(
+        {
+            name: np.stack([array] * num_devices)
+            for name, array in arrays.items()
+        }
+    )
+
+
 class PmapTrainer(training.Trainer):
   """All arrays are [devices, ...]; each device has the dense parameters."""
 
@@ -56,8 +72,9 @@ class PmapTrainer(training.Trainer):
     copies = lambda tree: self.by_sample(
         jax.tree.map(lambda x: np.stack([x] * self.config.num_devices), tree)
     )
-    return train_state.TreeState(
+    return PmapState(
         step=0,
+        feature_specs=self.feature_specs,
         dense=copies(self.initial_parameters),
         optimizer_state=copies(self.optimizer.init(self.initial_parameters)),
         tables=tables,

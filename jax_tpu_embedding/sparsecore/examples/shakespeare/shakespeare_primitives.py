@@ -71,6 +71,7 @@ class PrimitivesTrainer(training.Trainer):
     dense = self.on_every_device(self.initial_parameters)
     return train_state.TreeState(
         step=0,
+        feature_specs=self.feature_specs,
         dense=dense,
         optimizer_state=self.on_every_device(self.optimizer.init(dense)),
         tables=tables,

@@ -29,7 +29,7 @@ class Trainer(abc.ABC):
   same batches.
   """
 
-  # Named in checkpoints: those of different programs hold different trees.
+  # The name of the program among the others.
   api: ClassVar[str]
 
   def __init__(

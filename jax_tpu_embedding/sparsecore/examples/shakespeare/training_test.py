@@ -20,7 +20,7 @@ from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 import numpy as np
 
-launch.provide_devices(2)
+launch.provide_devices(4)
 
 _CONFIG = small_run.CONFIG
 _EVERY_API = parameterized.parameters(*trainers.TRAINERS)
@@ -136,6 +136,33 @@ class TrainingTest(parameterized.TestCase):
     trainer = trainers.trainer(config, api)
     resumed_runs.assert_goes_on_as_if_it_had_not_stopped(
         self, trainer.init, trainer.train_step
+    )
+
+  @parameterized.parameters(
+      ("primitives", 1, "linen", 4),
+      ("linen", 4, "nnx", 2),
+      ("nnx", 2, "pmap", 1),
+      ("pmap", 2, "primitives", 1),
+  )
+  def test_training_goes_on_in_another_program_on_other_devices(
+      self, api, num_devices, other_api, other_num_devices
+  ):
+    if not {api, other_api} <= set(trainers.TRAINERS):
+      self.skipTest("JAX has no pmap any more.")
+    first, second = (
+        trainers.trainer(dataclasses.replace(_CONFIG, num_devices=n), name)
+        for name, n in ((api, num_devices), (other_api, other_num_devices))
+    )
+    saved, resumed = first.init(), second.init()
+    for _ in range(3):
+      first.train_step(saved)
+    of_saved = resumed_runs.saved(self, saved)
+    resumed_runs.assert_restored(self, of_saved, resumed)
+    # Sums are in another order.
+    np.testing.assert_allclose(
+        float(first.train_step(saved)),
+        float(second.train_step(resumed)),
+        rtol=1e-5,
     )
 
   def test_a_short_run_beats_the_unigram_baseline(self):

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 import sys
 
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 
 _COMMANDS = {
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "path", help="of a checkpoint: the directory of one step"
     )
   arguments = parser.parse_args(argv)
+  # A job on this machine may have the accelerators.
+  jax.config.update("jax_platforms", "cpu")
   try:
     print(_COMMANDS[arguments.command][0](arguments.path))
   except checkpoint.CheckpointError as error:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
@@ -22,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 import numpy as np
 
@@ -30,6 +33,9 @@ Variable = _row_blocks.Variable
 
 # Blocks on their way to devices.
 _WINDOW_BYTES = 3 * _row_blocks.BLOCK_BYTES
+
+# That tell whether slots begin with one number everywhere.
+_SAMPLE_ROWS = 8
 
 _CHOICES = {
     "missing_tables": ("error", "initialize"),
@@ -330,15 +336,20 @@ def fill(
   _check_same_updates(of_model, known)
   window = _row_blocks.Window(_WINDOW_BYTES)
   begun = []
+  total = sum(
+      restores[variable.table].rows * source.columns * source.dtype.itemsize
+      for variable, source in sources.items()
+  )
   try:
-    for variable, source in sources.items():
-      begun.append(str(variable))
-      sink = of_model.rows(variable)
-      restore = restores[variable.table]
-      ranges = _row_blocks.ranges_of(restore.rows, source.block_rows)
-      converted = _row_blocks.Converted(sink, sink.dtype, variable)
-      _row_blocks.copy(source, converted, ranges, window)
-    window.wait()
+    with _progress.Progress("restoring", total) as progress:
+      for variable, source in sources.items():
+        begun.append(str(variable))
+        sink = of_model.rows(variable)
+        restore = restores[variable.table]
+        ranges = _row_blocks.ranges_of(restore.rows, source.block_rows)
+        converted = _row_blocks.Converted(sink, sink.dtype, variable)
+        _row_blocks.copy(progress.of(source), converted, ranges, window)
+      window.wait()
   except (CheckpointError, ValueError) as error:
     raise type(error)(
         f"{error} Overwritten, wholly or in part: {', '.join(begun)}."
@@ -375,6 +386,7 @@ def make_variables(
   Raises:
     ValueError: a key is needed, and there is none; or the specs were prepared
       for another number of SparseCores.
+    MemoryError: the variables cannot fit.
   """
   specs = embedding.get_table_specs(feature_specs)
   fresh = [
@@ -392,6 +404,11 @@ def make_variables(
   by_stack = {}
   for spec in specs.values():
     by_stack.setdefault(spec.setting_in_stack.stack_name, []).append(spec)
+  num_devices = _stack_rows.num_parts(sharding.mesh, sharding.spec[0])
+  num_sc = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  _memory_check.check(
+      by_stack, num_devices * num_sc, num_devices, sharding.mesh.devices.flat
+  )
   variables = {}
   for stack, tables in by_stack.items():
     if all(table.name in restores for table in tables) and all(
@@ -423,19 +440,23 @@ def _make_padding(
   )
 
   def make(initializer, columns, dtype):
-    shape = (placement.num_rows, columns)
+    rows = placement.num_rows
+    shape = (rows, columns)
     if len(sharding.spec) == 3:
-      shape = (num_devices, shape[0] // num_devices, columns)
-    auto = _shardings.auto(sharding)
-    program = jax.jit(
-        lambda key: jnp.reshape(
-            initializer(key, (placement.num_rows, columns)), shape
-        ).astype(dtype),
-        out_shardings=_fills.layout_of(auto),
-    )
+      shape = (num_devices, rows // num_devices, columns)
+    sample = np.asarray(initializer(key, (_SAMPLE_ROWS, columns)))
+    if (sample == sample[0, 0]).all():
+      program = _constant_program(shape, np.dtype(dtype), sharding)
+      argument = sample[0, 0]
+    else:
+      # Of a user's optimizer. No two of them are known to be the same.
+      program = _on_devices(
+          lambda key: initializer(key, (rows, columns)), shape, dtype, sharding
+      )
+      argument = key
     with _shardings.auto_mesh(sharding):
-      array = program(key)
-    if auto == sharding:
+      array = program(argument)
+    if _shardings.auto(sharding) == sharding:
       return array
     return jax.device_put(array, _fills.layout_of(sharding))
 
@@ -453,6 +474,22 @@ def _make_padding(
   )
 
 
-def _zeros(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+def _zeros(key: jax.Array, shape: Sequence[int]) -> np.ndarray:
   del key
-  return jnp.zeros(shape, np.float32)
+  return np.zeros(shape, np.float32)
+
+
+def _on_devices(make, shape, dtype, sharding):
+  return jax.jit(
+      lambda argument: jnp.reshape(make(argument), shape).astype(dtype),
+      out_shardings=_fills.layout_of(_shardings.auto(sharding)),
+  )
+
+
+# Kept, because jit finds a compiled program by the function.
+@functools.lru_cache(maxsize=256)
+def _constant_program(shape, dtype, sharding):
+  """A number -> an array of it."""
+  return _on_devices(
+      lambda value: jnp.full(shape, value), shape, dtype, sharding
+  )

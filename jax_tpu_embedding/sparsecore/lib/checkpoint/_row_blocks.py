@@ -91,10 +91,18 @@ class Window:
 
   Args:
     max_bytes: what may wait to be written; None: anything.
+    keeps_errors: whether `wait` alone raises: for processes that read together,
+      of which none may stop before the others.
+
+  Attributes:
+    error: of the first write that failed, if it is kept; nothing is written
+      from then on.
   """
 
-  def __init__(self, max_bytes: int | None):
+  def __init__(self, max_bytes: int | None, keeps_errors: bool = False):
     self._max_bytes = max_bytes
+    self._keeps_errors = keeps_errors
+    self.error = None
     self._pending = collections.deque()
     self._num_bytes = 0
 
@@ -111,22 +119,38 @@ class Window:
     """Waits for all writes; raises the error of the first that failed."""
     while self._pending:
       self._wait_for_oldest()
+    if self.error is not None:
+      raise self.error
 
   def _wait_for_oldest(self) -> None:
     pending, num_bytes = self._pending.popleft()
     self._num_bytes -= num_bytes
-    pending.result()
+    try:
+      pending.result()
+    except CheckpointError as error:
+      self.keep(error)
+
+  def keep(self, error: CheckpointError) -> None:
+    """Keeps an error for `wait`, or raises it."""
+    if not self._keeps_errors:
+      raise error
+    self.error = self.error or error
 
 
 def copy(
-    source: RowSource, sink: RowSink, ranges: Sequence[Range], window: Window
+    source: RowSource,
+    sink: RowSink | None,
+    ranges: Sequence[Range],
+    window: Window,
 ) -> None:
   """Begins to write the rows of `ranges` to `sink`; `window` ends it.
 
-  When this returns every row has been read.
+  When this returns every row has been read. A window that keeps an error needs
+  no sink.
   """
   for first, values in source.blocks(ranges):
-    window.add(sink.write(first, values), values.nbytes)
+    if window.error is None:
+      window.add(sink.write(first, values), values.nbytes)
 
 
 def rows_per_block(rows: int, row_bytes: int, block_bytes: int) -> int:

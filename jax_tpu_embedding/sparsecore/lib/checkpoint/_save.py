@@ -11,6 +11,8 @@ from typing import Any
 
 from google.protobuf import json_format
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
@@ -18,6 +20,8 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+
+CheckpointError = _row_blocks.CheckpointError
 
 # Enough that the disk is never idle, little beside any table.
 HOST_BUFFER_BYTES = 16 * 2**20
@@ -53,17 +57,27 @@ class Save:
     """
     directory = _zarr_rows.Directory(path)
     is_first = jax.process_index() == 0
-    window = _row_blocks.Window(self.host_buffer_bytes)
-    for variable, source in self.source_of.items():
-      array = self.saved.array_format(variable)
-      sink = directory.create_array(
-          _tables_json.directory_of(variable),
-          array,
-          variable,
-          with_metadata=is_first,
-      )
-      _row_blocks.copy(source, sink, array.ranges(), window)
-    return Writing(directory, self.saved, window)
+    num_processes = jax.process_count()
+    # Reading rows is a collective operation, which all have to finish.
+    window = _row_blocks.Window(
+        self.host_buffer_bytes, keeps_errors=num_processes > 1
+    )
+    with _progress.Progress("saving", self.saved.num_bytes) as progress:
+      for variable, source in self.source_of.items():
+        array = self.saved.array_format(variable)
+        sink = None
+        try:
+          sink = directory.create_array(
+              _tables_json.directory_of(variable),
+              array,
+              variable,
+              with_metadata=is_first,
+          )
+        except CheckpointError as error:
+          window.keep(error)
+        _row_blocks.copy(progress.of(source), sink, array.ranges(), window)
+    agreement = _agreement.Agreement() if num_processes > 1 else None
+    return Writing(directory, self.saved, window, agreement)
 
 
 class Writing:
@@ -74,7 +88,9 @@ class Writing:
       directory: _zarr_rows.Directory,
       saved: _tables_json.SavedTables,
       window: _row_blocks.Window,
+      agreement: _agreement.Agreement | None,
   ):
+    self._agreement = agreement
     self._directory = directory
     self._saved = saved
     self._window = window
@@ -83,9 +99,18 @@ class Writing:
     """Waits for the rows, then writes tables.json: without it there is none.
 
     Raises:
-      CheckpointError: something could not be written.
+      CheckpointError: something could not be written, by this process or by
+        another one.
     """
-    self._window.wait()
+    error = None
+    try:
+      self._window.wait()
+    except CheckpointError as e:
+      error = e
+    if self._agreement is not None:
+      self._agreement.reach(error)
+    if error is not None:
+      raise error
     if jax.process_index() == 0:
       _tables_json.write(self._directory, self._saved)
 
@@ -107,22 +132,19 @@ def plan(
   )
   tables = {}
   for name, table in of_model.tables.items():
-    columns = max(
-        table.embedding_dim * table.dtype.itemsize,
-        *(4 * size for size in _table_variables.slot_columns(table).values()),
-        0,
-    )
-    tables[name] = _tables_json.SavedTable(
+    # The cut is that of a checkpoint with slots, whether they are saved or not.
+    with_slots = _tables_json.saved_table(
         rows=table.vocabulary_size,
         columns=table.embedding_dim,
         dtype=table.dtype.name,
-        chunk_rows=_row_blocks.rows_per_block(
-            table.vocabulary_size, columns, block_bytes
-        ),
-        slots=_table_variables.slot_columns(table) if slots else {},
+        slots=_table_variables.slot_columns(table),
+        block_bytes=block_bytes,
         updates=of_model.updates(name),
         optimizer=_optimizer(table),
         combiner=table.combiner,
+    )
+    tables[name] = (
+        with_slots if slots else dataclasses.replace(with_slots, slots={})
     )
   saved = _tables_json.SavedTables(
       tables=tables,

@@ -31,6 +31,9 @@ import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
 
+# Of the arrays of XLA on CPU.
+_ALIGNMENT = 64
+
 
 @dataclasses.dataclass(kw_only=True)
 class Stack:
@@ -53,9 +56,15 @@ class StackRows:
   Args:
     stack: the variable.
     table: one of the tables in its placement.
+    buffers: for writing; those of several tables may share them.
   """
 
-  def __init__(self, stack: Stack, table: _placement.TablePlacement):
+  def __init__(
+      self,
+      stack: Stack,
+      table: _placement.TablePlacement,
+      buffers: Buffers | None = None,
+  ):
     self._stack = stack
     self.rows = table.vocabulary_size
     self.columns = table.embedding_dim
@@ -65,6 +74,7 @@ class StackRows:
     )
     self._placement = stack.placement
     self._table = table
+    self._buffers = buffers or Buffers()
     sharding = stack.value.sharding
     self._sharding = (
         sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
@@ -81,7 +91,6 @@ class StackRows:
       group = num_parts(self._sharding.mesh, axes)
     program = _cut_program(
         self._placement.num_shards,
-        self._table.row_offset_in_shard,
         height,
         self.columns,
         group,
@@ -94,7 +103,10 @@ class StackRows:
       starts = [self._local_row(first, height) for first, _ in of_round]
       starts += [0] * (group - len(starts))
       # Its transfers begin before the round before is done with.
-      pieces = program(self._stack.value, np.array(starts, np.int32))
+      offset = self._table.row_offset_in_shard
+      pieces = program(
+          self._stack.value, np.array(starts, np.int32) + np.int32(offset)
+      )
       return starts, pieces
 
     rounds = [ranges[i : i + group] for i in range(0, len(ranges), group)]
@@ -145,10 +157,18 @@ class StackRows:
       by_row[skip : skip + len(values)] = values
     by_row = by_row.reshape(height, num_shards, self.columns)
 
+    taken = []
+
     def rows_of(index):
       shards = np.arange(num_shards)[index[0]]
-      logical = (shards - self._table.shard_rotation) % num_shards
-      return by_row[:, logical].swapaxes(0, 1).astype(self.dtype, copy=False)
+      shape = (len(shards), height, self.columns)
+      num_bytes = int(np.prod(shape)) * self.dtype.itemsize
+      taken.append(self._buffers.take(num_bytes))
+      rows = taken[-1][:num_bytes].view(self.dtype).reshape(shape)
+      for i, shard in enumerate(shards):
+        logical = (shard - self._table.shard_rotation) % num_shards
+        rows[i] = by_row[:, logical]
+      return rows
 
     shape = (num_shards, height, self.columns)
     axes = self._axes()
@@ -161,13 +181,11 @@ class StackRows:
       pieces = jax.make_array_from_callback(
           shape,
           jax.sharding.NamedSharding(mesh, PartitionSpec(axes, None, None)),
-          lambda index: np.ascontiguousarray(rows_of(index)),
+          rows_of,
       )
     is_ref = isinstance(self._stack.value, jax.Ref)
     program = _fill_program(
         num_shards,
-        self._table.row_offset_in_shard,
-        self._table.shard_rotation,
         is_masked,
         is_ref,
         None if is_ref else _format_of(self._stack.value),
@@ -176,11 +194,22 @@ class StackRows:
         self._stack.value.ndim,
     )
     filled, done = program(
-        self._stack.value, pieces, np.array([start, first, end], np.int32)
+        self._stack.value,
+        pieces,
+        np.array(
+            [
+                self._table.row_offset_in_shard,
+                self._table.shard_rotation,
+                start,
+                first,
+                end,
+            ],
+            np.int32,
+        ),
     )
     if not is_ref:
       self._stack.value = filled
-    return _Filled(done)
+    return _Filled(done, self._buffers, taken)
 
   def _axes(self):
     """The mesh axes by which rows are split."""
@@ -209,11 +238,42 @@ class StackRows:
 class _Filled:
   """A block on its way into a stack."""
 
-  def __init__(self, done: jax.Array):
+  def __init__(
+      self, done: jax.Array, buffers: Buffers, taken: Sequence[np.ndarray]
+  ):
     self._done = done
+    self._buffers = buffers
+    self._taken = taken
 
   def result(self) -> None:
     self._done.block_until_ready()
+    # The pieces have been read.
+    for memory in self._taken:
+      self._buffers.give(memory)
+
+
+class Buffers:
+  """Memory for blocks, to be used again once they are where they belong.
+
+  New pages take the system about as long as a block takes to be copied.
+  """
+
+  def __init__(self):
+    self._free = []
+
+  def take(self, num_bytes: int) -> np.ndarray:
+    """At least so many, which JAX takes without a copy on a CPU."""
+    for i, memory in enumerate(self._free):
+      if memory.nbytes >= num_bytes:
+        return self._free.pop(i)
+    # None of them is large enough any more.
+    self._free.clear()
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + num_bytes]
+
+  def give(self, memory: np.ndarray) -> None:
+    self._free.append(memory)
 
 
 def num_parts(mesh, axes) -> int:
@@ -238,12 +298,11 @@ def _value_of(stack):
 # Programs are kept, because jit finds a compiled program by the function. They
 # differ in the shapes of stacks alone as a rule, which jit keeps apart.
 @functools.lru_cache(maxsize=256)
-def _cut_program(
-    num_shards, row_offset, height, columns, group, mesh, axes, ndim
-):
+def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
   """(stack, starts i32[group]) -> pieces [group, num_shards, height, columns].
 
-  Of each shard, local rows of the table from starts[i] on. Of several
+  Of each shard, its rows from starts[i] on. Where a table is in it is no part of
+  the program, so that tables of one size share it. Of several
   processes' devices each has some blocks whole; else some shards of each.
   """
 
@@ -254,7 +313,7 @@ def _cut_program(
     pieces = [
         jax.lax.dynamic_slice(
             shards,
-            (0, row_offset + starts[i], 0),
+            (0, starts[i], 0),
             (shards.shape[0], height, columns),
         )
         for i in range(group)
@@ -280,8 +339,6 @@ def _cut_program(
 @functools.lru_cache(maxsize=256)
 def _fill_program(
     num_shards,
-    row_offset,
-    rotation,
     is_masked,
     is_ref,
     result_format,
@@ -289,17 +346,17 @@ def _fill_program(
     axes,
     ndim,
 ):
-  """(stack, pieces [num_shards, height, columns], place i32[3]) -> both.
+  """(stack, pieces [num_shards, height, columns], place i32[5]) -> both.
 
   The inverse of a cut, in place: the stack, and `place`, which is there when
-  all is done. `place` is the local row where the pieces
-  begin, and the rows of the table [first, end) that are to be written if
-  `is_masked`; else all.
+  all is done. `place` is where the table is, row offset and rotation; its local
+  row where the pieces begin; and its rows [first, end) that are to be written
+  if `is_masked`; else all.
   """
 
   def fill(stack, pieces, place):
     values = _value_of(stack)
-    start, first, end = place
+    row_offset, rotation, start, first, end = place
     shards = values.reshape(pieces.shape[0], -1, values.shape[-1])
     at = (0, row_offset + start, 0)
     if is_masked:

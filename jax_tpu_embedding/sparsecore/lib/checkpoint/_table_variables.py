@@ -68,6 +68,7 @@ class TableVariables:
   ):
     self.tables = embedding.get_table_specs(feature_specs)
     self._variables = variables
+    self._buffers = _stack_rows.Buffers()
     self._stacks = {}
     self._stack_of_table = {}
     by_stack = {}
@@ -129,7 +130,7 @@ class TableVariables:
         for table in stack.placement.tables
         if table.name == variable.table
     )
-    return _stack_rows.StackRows(stack, table)
+    return _stack_rows.StackRows(stack, table, self._buffers)
 
   def updates(self, table: str) -> int | None:
     """How often a table was updated, if that is known."""

@@ -67,6 +67,31 @@ class SavedTable:
     return self.rows * (per_row + 4 * sum(self.slots.values()))
 
 
+def saved_table(
+    *,
+    rows: int,
+    columns: int,
+    dtype: str,
+    slots: Mapping[str, int],
+    block_bytes: int = _row_blocks.BLOCK_BYTES,
+    **fields: Any,
+) -> SavedTable:
+  """A table that is cut into chunks of about `block_bytes`."""
+  row_bytes = max(
+      columns * np.dtype(_numpy_name(dtype)).itemsize,
+      *(4 * size for size in slots.values()),
+      0,
+  )
+  return SavedTable(
+      rows=rows,
+      columns=columns,
+      dtype=dtype,
+      chunk_rows=_row_blocks.rows_per_block(rows, row_bytes, block_bytes),
+      slots=slots,
+      **fields,
+  )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavedTables:
   """What a checkpoint has.
@@ -84,6 +109,10 @@ class SavedTables:
   compression: str | None = None
   embedding_spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   writer: str = ""
+
+  @property
+  def num_bytes(self) -> int:
+    return sum(table.num_bytes for table in self.tables.values())
 
   def variables(self) -> list[Variable]:
     return [
@@ -105,7 +134,6 @@ class SavedTables:
 
   def __str__(self) -> str:
     step = "no step" if self.step is None else f"step {self.step}"
-    total = sum(table.num_bytes for table in self.tables.values())
     rows = [("table", "rows x columns", "dtype", "slots", "size")]
     for name, table in self.tables.items():
       rows.append(
@@ -123,7 +151,7 @@ class SavedTables:
         for row in rows
     ]
     noun = "table" if len(self.tables) == 1 else "tables"
-    head = f"{len(self.tables)} {noun}, {_size(total)}, {step}"
+    head = f"{len(self.tables)} {noun}, {_size(self.num_bytes)}, {step}"
     if self.writer:
       head += f", written by {self.writer}"
     return "\n".join([head, *(line.rstrip() for line in lines)])

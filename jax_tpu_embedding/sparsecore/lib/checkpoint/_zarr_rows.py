@@ -80,12 +80,17 @@ class Directory:
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
     self.path = path
 
+  @property
+  def kvstore_spec(self) -> dict[str, Any]:
+    """As tensorstore describes it; its "path" ends in a slash."""
+    return self._spec
+
   def __truediv__(self, name: str) -> Directory:
     return Directory(f"{self.path.rstrip('/')}/{name}")
 
   @functools.cached_property
   def _files(self) -> tensorstore.KvStore:
-    return tensorstore.KvStore.open(self._spec, context=_context()).result()
+    return tensorstore.KvStore.open(self._spec, context=context()).result()
 
   def read_file(self, name: str) -> bytes | None:
     """The contents; None if there is no such file.
@@ -101,8 +106,35 @@ class Directory:
       ) from error
     return found.value if found.state == "value" else None
 
+  def file_names(self) -> list[str]:
+    """Of the files in it, without those in directories in it."""
+    return [name for name in self.all_file_names() if "/" not in name]
+
+  def directory_names(self) -> list[str]:
+    """Of the directories in it that have files."""
+    return sorted({n.split("/")[0] for n in self.all_file_names() if "/" in n})
+
+  def all_file_names(self) -> list[str]:
+    """Of files in it, and in directories in it."""
+    try:
+      return sorted(name.decode() for name in self._files.list().result())
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot list {self.path}: {error}"
+      ) from error
+
   def write_file(self, name: str, contents: bytes) -> None:
-    self._files.write(name, contents).result()
+    """Writes a file.
+
+    Raises:
+      CheckpointError: it cannot be written.
+    """
+    try:
+      self._files.write(name, contents).result()
+    except (OSError, ValueError) as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot write {self.path}/{name}: {error}"
+      ) from error
 
   def create_array(
       self,
@@ -128,10 +160,8 @@ class Directory:
         (self / name).write_file(
             "zarr.json", json.dumps(array.metadata(), sort_keys=True).encode()
         )
-      except (OSError, ValueError) as error:
-        raise _row_blocks.CheckpointError(
-            f"Cannot write {variable} to {self.path}/{name}: {error}"
-        ) from error
+      except _row_blocks.CheckpointError as error:
+        raise _row_blocks.CheckpointError(f"{variable}: {error}") from error
     return self._rows(name, array, variable)
 
   def open_array(
@@ -180,7 +210,7 @@ class Directory:
     }
     # What zarr.json says is known, so nobody reads it again.
     store = tensorstore.open(
-        spec, open=True, assume_metadata=True, context=_context()
+        spec, open=True, assume_metadata=True, context=context()
     ).result()
     return ZarrRows(store, array, f"{self.path}/{name}", variable)
 
@@ -259,7 +289,7 @@ class _Write:
 
 
 @functools.cache
-def _context() -> tensorstore.Context:
+def context() -> tensorstore.Context:
   """Two writes and reads at a time: each is a block in memory."""
   return tensorstore.Context(
       {

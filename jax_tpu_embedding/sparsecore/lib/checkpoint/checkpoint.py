@@ -28,6 +28,7 @@ import os
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
@@ -170,6 +171,7 @@ def restore(
 
   Raises:
     ValueError: the checkpoint does not fit the specs. Nothing was allocated.
+    MemoryError: the variables cannot fit. Nothing was allocated.
     CheckpointError: the checkpoint is damaged, or there is none.
   """
   return orbax_handlers.AbstractTables(
@@ -274,21 +276,22 @@ def verify(path: str | os.PathLike[str]) -> SavedTables:
   """
   directory, saved = _tables_json.read(_absolute(path))
   problems = []
-  for variable in saved.variables():
-    array = saved.array_format(variable)
-    try:
-      source = directory.open_array(
-          _tables_json.directory_of(variable), array, variable
-      )
-    except CheckpointError as error:
-      problems.append(str(error))
-      continue
-    for block in array.ranges():
+  with _progress.Progress("checking", saved.num_bytes) as progress:
+    for variable in saved.variables():
+      array = saved.array_format(variable)
       try:
-        for _ in source.blocks([block]):
-          pass
+        source = directory.open_array(
+            _tables_json.directory_of(variable), array, variable
+        )
       except CheckpointError as error:
         problems.append(str(error))
+        continue
+      for block in array.ranges():
+        try:
+          for _ in progress.of(source).blocks([block]):
+            pass
+        except CheckpointError as error:
+          problems.append(str(error))
   if problems:
     raise CheckpointError("\n".join(problems))
   return saved

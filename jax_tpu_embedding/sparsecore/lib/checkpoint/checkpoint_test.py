@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import itertools
 import json
+import os
 import pathlib
 import random
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 6)
@@ -28,6 +33,8 @@ _EVERY = tuple(
     for sizes, stacking in itertools.product(_TOPOLOGIES, _STACKINGS)
 )
 _ONE = Topology(1, 2, "alone")
+# Of all topologies, and of pairs of them. By hand: 40.
+_SAMPLES = int(os.environ.get("SAMPLES", "6"))
 
 
 def _hashes(path: pathlib.Path) -> dict[str, str]:
@@ -88,7 +95,7 @@ class CheckpointTest(parameterized.TestCase):
         # Slots of rows are stacked with tables of equal width only.
         if of != "rowwise_adagrad" or topology.stacking != "rotated"
     ]
-    for topology in random.Random(of).sample(every, 5):
+    for topology in random.Random(of).sample(every, min(_SAMPLES, len(every))):
       specs = any_tables.feature_specs(topology, of=of, dtype=dtype)
       variables = any_tables.random_variables(topology, specs, values)
       path = self.path / str(topology)
@@ -103,7 +110,9 @@ class CheckpointTest(parameterized.TestCase):
   def test_any_topology_restores_what_any_other_saved(self):
     values = any_tables.values()
     pairs = list(itertools.permutations(_EVERY, 2))
-    for i, (source, target) in enumerate(random.Random(0).sample(pairs, 8)):
+    for i, (source, target) in enumerate(
+        random.Random(0).sample(pairs, _SAMPLES)
+    ):
       with self.subTest(f"{source} to {target}"):
         specs = any_tables.feature_specs(source)
         path = self.path / str(i)
@@ -164,6 +173,37 @@ class CheckpointTest(parameterized.TestCase):
     padding = np.delete(slots, places, axis=0)
     self.assertNotEmpty(padding)
     np.testing.assert_array_equal(padding, np.float32(0.1))
+
+  def test_programs_are_compiled_once(self):
+    tables = tuple((f"t{i}", 1003, 12) for i in range(4))
+    topology = Topology(2, 3, "rotated")
+    specs = any_tables.feature_specs(topology, tables)
+    variables = any_tables.new_variables(topology, specs)
+
+    def save_and_restore(name):
+      any_tables.save(self.path / name, variables, specs)
+      jax.block_until_ready(
+          checkpoint.restore(
+              self.path / name,
+              specs,
+              any_tables.sharding(topology),
+              num_sc_per_device=3,
+          )
+      )
+
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, fun_name="", **__: compiled.append(fun_name)
+        if event == "/jax/core/compile/backend_compile_duration"
+        else None
+    )
+    save_and_restore("first")
+    # Blocks of all tables and slots: whole ones, those with other rows around
+    # them, and the last one.
+    self.assertBetween(len(compiled), 1, 10, compiled)
+    del compiled[:]
+    save_and_restore("second")
+    self.assertEmpty(compiled)
 
   def test_describes_what_was_saved(self):
     self.save(step=12, of="rowwise_adagrad", dtype="bfloat16")
@@ -283,6 +323,19 @@ class CheckpointTest(parameterized.TestCase):
   def test_policies_are_checked(self, field):
     with self.assertRaisesRegex(ValueError, f"{field} must be one of .*'mabe'"):
       Policy(**{field: "mabe"})
+
+  def test_what_cannot_fit_is_not_restored(self):
+    self.save()
+    specs = any_tables.feature_specs(_ONE)
+    with (
+        mock.patch.object(free_memory, "free_bytes", return_value=99_000),
+        self.assertRaisesRegex(
+            MemoryError, "96.7 KiB are free.*Largest, per device: items"
+        ),
+    ):
+      checkpoint.restore(
+          self.path, specs, any_tables.sharding(_ONE), num_sc_per_device=2
+      )
 
   def test_grown_tables_have_new_rows_as_those_of_new_tables(self):
     tables = (("items", 1003, 12), ("users", 150, 9), ("hours", 5, 12))
@@ -415,6 +468,46 @@ class CheckpointTest(parameterized.TestCase):
         "items": before["items"] | {None: rows.astype(np.float32)}
     }
     self.assert_same_values(any_tables.read(loaded, specs, topology), expected)
+
+  def load_slice(self, rows, array):
+    """Loads a slice of a file of safetensors, which has `rows`."""
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    loaded = checkpoint.load_tables(variables, specs, {"items": array})
+    found = any_tables.read(loaded, specs, _ONE)["items"][None]
+    np.testing.assert_array_equal(found, rows)
+
+  def test_loads_what_has_the_methods_of_a_slice_of_safetensors(self):
+    rows = np.random.default_rng(5).normal(size=(1003, 12)).astype(np.float32)
+    read = []
+
+    class Slice:
+
+      def get_shape(self):
+        return [1003, 12]
+
+      def __getitem__(self, index):
+        read.append(index)
+        return rows[index]
+
+    with mock.patch.object(_row_blocks, "BLOCK_BYTES", any_tables.BLOCK_BYTES):
+      self.load_slice(rows, Slice())
+    # In blocks, never as a whole.
+    self.assertGreater(len(read), 10)
+    self.assertLess(max(index.stop - index.start for index in read), 100)
+
+  @absltest.skipIf(
+      importlib.util.find_spec("safetensors") is None,
+      "safetensors is not installed: pip install safetensors.",
+  )
+  def test_loads_slices_of_safetensors(self):
+    import safetensors.numpy  # pylint: disable=g-import-not-at-top
+
+    rows = np.random.default_rng(5).normal(size=(1003, 12)).astype(np.float32)
+    file = self.create_tempfile("rows.safetensors").full_path
+    safetensors.numpy.save_file({"rows": rows}, file)
+    with safetensors.safe_open(file, "np") as opened:
+      self.load_slice(rows, opened.get_slice("rows"))
 
   @parameterized.parameters(
       (np.zeros((1003, 16), np.float32), "16 columns, the spec 12"),

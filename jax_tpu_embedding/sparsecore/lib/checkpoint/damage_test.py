@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import pathlib
 import random
 import re
@@ -21,14 +22,15 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import __main__ as command
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
-from jax_tpu_embedding.sparsecore.lib.checkpoint import one_run
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import one_run
 import numpy as np
 
 _TOPOLOGY = any_tables.Topology(1, 2, "auto")
 _DAMAGES = 500
-_KILLS = 10
+# By hand: 100.
+_KILLS = int(os.environ.get("KILLS", "25"))
 
 
 def _save(path: pathlib.Path, seed: int = 0):
@@ -173,17 +175,17 @@ class DamageTest(parameterized.TestCase):
 
   def test_killed_while_saving_leaves_what_was_complete(self):
     rng = random.Random(1)
-    child = None
+    server = one_run.start("save_forever", self.directory)
     for i in range(_KILLS):
       directory = self.directory / str(i)
       directory.mkdir()
-      child = one_run.start("save_forever", directory)
-      done = int(child.stdout.readline())
+      print(directory, file=server.stdin, flush=True)
+      process, done = map(int, server.stdout.readline().split())
       # Somewhere in the next ones.
       time.sleep(rng.uniform(0, 0.3))
-      child.send_signal(signal.SIGKILL)
-      done = max([done, *map(int, child.stdout.read().split())])
-      child.wait()
+      os.kill(process, signal.SIGKILL)
+      while (line := server.stdout.readline()) != "killed\n":
+        done = int(line.split()[1])
       found = [
           int(path.name) for path in directory.iterdir() if path.name.isdigit()
       ]
@@ -194,6 +196,7 @@ class DamageTest(parameterized.TestCase):
             _is_same(directory / str(step), one_run.values_of_step(step))
         )
       shutil.rmtree(directory)
+    server.communicate()
 
   def test_a_full_disk_is_an_error_and_leaves_earlier_checkpoints(self):
     path = self.directory / "saved"

@@ -52,6 +52,13 @@ class Tables:
   ):
     self.save = _save.plan(variables, feature_specs, **options)
 
+  @classmethod
+  def from_rows(cls, save: _save.Save) -> Tables:
+    """Those of any other source of rows."""
+    tables = cls.__new__(cls)
+    tables.save = save
+    return tables
+
 
 @dataclasses.dataclass(frozen=True)
 class AbstractTables:

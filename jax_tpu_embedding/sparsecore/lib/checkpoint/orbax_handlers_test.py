@@ -13,9 +13,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
 import orbax.checkpoint as ocp_v0

@@ -11,8 +11,8 @@ import socket
 
 from absl.testing import absltest
 import jax
-from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables
-from jax_tpu_embedding.sparsecore.lib.checkpoint import one_run
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import one_run
 
 
 def _free_port() -> int:
@@ -48,6 +48,22 @@ class ProcessesTest(absltest.TestCase):
         self.assertEqual(
             (directory / stacking / name).read_bytes(), chunk.read_bytes(), name
         )
+
+  def test_one_of_two_that_cannot_write_fails_both_and_leaves_nothing(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    port = _free_port()
+    children = [
+        one_run.start("fails_to_write", directory, i, port) for i in range(2)
+    ]
+    waiting, failing = (
+        json.loads(child.communicate()[0].splitlines()[-1])
+        for child in children
+    )
+    self.assertRegex(failing, "^Cannot write table 'items'.*c.1.0")
+    self.assertRegex(
+        waiting, "^Process 1 could not write its part: Cannot write .*'items'"
+    )
+    self.assertFalse((directory / "saved").exists())
 
 
 if __name__ == "__main__":

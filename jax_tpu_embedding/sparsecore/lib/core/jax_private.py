@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 from jax._src import config
+from jax._src import distributed
 from jax._src import effects as effects_lib
 from jax._src import mesh as mesh_lib
 from jax._src import xla_metadata_lib
@@ -214,3 +215,26 @@ def kept_effect() -> Any:
   ):
     allowed.add_type(_KeptEffect)
   return _KeptEffect()
+
+
+def tell_job(key: str, value: str) -> None:
+  """Lets all processes of jax.distributed know something, once per key.
+
+  No operation of devices: for threads in the background.
+  """
+  distributed.global_state.client.key_value_set(key, value)
+
+
+def ask_job(key: str, timeout_seconds: float) -> str:
+  """Waits for what a process tells under a key.
+
+  Raises:
+    TimeoutError: nobody did.
+  """
+  client = distributed.global_state.client
+  try:
+    return client.blocking_key_value_get(key, int(timeout_seconds * 1000))
+  except jax.errors.JaxRuntimeError as error:
+    if "DEADLINE_EXCEEDED" not in str(error):
+      raise
+    raise TimeoutError(f"Nobody told {key!r}.") from error

@@ -4,7 +4,10 @@
 """Each function of jax_private.py does what the library needs it for."""
 
 import inspect
+import os
 import pathlib
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -274,6 +277,35 @@ class CompletenessTest(absltest.TestCase):
     tests = pathlib.Path(__file__).read_text()
     for name, _ in inspect.getmembers(jax_private, inspect.isfunction):
       self.assertIn(f"jax_private.{name}", tests)
+
+
+class JobTest(absltest.TestCase):
+
+  def test_processes_of_a_job_tell_each_other(self):
+    # jax.distributed starts before anything else does.
+    program = """
+import socket
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
+with socket.socket() as listener:
+  listener.bind(("localhost", 0))
+  port = listener.getsockname()[1]
+jax.distributed.initialize(f"localhost:{port}", 1, 0)
+jax_private.tell_job("a/b", "told")
+print(jax_private.ask_job("a/b", 5))
+try:
+  jax_private.ask_job("a/c", 0.1)
+except TimeoutError as error:
+  print(error)
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    self.assertEqual(printed, "told\nNobody told 'a/c'.\n")
 
 
 if __name__ == "__main__":

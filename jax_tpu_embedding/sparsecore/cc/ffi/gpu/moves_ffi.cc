@@ -149,9 +149,9 @@ Result<gpu::RowOptions> TakeRowOptions(const StepAttributes& attributes,
     }
   }
   if (numbers.size() < values.size()) {
-    return InvalidArgument("Got ", numbers.size(), " hyperparameters, expected ",
-                           values.size(), " or more with the row options '",
-                           attributes.row_options, "'.");
+    return InvalidArgument(
+        "Got ", numbers.size(), " hyperparameters, expected ", values.size(),
+        " or more with the row options '", attributes.row_options, "'.");
   }
   const size_t first = numbers.size() - values.size();
   for (size_t k = 0; k < values.size(); ++k) *values[k] = numbers[first + k];
@@ -193,10 +193,10 @@ Result<gpu::Optimizer> ReadOptimizer(xffi::RemainingArgs args, size_t k,
                            ", expected a divisor of the table's ", num_rows,
                            " rows.");
   }
-  optimizer.rounding = {
-      .seed_and_first_shard = static_cast<const uint32_t*>(seed->untyped_data()),
-      .num_shards = attributes.rounding_num_shards,
-      .rows_per_shard = num_rows / num_shards};
+  optimizer.rounding = {.seed_and_first_shard =
+                            static_cast<const uint32_t*>(seed->untyped_data()),
+                        .num_shards = attributes.rounding_num_shards,
+                        .rows_per_shard = num_rows / num_shards};
   return optimizer;
 }
 
@@ -233,14 +233,13 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
   if (rets.size() < 2 || num_tables > 1 + gpu::kMaxSlots ||
       args.size() < num_tables) {
     return InvalidArgument("Got ", args.size(), " operands and ", rets.size(),
-                           " results, expected a table, up to ",
-                           gpu::kMaxSlots, " slots, and block sums.");
+                           " results, expected a table, up to ", gpu::kMaxSlots,
+                           " slots, and block sums.");
   }
   JTE_ASSIGN_OR_RETURN(const auto table_buffer, ReadAlias(args, rets, 0));
   JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
-  gpu::Tables tables{.table = table_buffer.untyped_data(),
-                     .type = TypeOf(table),
-                     .slots = {}};
+  gpu::Tables tables{
+      .table = table_buffer.untyped_data(), .type = TypeOf(table), .slots = {}};
   for (size_t k = 1; k < num_tables; ++k) {
     JTE_ASSIGN_OR_RETURN(const auto slot, ReadAlias(args, rets, k));
     JTE_ASSIGN_OR_RETURN(const auto matrix, ToMatrix(slot, "A slot"));
@@ -265,8 +264,8 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
                  .samples = samples.typed_data(),
                  .starts = starts.typed_data(),
                  .cells = attributes.is_sorted ? nullptr : cells.typed_data(),
-                 .blocks =
-                     reinterpret_cast<const gpu::RowBlock*>(blocks.typed_data()),
+                 .blocks = reinterpret_cast<const gpu::RowBlock*>(
+                     blocks.typed_data()),
                  .long_rows = reinterpret_cast<const gpu::LongRow*>(
                      long_rows.typed_data()),
                  .counts = reinterpret_cast<const gpu::GroupCounts*>(
@@ -278,10 +277,9 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
       .has_one_source = attributes.has_one_source,
       .block_size = attributes.block_size,
       .num_cells = static_cast<int64_t>(rows.element_count())};
-  return ToResult(gpu::StepRows(stream, attributes.rule, terms,
-                                blocks.dimensions()[0],
-                                (*block_sums)->typed_data(), optimizer,
-                                tables));
+  return ToResult(
+      gpu::StepRows(stream, attributes.rule, terms, blocks.dimensions()[0],
+                    (*block_sums)->typed_data(), optimizer, tables));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ inline constexpr auto kOnStream = [](auto... decoded) {
 #else
 
 inline auto BindOnStream() {
-  return xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<gpu::Stream>>();
+  return xla::ffi::Ffi::Bind().Ctx<xla::ffi::PlatformStream<gpu::Stream> >();
 }
 
 template <auto kBody>

@@ -112,9 +112,8 @@ Result<void> GroupBySample(
     const FloatVector& gains, const IntScalar& num_minibatches,
     const IntVector& begins, const IntVector& rows,
     const FloatVector& sorted_gains, const IntVector& flaws,
-    const xffi::AnyBuffer& scratch_buffer,
-    int64_t num_rows, int64_t batch_size, int64_t num_sc_per_device,
-    bool enable_minibatching) {
+    const xffi::AnyBuffer& scratch_buffer, int64_t num_rows, int64_t batch_size,
+    int64_t num_sc_per_device, bool enable_minibatching) {
   JTE_ASSIGN_OR_RETURN(
       const auto geometry,
       MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
@@ -136,15 +135,16 @@ Result<void> GroupBySample(
        .flaws = reinterpret_cast<gpu::Flaws*>(flaws.typed_data())}));
 }
 
-Result<void> GroupByRow(
-    gpu::Stream stream, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const IntVector& rows, const IntVector& samples, const IntVector& starts,
-    const IntVector& cells, const IntMatrix& blocks,
-    const IntMatrix& long_rows, const IntVector& counts,
-    const xffi::AnyBuffer& scratch_buffer, int64_t num_rows, int64_t batch_size,
-    int64_t num_sc_per_device, bool enable_minibatching, int64_t block_size) {
+Result<void> GroupByRow(gpu::Stream stream, const IntVector& row_pointers,
+                        const IntVector& embedding_ids,
+                        const IntVector& sample_ids, const FloatVector& gains,
+                        const IntScalar& num_minibatches, const IntVector& rows,
+                        const IntVector& samples, const IntVector& starts,
+                        const IntVector& cells, const IntMatrix& blocks,
+                        const IntMatrix& long_rows, const IntVector& counts,
+                        const xffi::AnyBuffer& scratch_buffer, int64_t num_rows,
+                        int64_t batch_size, int64_t num_sc_per_device,
+                        bool enable_minibatching, int64_t block_size) {
   JTE_ASSIGN_OR_RETURN(
       const auto geometry,
       MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,

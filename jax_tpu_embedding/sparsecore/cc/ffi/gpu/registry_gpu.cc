@@ -42,9 +42,8 @@ PYBIND11_MODULE(JTE_MODULE, module) {
   module.doc() = "XLA custom calls for GPUs.";
   module.def("registrations", &jte::ffi::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
-  module.def("sample_groups_scratch_bytes",
-             &jte::ffi::SampleGroupsScratchBytes, py::arg("num_cells"),
-             py::arg("num_row_pointers"));
+  module.def("sample_groups_scratch_bytes", &jte::ffi::SampleGroupsScratchBytes,
+             py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("row_groups_scratch_bytes", &jte::ffi::RowGroupsScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("max_row_blocks", &jte::gpu::MaxRowBlocks, py::arg("num_cells"),

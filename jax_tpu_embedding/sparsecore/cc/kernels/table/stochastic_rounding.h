@@ -42,8 +42,7 @@ JTE_HOST_DEVICE inline uint32_t FirstCounter(const StochasticRounding& rounding,
 
 [[gnu::always_inline]] JTE_HOST_DEVICE inline uint32_t RandomBits(
     uint32_t seed, uint32_t first_counter, int64_t column) {
-  return MixBits(seed ^
-                 MixBits(first_counter + static_cast<uint32_t>(column)));
+  return MixBits(seed ^ MixBits(first_counter + static_cast<uint32_t>(column)));
 }
 
 }  // namespace jte::kernels

@@ -30,7 +30,9 @@ namespace jte::kernels {
 
 // x^-0.5 for x >= 0, and NaN below.
 struct InverseSquareRoot {
-  JTE_HOST_DEVICE static bool Serves(float exponent) { return exponent == -0.5f; }
+  JTE_HOST_DEVICE static bool Serves(float exponent) {
+    return exponent == -0.5f;
+  }
   JTE_HOST_DEVICE explicit InverseSquareRoot(float) {}
 
   [[gnu::always_inline]] JTE_HOST_DEVICE float operator()(float x) const {
@@ -40,7 +42,9 @@ struct InverseSquareRoot {
 
 // x^0.5 for x >= 0, and NaN below.
 struct SquareRoot {
-  JTE_HOST_DEVICE static bool Serves(float exponent) { return exponent == 0.5f; }
+  JTE_HOST_DEVICE static bool Serves(float exponent) {
+    return exponent == 0.5f;
+  }
   JTE_HOST_DEVICE explicit SquareRoot(float) {}
 
   [[gnu::always_inline]] JTE_HOST_DEVICE float operator()(float x) const {

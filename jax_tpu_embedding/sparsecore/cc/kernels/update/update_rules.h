@@ -46,7 +46,8 @@ struct SgdRule {
   JTE_HOST_DEVICE explicit SgdRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>&) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>&) const {
     weight -= grad * learning_rate;
   }
 
@@ -61,7 +62,8 @@ struct AdagradRule {
   JTE_HOST_DEVICE explicit AdagradRule(const float* hyperparameters)
       : learning_rate(hyperparameters[0]) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [accumulator] = slots;
     accumulator += grad * grad;
     weight -= (learning_rate * grad) / std::sqrt(accumulator);
@@ -88,7 +90,8 @@ struct RowwiseAdagradRule {
     denominator = std::sqrt(accumulator) + epsilon;
   }
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>&) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>&) const {
     weight -= (learning_rate * grad) / denominator;
   }
 
@@ -120,7 +123,8 @@ struct AdagradMomentumRule {
         power(Exponent(hyperparameters)),
         use_nesterov(hyperparameters[5] != 0.0f) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [accumulator, momentum] = slots;
     accumulator = kept * accumulator + added * (grad * grad);
     const float scaled = power(accumulator + epsilon) * grad;
@@ -150,7 +154,8 @@ struct AdamRule {
         one_minus_beta_2(1.0f - hyperparameters[2]),
         epsilon_hat(hyperparameters[3]) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [momentum, velocity] = slots;
     momentum += one_minus_beta_1 * (grad - momentum);
     velocity += one_minus_beta_2 * (grad * grad - velocity);
@@ -194,7 +199,8 @@ struct FtrlRule {
     summand_2 = multiply ? beta : 2.0f * l2;
   }
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [accumulator, linear] = slots;
     const float old_power = power(accumulator);
     accumulator += grad * grad;
@@ -231,7 +237,8 @@ struct LapropRule {
         one_minus_decay_rate(1.0f - decay_rate),
         epsilon(hyperparameters[3]) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [mu, nu] = slots;
     nu = nu * decay_rate + one_minus_decay_rate * (grad * grad + epsilon);
     mu = b1 * mu + scale * (grad / std::sqrt(nu));
@@ -265,7 +272,8 @@ struct F2aRule {
         max_lr_multiplier(hyperparameters[4]),
         global_step(std::max(hyperparameters[5], 1.0f)) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [accumulator, local_step] = slots;
     local_step += 1.0f;
     const float multiplier =
@@ -295,7 +303,8 @@ struct MomentumRule {
         decay(hyperparameters[1]),
         use_nesterov(hyperparameters[2] != 0.0f) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [momentum] = slots;
     momentum = decay * momentum + grad;
     const float ahead = grad + decay * momentum;
@@ -320,7 +329,8 @@ struct LionRule {
         beta_2(hyperparameters[2]),
         one_minus_beta_2(1.0f - beta_2) {}
 
-  JTE_HOST_DEVICE void Step(float grad, float& weight, Slots<kNumSlots>& slots) const {
+  JTE_HOST_DEVICE void Step(float grad, float& weight,
+                            Slots<kNumSlots>& slots) const {
     auto& [momentum] = slots;
     weight -= learning_rate * Sign(beta_1 * momentum + one_minus_beta_1 * grad);
     momentum = beta_2 * momentum + one_minus_beta_2 * grad;

@@ -3,9 +3,9 @@
 
 """The rules for GPUs on a CPU, thread by thread.
 
-Importing this registers the GPU's calls for programs on the CPU, and the rules
-that make them for platform "cuda". The kernels are those of a GPU, compiled for
-the CPU (cc/gpu/simt_emulation.h).
+The GPU's calls, for programs on the CPU, and the rules that make them for
+platform "cuda". The kernels are those of a GPU, compiled for the CPU
+(cc/gpu/simt_emulation.h).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import gpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.testing import ffi_emulated_gpu
 
-for _name, _handler in ffi_emulated_gpu.registrations().items():
-  jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
-table.NATIVE_RULES["lookup", "cuda"] = functools.partial(
-    gpu.lookup, ffi_emulated_gpu
-)
-for _name, _rule in update_rules.UPDATE_RULES.items():
-  table.NATIVE_RULES[f"update_{_name}", "cuda"] = functools.partial(
-      gpu.update, ffi_emulated_gpu, _rule
+def install() -> None:
+  """Registers calls and rules; again is nothing new."""
+  for name, handler in ffi_emulated_gpu.registrations().items():
+    jax.ffi.register_ffi_target(name, handler, platform="cpu")
+  table.NATIVE_RULES["lookup", "cuda"] = functools.partial(
+      gpu.lookup, ffi_emulated_gpu
   )
+  for name, rule in update_rules.UPDATE_RULES.items():
+    table.NATIVE_RULES[f"update_{name}", "cuda"] = functools.partial(
+        gpu.update, ffi_emulated_gpu, rule
+    )

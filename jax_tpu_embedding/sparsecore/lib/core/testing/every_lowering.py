@@ -24,9 +24,11 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
-from jax_tpu_embedding.sparsecore.lib.core.testing import emulated_gpu  # adds rules  # pylint: disable=unused-import
+from jax_tpu_embedding.sparsecore.lib.core.testing import emulated_gpu
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
+
+emulated_gpu.install()
 
 _SPLIT = jax.sharding.PartitionSpec("x")
 _WHOLE = jax.sharding.PartitionSpec()

@@ -89,6 +89,21 @@ def num_updates(seal: jax.Array) -> jax.Array | None:
   return low + high * _HIGH
 
 
+def restored(seal: jax.Array, num_updates: int) -> jax.Array:
+  """The seal of tables that took the place of those of `seal`.
+
+  Args:
+    seal: says where tables are, and on which devices it is.
+    num_updates: how often the new ones were updated.
+  """
+  value = np.array(seal)
+  value[:_NUM_GUARDS] = [1, *[0] * (_NUM_GUARDS - 1)]
+  if len(value) >= _NUM_GUARDS + 2:
+    counts = num_updates % _HIGH, num_updates // _HIGH
+    value[_NUM_GUARDS : _NUM_GUARDS + 2] = counts
+  return jax.device_put(value, seal.sharding if seal.committed else None)
+
+
 def places(seal: jax.Array) -> jax.Array:
   """Where the tables are; zero or empty if the seal does not say.
 

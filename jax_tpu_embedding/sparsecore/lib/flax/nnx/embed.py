@@ -35,6 +35,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _embedding_variables
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import _partitioned_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -185,6 +186,45 @@ class SparseCoreEmbed(nnx.Module):
   def num_shards(self) -> int:
     """Devices that share the tables."""
     return self._config().num_shards
+
+  def table_variables(self) -> dict[str, Any]:
+    """The tables as lib/checkpoint takes them, whichever form they have.
+
+    Returns:
+      stack name -> table, slot and state: the arrays or jax.Refs of the layer,
+      and the count of updates, beside where its tables are.
+    """
+    if not isinstance(self.embedding_table, EmbeddingVariablesParam):
+      return self.embedding_table
+    variables = self.embedding_table.get_value()
+    states = _table_state.initial(self._config())
+    seal = _seal_of(self)
+    count = None if seal is None else _seal.num_updates(seal)
+    for state in states.values():
+      state[0] = 0 if count is None else count
+    return {
+        name: _table_state.TableVariables(v.table, v.slot, states[name])
+        for name, v in variables.items()
+    }
+
+  def set_table_variables(self, variables: dict[str, Any]) -> None:
+    """Puts tables into the layer: what restore_into made of the above.
+
+    Args:
+      variables: as of table_variables. Where those of the layer are jax.Refs,
+        they have been changed in place.
+    """
+    if not isinstance(self.embedding_table, EmbeddingVariablesParam):
+      return
+    self.embedding_table.set_value(
+        {
+            name: embedding.EmbeddingVariables(v.table, v.slot)
+            for name, v in variables.items()
+        }
+    )
+    if _seal_of(self) is not None:
+      count = max(int(v.state[0]) for v in variables.values())
+      self.update_seal.set_value(_seal.restored(_seal_of(self), count))
 
   def __call__(
       self,

@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 import numpy as np
 
@@ -99,6 +100,7 @@ def init_embedding_variables(
   Raises:
     ValueError: if a table was prepared for another number of shards, the
       sharding is not by rows, or an initializer returns another shape.
+    MemoryError: if it cannot fit; nothing was allocated.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(
       num_sparsecore_per_device
@@ -115,8 +117,14 @@ def init_embedding_variables(
   for table in jax.tree.leaves(table_specs):
     stacks.setdefault(table.setting_in_stack.stack_name, []).append(table)
 
+  num_shards = num_devices * num_sc_per_device
   with _shardings.auto_mesh(global_sharding):
-    num_shards = num_devices * num_sc_per_device
+    # Inside of another program all is traced, whatever rng is.
+    is_traced = isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer)
+    if not is_traced:
+      _memory_check.check(
+          stacks, num_shards, num_devices, global_sharding.mesh.devices.flat
+      )
     plans = tuple(
         _plan_stack(
             rng,
@@ -129,8 +137,7 @@ def init_embedding_variables(
     )
     is_fills = lambda node: isinstance(node, list)
     fills = sum(jax.tree.leaves(plans, is_leaf=is_fills), [])
-    # Inside of another program all is traced, whatever rng is.
-    if isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer):
+    if is_traced:
       programs = sum([fill.programs for fill in fills], [])
     else:
       programs = _compile_once.compile_all(

@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import recent_values
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -372,6 +373,41 @@ class ErrorsTest(parameterized.TestCase):
       ):
         embedding.init_embedding_variables(*arguments)
       embedding.init_embedding_variables(*arguments, bypass_mesh_check=True)
+
+  def test_what_cannot_fit_is_an_error_before_anything_is_allocated(self):
+    calls = []
+
+    def initializer(key, shape):
+      calls.append(shape)
+      return jnp.ones(shape)
+
+    adagrad = embedding_spec.AdagradOptimizerSpec(learning_rate=0.1)
+    tables = prepared(
+        table("small", 64, 8, initializer),
+        table("large", 2**20, 128, initializer, optimizer=adagrad),
+        devices=2,
+    )
+    # 2^20 rows x 128 columns x 4 bytes, and as much for the slot.
+    message = (
+        r"need 512 MiB on each of 2 devices, and {} are free on {}\."
+        r" Largest, per device: large 512 MiB \(256 MiB of it slots\),"
+        r" small 1\.0 KiB \(0 B of it slots\)\."
+    )
+    free_bytes = "free_bytes"
+    with mock.patch.object(free_memory, free_bytes, return_value=1023 * 2**20):
+      with self.assertRaisesRegex(
+          MemoryError, message.format("1023 MiB", "this host, which they share")
+      ):
+        init(tables, devices=2)
+    self.assertEmpty(calls)
+    with mock.patch.object(free_memory, free_bytes, return_value=None):
+      jax.eval_shape(lambda: init(tables, devices=2))
+    small = prepared(table("small", 64, 8, initializer), devices=2)
+    with mock.patch.object(free_memory, free_bytes, return_value=2048):
+      init(small, devices=2)
+    with mock.patch.object(free_memory, free_bytes, return_value=2047):
+      with self.assertRaisesRegex(MemoryError, r"need 1\.0 KiB on each of 2"):
+        init(small, devices=2)
 
   @parameterized.named_parameters(
       (

@@ -7,6 +7,7 @@ python one_run.py save_forever DIRECTORY
 python one_run.py memory DIRECTORY NUM_DEVICES
 python one_run.py plain_orbax DIRECTORY
 python one_run.py one_of_two DIRECTORY PROCESS PORT
+python one_run.py fails_to_write DIRECTORY PROCESS PORT
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import itertools
 import json
 import os
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -23,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-# Rows of the table whose memory is measured, of 64 columns: 256 MiB, and as
+# Rows of the table whose memory is measured, of 64 columns: 128 MiB, and as
 # much for its slot.
-MEMORY_ROWS = 2**20
+MEMORY_ROWS = 2**19
 
 
 def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
@@ -35,6 +38,7 @@ def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
   }
   return subprocess.Popen(
       [sys.executable, __file__, task, str(directory), *map(str, args)],
+      stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       env=environment,
       text=True,
@@ -42,22 +46,30 @@ def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
 
 
 def values_of_step(step: int) -> dict[str, dict[str | None, np.ndarray]]:
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   return any_tables.values(seed=step)
 
 
 def _save_forever(directory: pathlib.Path) -> None:
-  """Saves steps 0, 1, ...; says so as soon as each is there."""
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
+  """Saves steps 0, 1, .. to each directory that a line of input names.
 
-  topology = any_tables.Topology(1, 2, "auto")
-  specs = any_tables.feature_specs(topology)
-  fresh = any_tables.new_variables(topology, specs)
-  for step in itertools.count():
-    variables = any_tables.fill(fresh, specs, topology, values_of_step(step))
-    any_tables.save(directory / str(step), variables, specs, step=step)
-    print(step, flush=True)
+  Each in a process of its own, which somebody will kill: forked, since most of
+  the time of a process is that of importing. It prints its number and the step
+  as soon as that is there, and this one "killed" when it is.
+  """
+  del directory
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
+
+  for line in sys.stdin:
+    if os.fork() == 0:
+      for step in itertools.count():
+        any_tables.save_rows(
+            pathlib.Path(line.strip(), str(step)), values_of_step(step)
+        )
+        print(os.getpid(), step, flush=True)
+    os.wait()
+    print("killed", flush=True)
 
 
 def _memory(directory: pathlib.Path, num_devices: int) -> None:
@@ -65,8 +77,8 @@ def _memory(directory: pathlib.Path, num_devices: int) -> None:
   import jax  # pylint: disable=g-import-not-at-top
 
   jax.config.update("jax_num_cpu_devices", num_devices)
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   topology = any_tables.Topology(num_devices, 2, "auto")
 
@@ -144,8 +156,8 @@ def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
 
   jax.config.update("jax_num_cpu_devices", 2)
   jax.distributed.initialize(f"localhost:{port}", 2, process)
-  from jax_tpu_embedding.sparsecore.lib.checkpoint import any_tables  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   wrong = []
   for stacking in ("alone", "rotated"):
@@ -178,6 +190,32 @@ def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
   print(json.dumps(wrong))
 
 
+def _fails_to_write(directory: pathlib.Path, process: int, port: int) -> None:
+  """Saves with another process, of which the second has no disk.
+
+  Prints the error.
+  """
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", 1)
+  jax.distributed.initialize(f"localhost:{port}", 2, process)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
+
+  topology = any_tables.Topology(2, 1, "alone")
+  specs = any_tables.feature_specs(topology)
+  variables = any_tables.new_variables(topology, specs)
+  if process == 1:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+  error = None
+  try:
+    any_tables.save(directory / "saved", variables, specs)
+  except checkpoint.CheckpointError as e:
+    error = str(e)
+  print(json.dumps(error), flush=True)
+
+
 def _plain_orbax(directory: pathlib.Path) -> None:
   """Reads with orbax v0 and v1, without this package."""
   sys.modules["jax_tpu_embedding"] = None
@@ -203,5 +241,6 @@ if __name__ == "__main__":
       "memory": _memory,
       "plain_orbax": _plain_orbax,
       "one_of_two": _one_of_two,
+      "fails_to_write": _fails_to_write,
   }
   _tasks[_task](pathlib.Path(_directory), *map(int, _args))

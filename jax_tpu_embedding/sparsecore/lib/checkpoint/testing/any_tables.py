@@ -11,6 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -138,6 +141,33 @@ def save(path: str, variables: Any, specs: Any, **options: Any) -> None:
   options.setdefault("block_bytes", BLOCK_BYTES)
   tables = orbax_handlers.Tables(variables, specs, **options)
   ocp.save_checkpointables(path, {"tables": tables})
+
+
+def save_rows(path: Any, of: Any) -> None:
+  """The same of values(), without a device."""
+  tables = {
+      name: _tables_json.saved_table(
+          rows=len(by_slot[None]),
+          columns=by_slot[None].shape[1],
+          dtype=by_slot[None].dtype.name,
+          slots={s: v.shape[1] for s, v in by_slot.items() if s is not None},
+          block_bytes=BLOCK_BYTES,
+      )
+      for name, by_slot in of.items()
+  }
+  save = _save.Save(
+      saved=_tables_json.SavedTables(tables=tables),
+      source_of={
+          _row_blocks.Variable(table=name, slot=slot): _row_blocks.ArrayRows(
+              name, rows
+          )
+          for name, by_slot in of.items()
+          for slot, rows in by_slot.items()
+      },
+  )
+  ocp.save_checkpointables(
+      path, {"tables": orbax_handlers.Tables.from_rows(save)}
+  )
 
 
 def place_of(

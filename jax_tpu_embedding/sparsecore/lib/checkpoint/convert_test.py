@@ -1,0 +1,349 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _host_stacks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint import convert
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import stacked_checkpoints
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 6)
+
+Topology = any_tables.Topology
+
+_WRITER = Topology(4, 2, "auto")
+_READER = Topology(2, 2, "auto")
+
+
+def _stacks(tree):
+  return tree["embed"]["embedding_table"]["value"]
+
+
+def _read(path, topology, tables=any_tables.TABLES, of="adagrad"):
+  """The tables of a stacked checkpoint, by the definition of the layout."""
+  specs = any_tables.feature_specs(topology, tables, of=of)
+  optimizer = any_tables.optimizer(of).slot_variables_initializers()
+  variables = {
+      name: embedding.EmbeddingVariables(
+          stack["table"], type(optimizer)(**stack.get("slot", {}))
+      )
+      for name, stack in _stacks(stacked_checkpoints.load(path)).items()
+  }
+  return any_tables.read(variables, specs, topology)
+
+
+class ConvertTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(self.create_tempdir().full_path)
+
+  def assert_same(self, found, expected):
+    self.assertEqual(found.keys(), expected.keys())
+    for name, slots in expected.items():
+      self.assertEqual(found[name].keys(), slots.keys())
+      for slot, rows in slots.items():
+        np.testing.assert_array_equal(found[name][slot], rows, strict=True)
+
+  def assert_has(self, path, values):
+    self.assertEqual(checkpoint.describe(path).tables.keys(), values.keys())
+    for name, slots in values.items():
+      for slot, rows in slots.items():
+        np.testing.assert_array_equal(
+            checkpoint.read_table(path, name, slot), rows, strict=True
+        )
+
+  @parameterized.parameters(
+      ("adagrad", Topology(4, 2, "auto")),
+      ("sgd", Topology(3, 1, "rotated")),
+      ("rowwise_adagrad", Topology(1, 4, "alone")),
+  )
+  def test_stacked_to_logical_to_stacked(self, of, writer):
+    values = any_tables.values(of=of)
+    source = stacked_checkpoints.save(self.path / "a", writer, values, of=of)
+    logical, back = self.path / "b", self.path / "c"
+
+    convert.convert(source, logical)
+    self.assert_has(logical, values)
+    checkpoint.verify(logical)
+    # Any devices restore it.
+    topology = Topology(2, 3, "alone")
+    specs = any_tables.feature_specs(topology, of=of)
+    restored = checkpoint.restore(
+        logical, specs, any_tables.sharding(topology), num_sc_per_device=3
+    )
+    self.assert_same(any_tables.read(restored, specs, topology), values)
+
+    target = any_tables.feature_specs(writer, of=of)
+    convert.convert(
+        logical,
+        back,
+        layout="stacked",
+        num_devices=writer.num_devices,
+        num_sc_per_device=writer.num_sc_per_device,
+        feature_specs=target,
+    )
+    self.assert_same(_read(back, writer, of=of), values)
+    # The way back ends where it began, message and other leaves included.
+    before, after = map(stacked_checkpoints.load, (source, back))
+    self.assertEqual(jax.tree.structure(before), jax.tree.structure(after))
+    self.assertEqual(
+        _stacked_checkpoint.read_message(str(back), "embedding_spec"),
+        _stacked_checkpoint.read_message(str(source), "embedding_spec"),
+    )
+
+  @parameterized.parameters(False, True)
+  def test_stacked_to_stacked(self, shards_first):
+    values = any_tables.values()
+    source = stacked_checkpoints.save(self.path / "a", _WRITER, values)
+    target = self.path / "b"
+    convert.convert(
+        source,
+        target,
+        layout="stacked",
+        num_devices=2,
+        num_sc_per_device=2,
+        shards_first=shards_first,
+    )
+    self.assert_same(_read(target, _READER), values)
+    for stack in _stacks(stacked_checkpoints.load(target)).values():
+      self.assertEqual(stack["table"].ndim, 3 if shards_first else 2)
+      self.assertFalse(np.isnan(stack["table"]).any())
+    # What was converted is converted again.
+    again = self.path / "c"
+    convert.convert(target, again)
+    self.assert_has(again, values)
+
+  def test_unstacked(self):
+    values = any_tables.values()
+    source = stacked_checkpoints.save(self.path / "a", _WRITER, values)
+    target = self.path / "b"
+    convert.convert(source, target, layout="unstacked")
+    found = _stacks(stacked_checkpoints.load(target))
+    self.assert_same(
+        {n: {None: t["table"], **t["slot"]} for n, t in found.items()}, values
+    )
+    # Its message says how tables were stacked, and they are not any more.
+    with self.assertRaisesRegex(ValueError, "tables that were unstacked"):
+      convert.convert(target, self.path / "c")
+
+  @parameterized.parameters("logical", "stacked", "unstacked")
+  def test_all_else_is_copied(self, layout):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    target = self.path / "b"
+    devices = dict(num_devices=2, num_sc_per_device=2)
+    convert.convert(
+        source, target, layout=layout, **devices if layout == "stacked" else {}
+    )
+    found = stacked_checkpoints.load(target)
+    expected = stacked_checkpoints.load(source)
+    found.pop("embed", None)
+    del expected["embed"]
+    self.assertEqual(found["name"], "model")
+    self.assertEqual(jax.tree.structure(found), jax.tree.structure(expected))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+      self.assertEqual(getattr(a, "dtype", str), getattr(b, "dtype", str))
+      np.testing.assert_array_equal(a, b)
+    for file in (source / "optimizer").rglob("*"):
+      if file.is_file():
+        copy = target / "optimizer" / file.relative_to(source / "optimizer")
+        self.assertEqual(copy.read_bytes(), file.read_bytes())
+
+  @parameterized.parameters(
+      dict(model={"deep": {"layer": {"embedding_table": "tables"}}}),
+      dict(model={"embedding_table": {"value": "tables"}}),
+  )
+  def test_tables_are_found_wherever_they_are(self, model):
+    values = any_tables.values()
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, values, model=model
+    )
+    convert.convert(source, self.path / "b")
+    self.assert_has(self.path / "b", values)
+    # And are there again on the way back.
+    convert.convert(
+        self.path / "b",
+        self.path / "c",
+        layout="stacked",
+        num_devices=4,
+        num_sc_per_device=2,
+    )
+    self.assertEqual(
+        jax.tree.structure(stacked_checkpoints.load(self.path / "c")),
+        jax.tree.structure(stacked_checkpoints.load(source)),
+    )
+
+  def test_a_stack_may_be_called_value(self):
+    tables = (("value", 40, 8),)
+    values = any_tables.values(tables)
+    source = stacked_checkpoints.save(
+        self.path / "a",
+        Topology(1, 2, "alone"),
+        values,
+        tables=tables,
+        model={"embedding_table": "tables"},
+    )
+    convert.convert(source, self.path / "b")
+    self.assert_has(self.path / "b", values)
+
+  def test_seals_say_where_tables_are(self):
+    # As layers with parameters have it: 70,000 updates.
+    seal = np.array([1, 2, 4, 3, 9, 70000 % 2**16, 1, 5, 6], np.float32)
+    source = stacked_checkpoints.save(
+        self.path / "a",
+        _WRITER,
+        any_tables.values(),
+        model={
+            "embed": {
+                "embedding_table": {"value": "tables"},
+                "update_seal": {"value": seal},
+            }
+        },
+    )
+    convert.convert(source, self.path / "logical")
+    items = checkpoint.describe(self.path / "logical").tables["items"]
+    self.assertEqual(items.updates, 70000)
+    for path in (source, self.path / "logical"):
+      target = self.path / f"from {path.name}"
+      convert.convert(
+          path, target, layout="stacked", num_devices=2, num_sc_per_device=2
+      )
+      found = stacked_checkpoints.load(target)["embed"]["update_seal"]["value"]
+      np.testing.assert_array_equal(found[:7], seal[:7])
+      places = _places.places_by_stack(any_tables.feature_specs(_READER), 4)
+      self.assertCountEqual(
+          found[7:], [n for stack in places.values() for n in stack.values()]
+      )
+
+  def test_arguments_that_contradict_each_other(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    target = self.path / "b"
+    other = any_tables.feature_specs(
+        _READER, (("items", 1003, 16), *any_tables.TABLES[1:])
+    )
+    two = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    for arguments, error in (
+        (dict(layout="flat"), "layout must be one of .*'logical'.*'flat'"),
+        (dict(layout="stacked"), "pass num_devices and num_sc_per_device"),
+        (
+            dict(feature_specs=other, **two),
+            "'items': 1003 x 12 in the checkpoint, 1003 x 16 in the specs",
+        ),
+        (dict(model_key="zzz"), 'No "zzz" found'),
+    ):
+      with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+        convert.convert(source, target, **arguments)
+      self.assertFalse(target.exists())
+    convert.convert(source, target)
+    with self.assertRaisesRegex(ValueError, "The checkpoint is logical"):
+      convert.convert(target, self.path / "c")
+    with self.assertRaisesRegex(ValueError, "already exists"):
+      convert.convert(source, target)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "There is no checkpoint in"
+    ):
+      convert.convert(self.path / "nowhere", self.path / "c")
+
+  def test_trees_that_contradict_their_message(self):
+    values = any_tables.values()
+    message = embedding.create_proto_from_feature_specs(
+        any_tables.feature_specs(Topology(4, 4, "auto")), 4, 4
+    )
+    wrong = stacked_checkpoints.save(
+        self.path / "a", _WRITER, values, message=message
+    )
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError,
+        r"stack 'hours_items_users', table: has .*embedding_spec says",
+    ):
+      convert.convert(wrong, self.path / "b")
+    message.stacked_table_specs.pop()
+    wrong = stacked_checkpoints.save(
+        self.path / "c", Topology(4, 4, "auto"), values, message=message
+    )
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "which its embedding_spec does not name"
+    ):
+      convert.convert(wrong, self.path / "b")
+    without = stacked_checkpoints.save(
+        self.path / "d", _WRITER, values, model={"dense": np.ones(3)}
+    )
+    with self.assertRaisesRegex(ValueError, "has no 'embedding_table'.*dense"):
+      convert.convert(without, self.path / "b")
+    twice = {name: {"embedding_table": "tables"} for name in ("a", "b")}
+    several = stacked_checkpoints.save(
+        self.path / "e", _WRITER, values, model=twice
+    )
+    with self.assertRaisesRegex(ValueError, "of several layers, 'a.embedding_"):
+      convert.convert(several, self.path / "b")
+    self.assertFalse((self.path / "b").exists())
+
+  def test_damage_is_noticed_and_leaves_no_target(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    for file in (source / "model" / "ocdbt.process_0").glob("d/*"):
+      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "is damaged: .*|Cannot copy"
+    ):
+      convert.convert(source, self.path / "b")
+    self.assertFalse((self.path / "b").exists())
+
+  def test_program(self):
+    values = any_tables.values()
+    source = stacked_checkpoints.save(self.path / "a", _WRITER, values)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+      status = convert.main([f"--from={source}", f"--to={self.path}/b"])
+    self.assertEqual(status, 0)
+    self.assertIn("layout logical", output.getvalue())
+    self.assert_has(self.path / "b", values)
+    with contextlib.redirect_stderr(io.StringIO()) as output:
+      status = convert.main(
+          [f"--from={source}", f"--to={self.path}/c", "--layout=stacked"]
+      )
+    self.assertEqual(status, 1)
+    self.assertRegex(output.getvalue(), r"\Aconvert: .*--devices")
+
+
+class HostStacksTest(parameterized.TestCase):
+
+  @parameterized.parameters((0, 7), (3, 4), (5, 31), (0, 31))
+  def test_writes_what_it_reads(self, first, end):
+    specs = any_tables.feature_specs(
+        Topology(3, 1, "rotated"), (("a", 10, 3), ("b", 31, 5))
+    )
+    message = embedding.create_proto_from_feature_specs(specs, 3, 1)
+    placement = convert._placement.from_proto(message.stacked_table_specs[0])
+    stack = _host_stacks.scratch_array(
+        (placement.num_rows, placement.embedding_dim), np.float32, None
+    )
+    rows = _host_stacks.HostStackRows(stack, placement, placement.tables[1])
+    values = np.random.default_rng(0).normal(size=(end - first, 5))
+    values = values.astype(np.float32)
+    rows.write(first, values)
+    ((_, found),) = rows.blocks([(first, end)])
+    np.testing.assert_array_equal(found, values)
+    # Nothing else was written.
+    self.assertEqual(np.count_nonzero(stack), values.size)
+
+
+if __name__ == "__main__":
+  absltest.main()

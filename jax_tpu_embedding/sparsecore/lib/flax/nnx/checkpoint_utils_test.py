@@ -1,0 +1,608 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tarfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+from flax import nnx
+import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint import convert
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import offline_converter
+from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+
+jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
+
+# "a" and "b" may share a stack; 50 rows are padded otherwise for 8 shards than
+# for 4, and 64 rows alike, in another order.
+_TABLES = (("a", 64, 8), ("b", 50, 6), ("c", 40, 20))
+_BATCH = 16
+
+
+def _specs(num_devices, num_sc, tables=_TABLES, alone=False, of=None):
+  optimizer = of or embedding_spec.AdagradOptimizerSpec(learning_rate=0.1)
+  specs = []
+  for name, rows, columns in tables:
+    table = embedding_spec.TableSpec(
+        name=name,
+        vocabulary_size=rows,
+        embedding_dim=columns,
+        optimizer=optimizer,
+        combiner="sum",
+    )
+    specs.append(
+        embedding_spec.FeatureSpec(
+            name=f"of_{name}",
+            table_spec=table,
+            input_shape=(_BATCH, 1),
+            output_shape=(_BATCH, columns),
+        )
+    )
+  if not alone:
+    embedding.auto_stack_tables(specs, num_devices, num_sc)
+  embedding.prepare_feature_specs_for_training(specs, num_devices, num_sc)
+  return specs
+
+
+def _ids():
+  rng = np.random.default_rng(0)
+  return [rng.integers(0, 40, (_BATCH, 1), np.int32) for _ in _TABLES]
+
+
+class _Model(nnx.Module):
+
+  def __init__(self, specs, num_devices, num_sc, tables="param", seed=0):
+    mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
+    rngs = nnx.Rngs(seed)
+    self.embed = embed.SparseCoreEmbed(
+        specs, "x", mesh, rngs, num_sc_per_device=num_sc, tables=tables
+    )
+    self.dense = nnx.Linear(34, 1, rngs=rngs)
+    self.dropout = nnx.Dropout(0.1, rngs=nnx.Rngs(seed))
+
+  def __call__(self, ids):
+    x = jax.numpy.concatenate(self.embed(ids), axis=1)
+    return self.dense(x)
+
+
+class _Job:
+  """A model, its optimizer, and what they were made for."""
+
+  def __init__(
+      self,
+      num_devices=4,
+      num_sc=2,
+      tables="param",
+      seed=0,
+      specs=None,
+      **fields,
+  ):
+    self.num_devices, self.num_sc = num_devices, num_sc
+    self.specs = specs or _specs(num_devices, num_sc, **fields)
+    self.model = _Model(self.specs, num_devices, num_sc, tables, seed)
+    self.optimizer = embed.PartitionedOptimizer(self.model, optax.adam(1e-2))
+
+  def step(self):
+    ids = _ids()
+
+    def loss_fn(model):
+      return jax.numpy.mean(model(ids) ** 2)
+
+    loss, grads = nnx.value_and_grad(loss_fn, allow_int=True)(self.model)
+    self.optimizer.update(self.model, grads)
+    return float(loss)
+
+  def tables(self):
+    """Tables and slots as their user declared them."""
+    table = self.model.embed.embedding_table
+    variables = table.get_value() if hasattr(table, "get_value") else table
+    arrays = {
+        name: embedding.EmbeddingVariables(
+            np.asarray(v.table[...]),
+            jax.tree.map(lambda x: np.asarray(x[...]), v.slot),
+        )
+        for name, v in variables.items()
+    }
+    specs = embedding.get_table_specs(self.specs)
+    return jax.tree.map(
+        np.asarray,
+        table_stacking.unshard_and_unstack_tables(
+            specs, arrays, self.num_devices * self.num_sc
+        ),
+    )
+
+  def dense(self):
+    state = nnx.state(self.model, embed.is_non_embedding_variables)
+    raw = lambda x: (
+        jax.random.key_data(x)
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else x
+    )
+    return [
+        np.asarray(raw(x))
+        for x in jax.tree.leaves((state, nnx.state(self.optimizer)))
+        if not isinstance(x, jax.Ref)
+    ]
+
+  def save(self, manager, step=3, **keys):
+    checkpoint_utils.save_checkpoint(
+        cp_manager=manager,
+        step=step,
+        model=self.model,
+        optimizer=self.optimizer,
+        feature_specs=self.specs,
+        num_global_devices=self.num_devices,
+        num_sc_per_device=self.num_sc,
+        **keys,
+    )
+    manager.wait_until_finished()
+
+  def restore_from_other(self, path, **options):
+    checkpoint_utils.restore_cross_topology_checkpoint(
+        cross_topology_checkpoint_restore_path=path,
+        model=self.model,
+        optimizer=self.optimizer,
+        target_feature_specs=self.specs,
+        num_global_devices=self.num_devices,
+        num_sc_per_device=self.num_sc,
+        **options,
+    )
+
+  def restore(self, **options):
+    checkpoint_utils.restore_checkpoint(
+        model=self.model, optimizer=self.optimizer, **options
+    )
+
+
+def _manager(path, **keys):
+  return checkpoint_utils.create_checkpoint_manager(
+      cp_path=path, cp_options=ocp.CheckpointManagerOptions(), **keys
+  )
+
+
+class _TestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(self.create_tempdir().full_path) / "checkpoints"
+
+  def assert_equal(self, one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+  def assert_differ(self, one, other):
+    with self.assertRaises(AssertionError):
+      self.assert_equal(one, other)
+
+  def saved(self, step=3, **fields):
+    """A job that took a step and saved it."""
+    job = _Job(**fields)
+    job.step()
+    job.save(_manager(self.path), step)
+    return job
+
+
+class CheckpointTest(_TestCase):
+
+  @parameterized.parameters("param", "ref")
+  def test_a_job_goes_on_as_if_it_had_not_stopped(self, tables):
+    manager = _manager(self.path)
+    straight = _Job(tables=tables)
+    straight.step()
+    straight.save(manager)
+    resumed = _Job(tables=tables, seed=1)
+    self.assert_differ(resumed.tables(), straight.tables())
+
+    resumed.restore(cp_manager=manager)
+
+    self.assert_equal(resumed.tables(), straight.tables())
+    self.assert_equal(resumed.dense(), straight.dense())
+    self.assertEqual(resumed.step(), straight.step())
+    self.assert_equal(resumed.tables(), straight.tables())
+
+  @parameterized.parameters(
+      (2, 2, "param", False),
+      (1, 4, "ref", True),
+      (4, 2, "param", True),
+  )
+  def test_restores_to_any_devices_stacks_and_forms(
+      self, num_devices, num_sc, tables, alone
+  ):
+    source = self.saved()
+    for restore in (
+        lambda job: job.restore(input_checkpoint_path=self.path),
+        lambda job: job.restore_from_other(self.path),
+    ):
+      job = _Job(num_devices, num_sc, tables, seed=1, alone=alone)
+      restore(job)
+      self.assert_equal(job.tables(), source.tables())
+      kernel = np.asarray(job.model.dense.kernel[...])
+      np.testing.assert_array_equal(kernel, source.model.dense.kernel[...])
+      # A seal of another layout would be refused.
+      self.assertTrue(np.isfinite(job.step()))
+
+  def test_keys_of_items_are_those_of_the_caller(self):
+    keys = dict(model_key="m", optimizer_key="o", embedding_spec_key="e")
+    source, target = _Job(), _Job(seed=1)
+    source.step()
+    source.save(_manager(self.path, **keys), **keys)
+    target.restore(input_checkpoint_path=self.path, **keys)
+    self.assert_equal(target.tables(), source.tables())
+    converted = self.path.parent / "converted"
+    checkpoint_utils.convert_cross_topology_checkpoint(
+        input_checkpoint_path=self.path,
+        output_checkpoint_path=converted,
+        **keys,
+    )
+    names = {path.name for path in (converted / "3").iterdir() if path.is_dir()}
+    self.assertEqual(names, {"m", "o", "e"})
+
+  def test_nothing_is_done_without_a_path(self):
+    job = _Job()
+    before = job.tables()
+    job.restore()
+    job.restore_from_other(None)
+    for paths in ((None, "x"), ("x", None)):
+      checkpoint_utils.convert_cross_topology_checkpoint(
+          input_checkpoint_path=paths[0], output_checkpoint_path=paths[1]
+      )
+    self.assert_equal(job.tables(), before)
+
+  def test_the_newest_step_is_restored_unless_another_is_named(self):
+    job = self.saved()
+    first = job.tables()
+    job.step()
+    job.save(_manager(self.path), 10)
+    other = _Job(seed=1)
+    other.restore(input_checkpoint_path=self.path)
+    self.assert_equal(other.tables(), job.tables())
+    other.restore(input_checkpoint_path=self.path, step=3)
+    self.assert_equal(other.tables(), first)
+
+  def test_errors_of_restoring(self):
+    job = _Job()
+    self.path.mkdir()
+    with self.assertRaisesRegex(ValueError, "No checkpoints found in"):
+      job.restore(input_checkpoint_path=self.path)
+    self.saved(step=5)
+    for options, error in (
+        (dict(step=3), r"Step 3 not found in .*\[5\]"),
+        (dict(model_key="zzz"), 'No "zzz" found'),
+        (dict(optimizer_key="zzz"), 'No "zzz" found'),
+        (dict(embedding_spec_key="zzz"), 'No "zzz" found'),
+    ):
+      with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+        job.restore(input_checkpoint_path=self.path, **options)
+    for name, error in (
+        ("nothing", "_Model has no attribute 'nothing'.*'embed'"),
+        ("dense", "_Model.dense is a Linear, not a SparseCoreEmbed"),
+    ):
+      with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+        job.restore_from_other(self.path, embedding_layer_name=name)
+    del job.model.embed
+    with self.assertRaisesRegex(
+        ValueError, "has 0 attributes that are a Sparse"
+    ):
+      job.restore_from_other(self.path)
+
+  @parameterized.parameters(
+      (
+          dict(tables=(("a", 60, 8), *_TABLES[1:])),
+          "'a': the checkpoint has 64 r",
+      ),
+      (
+          dict(of=embedding_spec.AdamOptimizerSpec(learning_rate=0.1)),
+          "'a': the checkpoint has slots accumulator",
+      ),
+  )
+  def test_tables_of_another_model_are_refused(self, fields, error):
+    self.saved()
+    job = _Job(specs=_specs(4, 2, **fields))
+    before = job.tables(), job.dense()
+    with self.assertRaisesRegex(ValueError, error):
+      job.restore(input_checkpoint_path=self.path)
+    self.assert_equal((job.tables(), job.dense()), before)
+
+  def test_dense_parameters_of_another_model_are_refused(self):
+    self.saved()
+    job = _Job()
+    job.model.dense = nnx.Linear(34, 2, rngs=nnx.Rngs(0))
+    job.model.more = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    del job.model.dropout
+    with self.assertRaisesRegex(
+        ValueError,
+        "lacks more.bias.*has dropout.rngs.count.*not in this program.*"
+        r"dense.kernel.* is float32\[34, 1\], and float32\[34, 2\] in this",
+    ):
+      job.restore(input_checkpoint_path=self.path)
+
+  def test_specs_of_other_devices_are_refused(self):
+    self.saved()
+    job = _Job()
+    job.num_sc = 4
+    with self.assertRaisesRegex(ValueError, "SparseCores|shards"):
+      job.restore_from_other(self.path)
+
+
+class ConvertTest(_TestCase):
+
+  def convert(self, **options):
+    target = self.path.parent / "converted"
+    checkpoint_utils.convert_cross_topology_checkpoint(
+        input_checkpoint_path=self.path,
+        output_checkpoint_path=target,
+        **options,
+    )
+    return target
+
+  @parameterized.parameters(False, True)
+  def test_what_is_converted_is_restored(self, with_specs):
+    source = self.saved()
+    topology = checkpoint_utils.TargetTopology(2, 2, "TPU v6e")
+    job = _Job(2, 2, seed=1, alone=with_specs)
+    path = self.convert(
+        target_topology=topology,
+        target_feature_specs=job.specs if with_specs else None,
+        save_step=7,
+    )
+    # Stacks are [num_shards, rows, D], and nothing is NaN.
+    stacked = ocp.StandardCheckpointer().restore(path / "7" / "model")
+    stacks = stacked["embed"]["embedding_table"]["value"]
+    for stack in stacks.values():
+      self.assertEqual(stack["table"].shape[0], 4)
+      self.assertFalse(np.isnan(stack["table"]).any())
+    job.restore(input_checkpoint_path=path, step=7)
+    self.assert_equal(job.tables(), source.tables())
+    self.assertEqual(job.optimizer.step[...], 1)
+
+  def test_unstacked_tables_are_by_name(self):
+    source = self.saved()
+    path = self.convert()
+    found = ocp.StandardCheckpointer().restore(path / "3" / "model")
+    tables = found["embed"]["embedding_table"]["value"]
+    for name, of_table in source.tables().items():
+      np.testing.assert_array_equal(tables[name]["table"], of_table.table)
+      np.testing.assert_array_equal(
+          tables[name]["slot"]["accumulator"], of_table.slot.accumulator
+      )
+    self.assertEqual(
+        (path / "3/embedding_spec/proto.pbtxt").read_text(),
+        (self.path / "3/embedding_spec/proto.pbtxt").read_text(),
+    )
+
+  @parameterized.parameters("param", "ref")
+  def test_the_other_converter_reads_and_writes_them(self, tables):
+    source = self.saved(tables=tables)
+    logical = self.path.parent / "logical"
+    convert.convert(self.path / "3", logical)
+    for name, of_table in source.tables().items():
+      np.testing.assert_array_equal(
+          checkpoint.read_table(logical, name), of_table.table
+      )
+    updates = checkpoint.describe(logical).tables["a"].updates
+    # In refs only updates by which an optimizer is another one count.
+    self.assertEqual(updates, 1 if tables == "param" else 0)
+    back = self.path.parent / "back"
+    convert.convert(
+        logical,
+        back / "3",
+        layout="stacked",
+        num_devices=2,
+        num_sc_per_device=2,
+    )
+    job = _Job(2, 2, tables, seed=1)
+    job.restore(input_checkpoint_path=back)
+    self.assert_equal(job.tables(), source.tables())
+    # orbax restores it, too, into what has these shapes.
+    if tables == "param":
+      plain = _Job(2, 2, seed=1)
+      with ocp.CheckpointManager(back) as manager:
+        found = manager.restore(
+            3,
+            args=ocp.args.Composite(
+                model=ocp.args.StandardRestore(nnx.state(plain.model))
+            ),
+        )["model"]
+      nnx.update(plain.model, found)
+      self.assert_equal(plain.tables(), source.tables())
+      plain.model.embed(_ids())
+
+  def test_models_without_tables_are_refused(self):
+    source = self.saved()
+    with ocp.CheckpointManager(self.path) as manager:
+      manager.save(
+          9,
+          args=ocp.args.Composite(
+              model=ocp.args.StandardSave({"dense": np.ones(2)}),
+              embedding_spec=ocp.args.ProtoSave(
+                  embedding.create_proto_from_feature_specs(source.specs, 4, 2)
+              ),
+          ),
+      )
+    with self.assertRaisesRegex(ValueError, "has no 'embedding_table'"):
+      self.convert()
+
+
+class TargetSpecsTest(parameterized.TestCase):
+
+  def wide(self, num_devices, num_sc, batch=2048):
+    specs = []
+    for i in range(4):
+      table = embedding_spec.TableSpec(
+          name=f"t{i}",
+          vocabulary_size=2048,
+          embedding_dim=640,
+          optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
+          combiner="sum",
+      )
+      specs.append(
+          embedding_spec.FeatureSpec(
+              name=f"f{i}",
+              table_spec=table,
+              input_shape=(batch, 1),
+              output_shape=(batch, 640),
+          )
+      )
+    embedding.auto_stack_tables(specs, num_devices, num_sc)
+    return embedding.create_proto_from_feature_specs(specs, num_devices, num_sc)
+
+  @parameterized.parameters(
+      (8, 2, None, 1), (4, 2, None, 2), (4, 4, None, 1), (4, 2, 1024, 1)
+  )
+  def test_tables_are_stacked_as_memory_allows(
+      self, num_devices, num_sc, batch, num_stacks
+  ):
+    message, specs = checkpoint_utils._recompute_target_specs(
+        self.wide(8, 2), num_devices, num_sc, batch
+    )
+    self.assertLen(message.stacked_table_specs, num_stacks)
+    self.assertLen({s.stacked_table_spec.stack_name for s in specs.values()},
+                   num_stacks)  # fmt: skip
+
+  def _first_version(self, num_scs=2, **fields):
+    stack = embedding_spec_pb2.StackedTableSpecProto(
+        stack_name="a_b",
+        stack_vocab_size=800,
+        stack_embedding_dim=16,
+        total_sample_count=32,
+        max_ids_per_partition=16,
+        max_unique_ids_per_partition=16,
+        num_sparsecores=num_scs,
+        **fields,
+    )
+    # In the order of features, which is not that of rows.
+    for name, rows, padded, offset in (
+        ("b", 390, 400, 192),
+        ("a", 384, 384, 0),
+    ):
+      stack.table_specs.add(
+          table_name=name,
+          vocab_size=rows,
+          embedding_dim=16,
+          padded_vocab_size=padded,
+          padded_embedding_dim=16,
+          row_offset_in_shard=offset,
+          shard_rotation=0,
+      )
+    return embedding_spec_pb2.EmbeddingSpecProto(stacked_table_specs=[stack])
+
+  def test_messages_of_the_first_version_keep_their_stacks(self):
+    message, specs = checkpoint_utils._recompute_target_specs(
+        self._first_version(), 4, 1
+    )
+    (stack,) = message.stacked_table_specs
+    self.assertEqual(stack.stack_vocab_size, 800)
+    self.assertEqual(stack.num_sparsecores, 4)
+    self.assertEqual(specs["a"].setting_in_stack.row_offset_in_shard, 0)
+    self.assertEqual(specs["b"].setting_in_stack.row_offset_in_shard, 96)
+    self.assertEqual(specs["b"].setting_in_stack.shard_rotation, 1)
+    tables = {
+        name: np.arange(s.vocabulary_size * 16, dtype=np.float32).reshape(
+            -1, 16
+        )
+        for name, s in specs.items()
+    }
+    stacked = table_stacking.stack_and_shard_tables(specs, tables, 4, 0.0)
+    self.assertEqual(stacked["a_b"].shape, (4, 200, 16))
+
+  def test_a_stack_of_the_first_version_may_not_fit(self):
+    with self.assertRaisesRegex(
+        ValueError, "'a_b': its activations take 1024 bytes on each of 2 Spar.*"
+        "limit is 1000.*target_feature_specs",
+    ):  # fmt: skip
+      checkpoint_utils._recompute_target_specs(
+          self._first_version(activation_mem_bytes_limit=1000), 2, 1
+      )
+
+  def test_tables_without_features_are_planned(self):
+    message = self.wide(1, 2, 16)
+    del message.stacked_table_specs[0].table_specs[1].feature_specs[:]
+    message, specs = checkpoint_utils._recompute_target_specs(message, 2, 2)
+    self.assertCountEqual(specs, ["t0", "t1", "t2", "t3"])
+    names = [
+        feature.feature_name
+        for stack in message.stacked_table_specs
+        for table in stack.table_specs
+        for feature in table.feature_specs
+    ]
+    self.assertIn("feature_t1", names)
+
+  def test_table_specs_by_name(self):
+    self.assertEqual(
+        list(checkpoint_utils._get_table_specs(_specs(1, 1))), ["a", "b", "c"]
+    )
+
+
+class OfflineConverterTest(_TestCase):
+
+  def run_with(self, **values):
+    with flagsaver.flagsaver(**values):
+      offline_converter.main([])
+
+  def test_converts_archives_for_a_kind_of_device(self):
+    source = self.saved()
+    archive = self.path.parent / "old.tgz"
+    with tarfile.open(archive, "w:gz") as file:
+      file.add(self.path, "old")
+    outputs = self.create_tempdir().full_path
+    with mock.patch.dict(os.environ, TEST_UNDECLARED_OUTPUTS_DIR=outputs):
+      self.run_with(
+          input_checkpoint=str(archive),
+          output_checkpoint="TEST_UNDECLARED_OUTPUTS_DIR/new",
+          target_num_devices=2,
+          target_device_kind="TPU_v6e",
+      )
+    job = _Job(2, 2, seed=1)
+    job.restore(input_checkpoint_path=pathlib.Path(outputs, "new"))
+    self.assert_equal(job.tables(), source.tables())
+
+  def test_unknown_kinds_of_device_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "device kind 'TPU v99'.*TPU v5p"):
+      self.run_with(
+          input_checkpoint=str(self.path),
+          output_checkpoint=str(self.path),
+          target_num_devices=2,
+          target_device_kind="TPU_v99",
+      )
+
+  def test_paths(self):
+    expand = offline_converter.expand_directory_path
+    self.assertIsNone(expand(None))
+    self.assertEqual(expand("/a/b"), "/a/b")
+    self.assertEqual(expand("gs://a/b"), "gs://a/b")
+    self.assertEqual(expand("a/b"), os.path.abspath("a/b"))
+    name = "TEST_UNDECLARED_OUTPUTS_DIR"
+    with mock.patch.dict(os.environ, {name: "/tmp"}):
+      self.assertEqual(expand(name), "/tmp")
+    with mock.patch.dict(os.environ):
+      os.environ.pop(name, None)
+      with self.assertRaisesRegex(ValueError, f"{name}/x.*{name}.* not set"):
+        expand(f"{name}/x")
+      with self.assertRaisesRegex(ValueError, f"{name} is not set"):
+        checkpoint_utils.decompress_checkpoint("a.tgz")
+
+  def test_devices_that_are_not_there(self):
+    device = offline_converter.FakeDevice(3)
+    self.assertEqual((device.id, device.device_kind), (3, "TPU v5"))
+    self.assertEqual((device.process_index, device.slice_index), (0, 0))
+    self.assertEqual((device.platform, device.memory_kind), ("tpu", "tpu_hbm"))
+
+
+if __name__ == "__main__":
+  absltest.main()
