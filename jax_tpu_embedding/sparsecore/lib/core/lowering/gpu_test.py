@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
+jax.config.update("jax_num_cpu_devices", 4)
 # Many small programs that run once.
 jax.config.update("jax_disable_most_optimizations", True)
 
