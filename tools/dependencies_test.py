@@ -24,6 +24,8 @@ _EXTRAS = {
     "multihost": "lib/core/all_reduce/",
     "plots": (
         "lib/core/tpu/_overlap_picture",
+        "lib/metrics/hot_rows",
+        "lib/nn/inputs/_limit_history",
         "lib/nn/plan/_report",
         "lib/planning/_cost_picture",
     ),
