@@ -17,6 +17,7 @@ import threading
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore import extras
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
 
@@ -144,6 +145,7 @@ class HotRows:
 
     Needs matplotlib.
     """
+    extras.require("plots", "matplotlib")
     from matplotlib import figure  # pylint: disable=g-import-not-at-top
 
     picture = figure.Figure(figsize=(6, 4), layout="constrained")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import dataclasses
 from typing import Any
 
+from jax_tpu_embedding.sparsecore import extras
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 
 _FIRST_BLOCK = 100  # batches
@@ -82,6 +83,7 @@ class LimitHistory:
       growths: Iterable[Any],
   ) -> None:
     """Draws needs as bands, limits as steps. Needs matplotlib."""
+    extras.require("plots", "matplotlib")
     from matplotlib import figure  # pylint: disable=g-import-not-at-top
 
     names = [name for name, _ in limits.stacks]
