@@ -6,12 +6,10 @@
 #include <cstdint>
 
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte::gpu {
 namespace {
-
-constexpr int64_t kAlignment = 8;
-constexpr int64_t kMaxMinibatches = 64;
 
 JTE_DEVICE int64_t RoundUp(int64_t x) {
   return (x + kAlignment - 1) / kAlignment * kAlignment;

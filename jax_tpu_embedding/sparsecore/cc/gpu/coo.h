@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte::gpu {
 
@@ -74,20 +75,18 @@ const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
 // that are not.
 struct Cell {
   bool is_entry;
-  bool is_wrong;      // an entry with a number out of range
-  int32_t partition;  // it is an entry of
-  int32_t target;     // the SparseCore that has the row, of all devices
-  int32_t source;     // the SparseCore that has the sample
-  int32_t row;        // of the target's shard
-  int32_t sample;     // of the source's batch
+  bool is_wrong;   // an entry with a number out of range
+  int32_t target;  // the SparseCore that has the row, of all devices
+  int32_t source;  // the SparseCore that has the sample
+  int32_t row;     // of the target's shard
+  int32_t sample;  // of the source's batch
 };
-
-constexpr int64_t kMinRowPointersOfBlock = 8;
 
 JTE_DEVICE int64_t CooGeometry::num_blocks() const {
   const int64_t targets = num_targets();
-  return num_row_pointers /
-         (targets > kMinRowPointersOfBlock ? targets : kMinRowPointersOfBlock);
+  return num_row_pointers / (targets > kMinRowPointersPerBlock
+                                 ? targets
+                                 : kMinRowPointersPerBlock);
 }
 
 // `value`, or the nearest number from 0 to limit - 1.
@@ -107,7 +106,6 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
     const int64_t region = region_size > 0 ? i / region_size : 0;
     cell.is_entry = region < geometry.num_regions();
     cell.source = static_cast<int32_t>(region);
-    cell.partition = static_cast<int32_t>(region * num_targets);
   } else {
     // The last partition that begins at the cell or before it.
     int64_t first = 0;
@@ -123,7 +121,6 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
     const int64_t minibatches =
         geometry.enable_minibatching ? *buffers.num_minibatches : 1;
     cell.is_entry = partitions.begins[first] <= i && i < partitions.ends[first];
-    cell.partition = static_cast<int32_t>(first);
     cell.target = static_cast<int32_t>(first % num_targets);
     cell.source = static_cast<int32_t>(first / num_targets / minibatches);
   }

@@ -32,7 +32,6 @@ struct ReadRowsAndSamples {
       if (cell.is_wrong) flaws->entries = 1;
       // Entries that are not sorted here have to come in order.
       if (cells == nullptr && cell.is_entry && i > 0 &&
-          i < geometry.num_cells &&
           cell.row <
               InRange(buffers.embedding_ids[i - 1], geometry.rows_per_shard)) {
         flaws->entries = 1;

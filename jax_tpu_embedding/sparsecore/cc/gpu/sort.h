@@ -37,10 +37,6 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
                      int32_t* starts, int32_t* count, Scratch scratch);
 
-// sums[i] = x[0] + ... + x[i].
-const char* PrefixSums(Stream stream, int64_t n, const int32_t* x,
-                       int32_t* sums, Scratch scratch);
-
 // How many bits numbers from 0 to `largest` have.
 constexpr int NumBits(int64_t largest) {
   int bits = 1;

@@ -126,8 +126,6 @@ def _step_rows(
   """A call that steps `rule`; the operands of the optimizer follow `batch`."""
   tables = (operands.table, *operands.slots)
   seed = operands.rounding_seed
-  num_shards, num_shards_per_device = params.get("rounding_shards", (1, 1))
-  min_value, max_value = params.get("min_value"), params.get("max_value")
   return native_call.call(
       target,
       (
@@ -140,6 +138,18 @@ def _step_rows(
       [jax.core.ShapedArray(x.shape, x.dtype) for x in tables],
       aliases={len(batch) + k: k for k in range(len(tables))},
       after_readers=True,
+      **optimizer_attributes(rule, params),
+      **attributes,
+  )
+
+
+def optimizer_attributes(
+    rule: update_rules.UpdateRule, params: dict[str, Any]
+) -> dict[str, Any]:
+  """What a call that steps `rule`, with its options, is told of it."""
+  num_shards, num_shards_per_device = params.get("rounding_shards", (1, 1))
+  min_value, max_value = params.get("min_value"), params.get("max_value")
+  return dict(
       rule=rule.name,
       num_hyperparameters=np.int64(len(rule.hyperparameters)),
       static_params=np.array(
@@ -151,7 +161,6 @@ def _step_rows(
       stochastic_rounding=rule.takes_rounding_seed,
       rounding_num_shards=np.int64(num_shards),
       rounding_shards_per_device=np.int64(num_shards_per_device),
-      **attributes,
   )
 
 

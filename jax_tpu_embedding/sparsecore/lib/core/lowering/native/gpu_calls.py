@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 import numpy as np
 
@@ -179,8 +180,6 @@ def step_rows(
   if rule.takes_rounding_seed and "rounding_shards" not in params:
     params = params | dict(rounding_shards=(num_scs, num_scs))
     seed = native_call.apply(lambda x: jnp.stack([x, jnp.uint32(0)]), seed)
-  num_shards, num_shards_per_device = params.get("rounding_shards", (1, 1))
-  min_value, max_value = params.get("min_value"), params.get("max_value")
   batch = (*groups, gains, operands.gradient)
   has_one_partition = num_scs == 1 and not params.get(
       "enable_minibatching", False
@@ -201,17 +200,7 @@ def step_rows(
       ],
       aliases={len(batch) + k: k for k in range(len(tables))},
       after_readers=True,
-      rule=rule.name,
-      num_hyperparameters=np.int64(len(rule.hyperparameters)),
-      static_params=np.array(
-          [params[name] for name in rule.static_params], np.float32
-      ),
-      row_options=",".join(params.get("row_options", ())),
-      min_value=np.float32(-np.inf if min_value is None else min_value),
-      max_value=np.float32(np.inf if max_value is None else max_value),
-      stochastic_rounding=rule.takes_rounding_seed,
-      rounding_num_shards=np.int64(num_shards),
-      rounding_shards_per_device=np.int64(num_shards_per_device),
+      **cpu_calls.optimizer_attributes(rule, params),
       batch_size_per_sc=np.int64(operands.gradient.shape[0] // num_scs),
       block_size=np.int64(block_size),
       has_one_source=num_scs == 1,
