@@ -18,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
@@ -27,16 +28,7 @@ namespace jte::ffi {
 
 // In the order in which they are read.
 struct StepAttributes {
-  std::string_view rule;
-  int64_t num_hyperparameters;           // those of row options too
-  std::span<const float> static_params;  // of the rule, as numbers
-  std::string_view row_options;          // their names, separated by commas
-  float min_value;
-  float max_value;
-  bool stochastic_rounding;
-  // Used with it only: of all devices, and of this one.
-  int64_t rounding_num_shards;
-  int64_t rounding_shards_per_device;
+  OptimizerAttributes optimizer;
   int64_t batch_size_per_sc;
   int64_t block_size;
   bool has_one_source;
@@ -121,7 +113,7 @@ Result<gpu::Number> ReadNumber(xffi::RemainingArgs args, size_t k) {
 }
 
 // Moves the numbers of the row options from the end of `numbers`.
-Result<gpu::RowOptions> TakeRowOptions(const StepAttributes& attributes,
+Result<gpu::RowOptions> TakeRowOptions(const OptimizerAttributes& attributes,
                                        std::vector<gpu::Number>& numbers) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   gpu::RowOptions options{};
@@ -161,7 +153,7 @@ Result<gpu::RowOptions> TakeRowOptions(const StepAttributes& attributes,
 
 // From the operands from number `k` on.
 Result<gpu::Optimizer> ReadOptimizer(xffi::RemainingArgs args, size_t k,
-                                     const StepAttributes& attributes,
+                                     const OptimizerAttributes& attributes,
                                      int64_t num_rows) {
   std::vector<gpu::Number> numbers;
   for (int64_t i = 0; i < attributes.num_hyperparameters; ++i, ++k) {
@@ -258,7 +250,7 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
   }
   JTE_ASSIGN_OR_RETURN(
       const auto optimizer,
-      ReadOptimizer(args, num_tables, attributes, table.num_rows));
+      ReadOptimizer(args, num_tables, attributes.optimizer, table.num_rows));
   const gpu::RowTerms terms{
       .groups = {.rows = rows.typed_data(),
                  .samples = samples.typed_data(),
@@ -277,9 +269,9 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
       .has_one_source = attributes.has_one_source,
       .block_size = attributes.block_size,
       .num_cells = static_cast<int64_t>(rows.element_count())};
-  return ToResult(
-      gpu::StepRows(stream, attributes.rule, terms, blocks.dimensions()[0],
-                    (*block_sums)->typed_data(), optimizer, tables));
+  return ToResult(gpu::StepRows(
+      stream, attributes.optimizer.rule, terms, blocks.dimensions()[0],
+      (*block_sums)->typed_data(), optimizer, tables));
 }
 
 }  // namespace
