@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <type_traits>
 #include <variant>
@@ -81,6 +82,33 @@ void FindRepeats(const uint32_t* values, int64_t n, uint32_t* repeats) {
   std::copy_n(found, kLanes, repeats);
 }
 
+// The keys of n ids; returns the largest id. One that is larger than `last_id`
+// has the key of that.
+template <typename KeyOf, typename Id>
+JTE_VECTOR_CLONES Id WriteKeys(const KeyOf& key_of_id, const Id* ids, int64_t n,
+                               Id last_id, uint32_t* __restrict keys) {
+  const KeyOf key_of = key_of_id;  // a copy, whatever is written
+  Id largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const Id id = ids[i];
+    largest = std::max(largest, id);
+    keys[i] = key_of(static_cast<uint32_t>(std::min(id, last_id)));
+  }
+  return largest;
+}
+
+// Entries of n rows with one gain, or with one each.
+JTE_VECTOR_CLONES
+void ZipRows(const int32_t* rows, int64_t n, float gain,
+             WeightedRow* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = {rows[i], gain};
+}
+JTE_VECTOR_CLONES
+void ZipRows(const int32_t* rows, int64_t n, const float* gains,
+             WeightedRow* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = {rows[i], gains[i]};
+}
+
 // The gains of ids with these weights, of one sample.
 JTE_VECTOR_CLONES
 void Divide(const float* weights, int64_t n, float divisor, float* gains) {
@@ -134,21 +162,33 @@ bool IdEntries::WriteGains(const convert::StackPlan& plan,
   return true;
 }
 
-template <typename KeyOf, typename Id>
-bool IdEntries::ReadIds(const convert::StackPlan& plan,
+bool IdEntries::WriteKeysOf(const convert::StackPlan& plan,
                             const convert::FeaturePlan& feature,
-                            const convert::Slice& slice,
-                            const RowNumbers& numbers, const KeyOf& key_of,
-                            const Id* ids) {
+                            const convert::Slice& slice) {
+  const std::span<uint32_t> keys = keys_memory_.Take(slice.num_ids());
+  keys_ = keys;
+  return convert::WithIdToKey(
+      plan, feature, [&feature, &slice, keys](const auto& key_of) {
+        return std::visit(
+            [&feature, &key_of, keys]<typename T>(std::span<const T> ids) {
+              // A negative id becomes a large number.
+              using Id = std::make_unsigned_t<T>;
+              const auto last_id =
+                  static_cast<Id>(feature.input.vocabulary_size - 1);
+              return WriteKeys(key_of, reinterpret_cast<const Id*>(ids.data()),
+                               std::ssize(keys), last_id,
+                               keys.data()) <= last_id;
+            },
+            slice.ids);
+      });
+}
+
+void IdEntries::WriteEntries(const convert::StackPlan& plan,
+                             const convert::Slice& slice,
+                             const RowNumbers& numbers) {
   const int64_t num_samples = slice.samples.size;
+  const uint32_t* const keys = keys_.data();
   const float* const gains = slice.weights ? gains_.data() : nullptr;
-  const auto last_id = static_cast<Id>(feature.input.vocabulary_size - 1);
-  Id largest = 0;
-  const auto read_key = [&largest, &key_of, ids, last_id](int64_t i) {
-    const Id id = ids[i];
-    largest = std::max(largest, id);
-    return key_of(static_cast<uint32_t>(std::min(id, last_id)));
-  };
   const bool are_numbers = numbers.are_keys();
   const auto number = [&numbers, are_numbers](uint32_t key) {
     return are_numbers ? static_cast<int32_t>(key) : numbers[key];
@@ -176,26 +216,15 @@ bool IdEntries::ReadIds(const convert::StackPlan& plan,
     }
   };
 
-  // Samples of one id: nothing to sort, and no repeats.
-  const auto read_single_ids = [this, out, num_samples, gains, &plan, &number,
-                                &read_key, &num_entries] {
-    const float gain = convert::UnweightedGain(plan.combiner, 1);
-    for (int64_t s = 0; s < num_samples; ++s) {
-      out[s] = {number(read_key(s)), gains != nullptr ? gains[s] : gain};
-      ends_[s] = static_cast<uint32_t>(s + 1);
-    }
-    num_entries = num_samples;
-  };
-
   // A sample of many ids.
   const auto read_long_sample = [this, gains, &plan, &slice, &size_of,
-                                 &read_key, &merge](int64_t sample) {
+                                 keys, &merge](int64_t sample) {
     const int64_t begin = slice.FirstId(sample);
     const int64_t n = size_of(sample);
     const std::span<uint64_t> elements = elements_.Take(n);
     for (int64_t i = 0; i < n; ++i) {
       elements[i] =
-          SortKey::Element(read_key(begin + i), static_cast<uint32_t>(i));
+          SortKey::Element(keys[begin + i], static_cast<uint32_t>(i));
     }
     const std::span<uint64_t> sorted = convert::SortElements(
         elements, sorted_elements_.Take(n), plan.sort_key.num_bits());
@@ -210,7 +239,7 @@ bool IdEntries::ReadIds(const convert::StackPlan& plan,
 
   // Puts what make(key, position) says into the lanes, for samples from `first`
   // on, and sorts them.
-  const auto sort_lanes = [this, &slice, &size_of, &read_key](
+  const auto sort_lanes = [this, keys, &slice, &size_of](
                               int64_t first, int64_t num_lanes, int64_t most,
                               auto padding, const auto& make) {
     using Value = decltype(padding);
@@ -220,7 +249,7 @@ bool IdEntries::ReadIds(const convert::StackPlan& plan,
       const int64_t begin = k < num_lanes ? slice.FirstId(first + k) : 0;
       const int64_t n = k < num_lanes ? size_of(first + k) : 0;
       for (int64_t i = 0; i < n; ++i) {
-        values[i * kLanes + k] = make(read_key(begin + i), i);
+        values[i * kLanes + k] = make(keys[begin + i], i);
       }
       for (int64_t i = n; i < most; ++i) values[i * kLanes + k] = padding;
     }
@@ -256,21 +285,21 @@ bool IdEntries::ReadIds(const convert::StackPlan& plan,
   const auto read_lanes = [this, out, &plan, &number, &size_of, &sort_lanes,
                            &merge, &num_entries](
                               int64_t first, int64_t num_lanes, int64_t most) {
-    const uint32_t* const keys =
+    const uint32_t* const sorted =
         sort_lanes(first, num_lanes, most, kNoKey,
                    [](uint32_t key, int64_t) { return key; });
     uint32_t repeats[kLanes];
-    FindRepeats(keys, most, repeats);
+    FindRepeats(sorted, most, repeats);
     for (int64_t k = 0; k < num_lanes; ++k) {
       const int64_t n = size_of(first + k);
       const float gain = convert::UnweightedGain(plan.combiner, n);
       if (repeats[k] != 0) {
-        merge(n, [keys, k, gain](int64_t i) {
-          return KeyAndGain{keys[i * kLanes + k], gain};
+        merge(n, [sorted, k, gain](int64_t i) {
+          return KeyAndGain{sorted[i * kLanes + k], gain};
         });
       } else {
         for (int64_t i = 0; i < n; ++i) {
-          out[num_entries + i] = {number(keys[i * kLanes + k]), gain};
+          out[num_entries + i] = {number(sorted[i * kLanes + k]), gain};
         }
         num_entries += n;
       }
@@ -278,51 +307,58 @@ bool IdEntries::ReadIds(const convert::StackPlan& plan,
     }
   };
 
-  if (slice.row_splits.empty() && slice.valency == 1) {
-    read_single_ids();
-  } else {
-    for (int64_t first = 0; first < num_samples; first += kLanes) {
-      const int64_t num_lanes = std::min(kLanes, num_samples - first);
-      int64_t most = 0;
+  for (int64_t first = 0; first < num_samples; first += kLanes) {
+    const int64_t num_lanes = std::min(kLanes, num_samples - first);
+    int64_t most = 0;
+    for (int64_t s = first; s < first + num_lanes; ++s) {
+      most = std::max(most, size_of(s));
+    }
+    if (most > kMaxNetworkIds) {
       for (int64_t s = first; s < first + num_lanes; ++s) {
-        most = std::max(most, size_of(s));
+        read_long_sample(s);
+        ends_[s] = static_cast<uint32_t>(num_entries);
       }
-      if (most > kMaxNetworkIds) {
-        for (int64_t s = first; s < first + num_lanes; ++s) {
-          read_long_sample(s);
-          ends_[s] = static_cast<uint32_t>(num_entries);
-        }
-      } else if (gains != nullptr) {
-        read_lanes_with_weights(first, num_lanes, most);
-      } else {
-        read_lanes(first, num_lanes, most);
-      }
+    } else if (gains != nullptr) {
+      read_lanes_with_weights(first, num_lanes, most);
+    } else {
+      read_lanes(first, num_lanes, most);
     }
   }
   entries_ = {out, static_cast<size_t>(num_entries)};
-  return largest <= last_id;
+}
+
+void IdEntries::WriteSingleEntries(const convert::StackPlan& plan,
+                                   const convert::Slice& slice,
+                                   const RowNumbers& numbers) {
+  const int64_t n = slice.samples.size;
+  const std::span<WeightedRow> out = entries_memory_.Take(n);
+  entries_ = out;
+  ends_ = ends_memory_.Take(n);
+  std::iota(ends_.begin(), ends_.end(), 1);
+  if (!numbers.are_keys()) {
+    for (uint32_t& key : keys_) key = static_cast<uint32_t>(numbers[key]);
+  }
+  const auto* const rows = reinterpret_cast<const int32_t*>(keys_.data());
+  if (slice.weights) {
+    ZipRows(rows, n, gains_.data(), out.data());
+  } else {
+    ZipRows(rows, n, convert::UnweightedGain(plan.combiner, 1), out.data());
+  }
 }
 
 bool IdEntries::Read(const convert::StackPlan& plan,
-                         const convert::FeaturePlan& feature,
-                         const convert::Slice& slice,
-                         const RowNumbers& numbers) {
+                     const convert::FeaturePlan& feature,
+                     const convert::Slice& slice, const RowNumbers& numbers) {
   const ScopedDefaultFloatEnvironment as_on_hosts;
   if (slice.weights && !WriteGains(plan, feature, slice)) return false;
-  return convert::WithIdToKey(
-      plan, feature,
-      [this, &plan, &feature, &slice, &numbers](const auto& key_of) {
-        return std::visit(
-            [this, &plan, &feature, &slice, &numbers,
-             &key_of]<typename Id>(std::span<const Id> ids) {
-              // A negative id becomes a large number.
-              return ReadIds(
-                  plan, feature, slice, numbers, key_of,
-                  reinterpret_cast<const std::make_unsigned_t<Id>*>(
-                      ids.data()));
-            },
-            slice.ids);
-      });
+  if (!WriteKeysOf(plan, feature, slice)) return false;
+  if (slice.row_splits.empty() && slice.valency == 1) {
+    // Nothing to sort, and no repeats.
+    WriteSingleEntries(plan, slice, numbers);
+  } else {
+    WriteEntries(plan, slice, numbers);
+  }
+  return true;
 }
 
 }  // namespace jte::kernels

@@ -72,17 +72,24 @@ class IdEntries {
 
   size_t capacity_bytes() const {
     return entries_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
-           factors_.capacity_bytes() + gains_memory_.capacity_bytes() +
+           factors_.capacity_bytes() + keys_memory_.capacity_bytes() +
+           gains_memory_.capacity_bytes() +
            lanes_.capacity_bytes() + elements_.capacity_bytes() +
            sorted_elements_.capacity_bytes();
   }
 
  private:
-  template <typename KeyOf, typename Id>
-  bool ReadIds(const convert::StackPlan& plan,
-               const convert::FeaturePlan& feature,
-               const convert::Slice& slice, const RowNumbers& numbers,
-               const KeyOf& key_of, const Id* ids);
+  // Writes keys_; false if an id is outside of the table.
+  bool WriteKeysOf(const convert::StackPlan& plan,
+                   const convert::FeaturePlan& feature,
+                   const convert::Slice& slice);
+  // Write entries_ and ends_ from keys_ and gains_; the second one those of
+  // samples that have one id each.
+  void WriteEntries(const convert::StackPlan& plan, const convert::Slice& slice,
+                    const RowNumbers& numbers);
+  void WriteSingleEntries(const convert::StackPlan& plan,
+                          const convert::Slice& slice,
+                          const RowNumbers& numbers);
   // Writes gains_; false if something is not finite that has
   // to be.
   bool WriteGains(const convert::StackPlan& plan,
@@ -91,10 +98,12 @@ class IdEntries {
 
   std::span<WeightedRow> entries_;
   std::span<uint32_t> ends_;
+  std::span<uint32_t> keys_;      // of every id
   std::span<const float> gains_;  // of every id, if there are weights
   ScratchArray<WeightedRow> entries_memory_;
   ScratchArray<uint32_t> ends_memory_;
   ScratchArray<float> factors_;
+  ScratchArray<uint32_t> keys_memory_;
   ScratchArray<float> gains_memory_;
   ScratchArray<uint64_t> lanes_;
   ScratchArray<uint64_t> elements_;

@@ -27,6 +27,7 @@
 
 #include "benchmark/benchmark.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
@@ -137,7 +138,11 @@ Data& GetData(int64_t index) {
 // The table, and as many slots as any rule has.
 std::vector<float>& GetTable(int64_t k) {
   static std::vector<float> tables[3];
-  if (tables[k].empty()) tables[k].assign(kNumRows * kDim, 0.5f);
+  if (tables[k].empty()) {
+    tables[k].assign(kNumRows * kDim, 0.5f);
+    // As ffi/table_memory.h does.
+    UseHugePages(std::as_writable_bytes(std::span(tables[k])));
+  }
   return tables[k];
 }
 
@@ -211,7 +216,7 @@ void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
                   .valency = kWorkloads[workload].ids_per_sample}};
     if (has_weights) feature.batch.weights = batch.gains;
     plans.push_back(*convert::PlanStack(
-        {.name = "stack", .combiner = "sum"}, /*coo_cells_per_device=*/0,
+        {.name = "stack", .combiner = "sum"}, /*coo_cells_per_device=*/8,
         {feature},
         {.local_device_count = 1,
          .global_device_count = 1,
