@@ -36,6 +36,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup_ids
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
@@ -86,6 +87,7 @@ feature_stacking_strategy_to_enum = (
 OutputPool = _preprocess.OutputPool
 get_all_reduce_interface = minibatching_node.get_all_reduce_interface
 convert_ids = _convert.convert_ids
+lookup_ids = _lookup_ids.lookup_ids
 raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats
