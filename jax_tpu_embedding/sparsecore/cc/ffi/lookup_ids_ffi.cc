@@ -8,6 +8,9 @@
 // (jte_hold_cpu): what is wrong with the ids of one is its second result, a
 // record.
 //
+// There is always one minibatch; its number is an operand so that a check of the
+// tables can hand it on.
+//
 // With keeps_errors, in programs that must not fail, what is wrong is recorded
 // (recorded_failures.h) and the activations are NaN.
 
@@ -51,10 +54,15 @@ struct Lookup {
 };
 
 Result<Lookup> ReadLookup(const xffi::AnyBuffer& table,
+                          const IntScalar& num_minibatches,
                           const xffi::AnyBuffer& result, Doubles quantization,
                           bool keeps_errors,
                           const StackAttributes& attributes) {
   JTE_RETURN_IF_ERROR(convert::CheckTopology(attributes.topology()));
+  if (*num_minibatches.typed_data() != 1) {
+    return InvalidArgument("num_minibatches is ", *num_minibatches.typed_data(),
+                           ", expected 1: raw ids have no more.");
+  }
   Lookup lookup = {};
   lookup.quantization = {quantization.begin(), quantization.size()};
   lookup.keeps_errors = keeps_errors;
@@ -111,11 +119,13 @@ Result<void> LookUpOrRecord(Executor& executor, const Lookup& lookup,
 }
 
 Result<void> OnOneDevice(Executor& executor, const xffi::AnyBuffer& table,
+                         const IntScalar& num_minibatches,
                          const xffi::RemainingArgs& operands,
                          const xffi::AnyBuffer& result, Doubles quantization,
                          bool keeps_errors, const StackAttributes& attributes) {
-  JTE_ASSIGN_OR_RETURN(const auto lookup, ReadLookup(table, result, quantization,
-                                                     keeps_errors, attributes));
+  JTE_ASSIGN_OR_RETURN(const auto lookup,
+                       ReadLookup(table, num_minibatches, result, quantization,
+                                  keeps_errors, attributes));
   const kernels::ConstTableValues values = ReadOnly(lookup.table.values);
   return LookUpOrRecord(executor, lookup, operands, {&values, 1}, attributes,
                         /*device=*/0);
@@ -130,6 +140,7 @@ Published PublishedTable(const xffi::AnyBuffer& table, int64_t num_devices) {
 }
 
 Result<void> OnOneOfDevices(Executor& all_threads, const xffi::AnyBuffer& table,
+                            const IntScalar& num_minibatches,
                             const WordsByDevice& records,
                             const IntScalar& device,
                             const xffi::RemainingArgs& operands,
@@ -142,8 +153,9 @@ Result<void> OnOneOfDevices(Executor& all_threads, const xffi::AnyBuffer& table,
     return InvalidArgument("A record has ", outcome.element_count(),
                            " words, expected ", kRecordWords, ".");
   }
-  JTE_ASSIGN_OR_RETURN(const auto lookup, ReadLookup(table, result, quantization,
-                                                     keeps_errors, attributes));
+  JTE_ASSIGN_OR_RETURN(const auto lookup,
+                       ReadLookup(table, num_minibatches, result, quantization,
+                                  keeps_errors, attributes));
   const Published own =
       PublishedTable(table, attributes.global_device_count);
   JTE_ASSIGN_OR_RETURN(const auto tables,
@@ -159,24 +171,24 @@ Result<void> OnOneOfDevices(Executor& all_threads, const xffi::AnyBuffer& table,
 
 template <typename... Attributes>
 xffi::Error Handler(xffi::ThreadPool pool, xffi::AnyBuffer table,
-                    xffi::RemainingArgs operands,
+                    IntScalar num_minibatches, xffi::RemainingArgs operands,
                     xffi::Result<xffi::AnyBuffer> activations,
                     Doubles quantization, bool keeps_errors,
                     Attributes... attributes) {
   ThreadPoolExecutor executor(pool);
-  return RunHandler(OnOneDevice, executor, table, operands, *activations,
-                    quantization, keeps_errors, StackAttributes{attributes...});
+  return RunHandler(OnOneDevice, executor, table, num_minibatches, operands,
+                    *activations, quantization, keeps_errors, StackAttributes{attributes...});
 }
 
 template <typename... Attributes>
 xffi::Error HandlerOfDevices(
-    xffi::ThreadPool pool, xffi::AnyBuffer table, WordsByDevice records,
-    IntScalar device, xffi::RemainingArgs operands,
+    xffi::ThreadPool pool, xffi::AnyBuffer table, IntScalar num_minibatches,
+    WordsByDevice records, IntScalar device, xffi::RemainingArgs operands,
     xffi::Result<xffi::AnyBuffer> activations, xffi::Result<Words> outcome,
     Doubles quantization, bool keeps_errors, Attributes... attributes) {
   ThreadPoolExecutor executor(pool);
-  return RunHandler(OnOneOfDevices, executor, table, records, device, operands,
-                    *activations, *outcome, quantization, keeps_errors,
+  return RunHandler(OnOneOfDevices, executor, table, num_minibatches, records,
+                    device, operands, *activations, *outcome, quantization, keeps_errors,
                     StackAttributes{attributes...});
 }
 
@@ -198,6 +210,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     WithStackAttributes(xffi::Ffi::Bind()
                             .Ctx<xffi::ThreadPool>()
                             .Arg<xffi::AnyBuffer>()  // table
+                            .Arg<IntScalar>()        // num_minibatches
                             .RemainingArgs()         // as in raw_id_operands.h
                             .Ret<xffi::AnyBuffer>()  // activations
                             .Attr<Doubles>("quantization")
@@ -209,6 +222,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     WithStackAttributes(xffi::Ffi::Bind()
                             .Ctx<xffi::ThreadPool>()
                             .Arg<xffi::AnyBuffer>()  // table
+                            .Arg<IntScalar>()        // num_minibatches
                             .Arg<WordsByDevice>()    // records
                             .Arg<IntScalar>()        // number of the device
                             .RemainingArgs()         // as in raw_id_operands.h

@@ -8,7 +8,7 @@ The public functions of the library, each defined in a module of its own:
   prepare, stack           _plan.py
   initialize               _initialize.py   (read: _row_ids.py)
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
-  look up, update          _lookup.py, _update.py
+  look up, update          _lookup.py, _update.py   (read only: _lookup_ids.py)
   gradients of rows        _sparse_gradients.py
   errors of layers         core/batch_errors.py
 """

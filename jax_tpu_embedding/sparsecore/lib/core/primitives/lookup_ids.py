@@ -5,8 +5,8 @@
 
 What convert_ids and lookup do together, and its bits, without the buffers: for
 programs that only read, in evaluation and serving. Operands: the table
-f32[rows, D] or f32[rows], bfloat16 or float16 as well; then the ids of each
-feature, as in convert_ids.py. Result: f32[device_batch_size, D], the sum of
+f32[rows, D] or f32[rows], bfloat16 or float16 as well; num_minibatches i32[],
+which is 1; and the ids of each feature, as in convert_ids.py. Result: f32[device_batch_size, D], the sum of
 gain * row over the ids of each sample; f32[device_batch_size] if the table has
 no columns. Samples of the stack that no feature has are zero.
 
@@ -46,6 +46,7 @@ _OF_LOOKUP = (
 
 def _abstract_eval(
     table,
+    num_minibatches,
     *ids,
     combiner: str,
     global_device_count: int,
@@ -68,10 +69,9 @@ def _abstract_eval(
       feature_stacking_strategy=feature_stacking_strategy,
       keeps_errors=keeps_errors,
   )[0]
-  one = jax.core.ShapedArray((), jnp.int32)
   return lookup.lookup_p.abstract_eval(
       *buffers,
-      one,
+      num_minibatches,
       table,
       device_batch_size=device_batch_size,
       max_ids_per_partition=max_ids_per_partition,
@@ -86,11 +86,10 @@ def _parts(
     devices: mesh_axis.Devices,
 ) -> Sequence[jax.Array]:
   """The same by the primitives that read and write buffers."""
-  table, *ids = operands
+  table, num_minibatches, *ids = operands
   of_lookup = {name: params.get(name) for name in _OF_LOOKUP}
   of_conversion = {k: v for k, v in params.items() if k not in _OF_LOOKUP}
   axis = devices.axis_of(table)
-  one = jnp.int32(1)  # minibatch
   buffers = convert_ids.convert_ids_p.bind(*ids, **of_conversion)
   if params["keeps_errors"]:
     device = jnp.int32(0)
@@ -98,7 +97,7 @@ def _parts(
       device = lax.axis_index(axis.name)
     row_pointers, has_failed = check_batch.check_batch_p.bind(
         *buffers,
-        one,
+        num_minibatches,
         device,
         num_devices=params["global_device_count"],
         num_sc_per_device=params["num_sc_per_device"],
@@ -112,7 +111,9 @@ def _parts(
   if axis is not None:
     rows_are_split = mesh_axis.rows_are_split_over(axis.name)
   with rows_are_split:
-    activations = lookup.lookup_p.bind(*buffers, one, table, **of_lookup)
+    activations = lookup.lookup_p.bind(
+        *buffers, num_minibatches, table, **of_lookup
+    )
   if params["keeps_errors"]:
     activations = check_batch.nan_if_failed_p.bind(activations, has_failed)
   return [activations]

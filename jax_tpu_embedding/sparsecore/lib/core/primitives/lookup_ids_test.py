@@ -95,6 +95,7 @@ def _lookup_params(num_devices):
 def _from_ids(combiner, num_devices, table, *ids, keeps_errors=False):
   return lookup_ids.lookup_ids_p.bind(
       table,
+      jnp.int32(1),
       *ids,
       keeps_errors=keeps_errors,
       **_params(combiner, num_devices),

@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids as primitive
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
@@ -28,6 +29,7 @@ def lookup_ids(
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
     keeps_errors: bool = False,
+    num_minibatches: jax.Array | None = None,
     perform_unstacking: bool = True,
 ) -> _tables.Nested[jax.Array]:
   """Looks one device's samples up straight from their ids.
@@ -49,6 +51,8 @@ def lookup_ids(
     keeps_errors: for layers. Whether ids that are wrong make the activations of
       their stack and device NaN, for raise_errors to raise, instead of failing
       the program.
+    num_minibatches: for layers. i32[], 1, from a check of the tables that the
+      lookup has to wait for.
     perform_unstacking: False returns the activations of whole stacks.
 
   Returns:
@@ -72,12 +76,15 @@ def lookup_ids(
       batch.stacks, embedding_variables=embedding_variables
   )
   _device_batch.check_tables(feature_specs, embedding_variables, topology)
+  if num_minibatches is None:
+    num_minibatches = jnp.int32(1)
   activations = {}
   for name, stack in batch.stacks.items():
     quantization = stack.quantization_config
     with jax.named_scope(f"lookup_ids/{name}"):
       activations[name] = primitive.lookup_ids_p.bind(
           embedding_variables[name][0],
+          num_minibatches,
           *batch.operands[name],
           **batch.conversion_of(name),
           **batch.settings.limits_of(name)._asdict(),

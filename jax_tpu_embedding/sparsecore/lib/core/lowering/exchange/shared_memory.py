@@ -72,7 +72,7 @@ def lookup_ids(
   barrier.
 
   Args:
-    operands: the table [rows, D] of this device, and its ids.
+    operands: the table [rows, D] of this device, one minibatch and its ids.
     params: of the lookup from ids.
     axis: of the devices.
   """

@@ -206,7 +206,7 @@ def lookup_ids(
   """The lookup from ids in [rows, D], on one device that has all rows.
 
   Args:
-    operands: the table and the ids.
+    operands: the table, one minibatch and the ids.
     params: of the lookup from ids.
   """
   return native_call.call(
@@ -226,7 +226,7 @@ def lookup_ids_of_devices(
   """The same in the tables of all devices of one process.
 
   Args:
-    operands: the table of this device and its ids.
+    operands: the table of this device, one minibatch and its ids.
     params: of the lookup from ids.
     records: of all devices; see shared_memory.py.
     device: the number of this one.
@@ -235,10 +235,10 @@ def lookup_ids_of_devices(
     The activations; and this device's record u32[words], which says what is
     wrong with its ids, if anything is.
   """
-  table, *ids = operands
+  table, num_minibatches, *ids = operands
   return native_call.call(
       "jte_lookup_ids_of_devices_cpu",
-      (table, records, device, *ids),
+      (table, num_minibatches, records, device, *ids),
       [
           _activations(table, params),
           jax.core.ShapedArray(records.shape[1:], records.dtype),
