@@ -211,6 +211,7 @@ def _look_up_ids_of_device(
         {name: (table,) for name, table in tables.items()},
         config.feature_specs,
         config.topology,
+        sharding_strategy=config.table_sharding_strategy,
         feature_stacking_strategy=config.feature_stacking_strategy,
         keeps_errors=True,
         num_minibatches=num_minibatches,

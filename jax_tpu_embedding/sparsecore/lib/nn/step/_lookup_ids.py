@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids as primitive
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 
@@ -27,6 +28,7 @@ def lookup_ids(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     topology: layout.Topology,
     *,
+    sharding_strategy: str = "MOD",
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
     keeps_errors: bool = False,
     num_minibatches: jax.Array | None = None,
@@ -46,6 +48,7 @@ def lookup_ids(
     embedding_variables: stack name -> (table, slots); slots may be missing.
     feature_specs: the prepared specs, any tree.
     topology: devices and SparseCores that the tables are split over.
+    sharding_strategy: "MOD".
     feature_stacking_strategy: "SPLIT_THEN_STACK" or "STACK_THEN_SPLIT", in any
       letter case.
     keeps_errors: for layers. Whether ids that are wrong make the activations of
@@ -61,10 +64,12 @@ def lookup_ids(
 
   Raises:
     ValueError, TypeError and jax.errors.JaxRuntimeError: as convert_ids does;
-      and ValueError if the tables do not belong to the specs.
+      and ValueError if the tables do not belong to the specs, or for another
+      sharding strategy.
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
+  _preprocess.sharding_strategy_to_enum(sharding_strategy)
   batch = _convert.read_ids(
       features,
       features_weights,
