@@ -8,8 +8,8 @@
 // (jte_hold_cpu): what is wrong with the ids of one is its second result, a
 // record.
 //
-// There is always one minibatch; its number is an operand so that a check of the
-// tables can hand it on.
+// There is always one minibatch; its number is an operand so that a check of
+// the tables can hand it on.
 //
 // With keeps_errors, in programs that must not fail, what is wrong is recorded
 // (recorded_failures.h) and the activations are NaN.
@@ -67,8 +67,7 @@ Result<Lookup> ReadLookup(const xffi::AnyBuffer& table,
   lookup.quantization = {quantization.begin(), quantization.size()};
   lookup.keeps_errors = keeps_errors;
   JTE_ASSIGN_OR_RETURN(lookup.table, ToTable(table));
-  JTE_ASSIGN_OR_RETURN(lookup.activations,
-                       ToMatrix(result, "The activations"));
+  JTE_ASSIGN_OR_RETURN(lookup.activations, ToMatrix(result, "The activations"));
   if (lookup.activations.dim != lookup.table.dim) {
     return InvalidArgument("The activations have ", lookup.activations.dim,
                            " columns, expected the table's ", lookup.table.dim,
@@ -92,10 +91,9 @@ Result<void> LookUp(Executor& executor, const Lookup& lookup,
   JTE_ASSIGN_OR_RETURN(auto raw_ids,
                        ReadFeatures(operands, attributes.features));
   // There are no buffers, so any number of cells will do.
-  JTE_ASSIGN_OR_RETURN(
-      const auto plan,
-      PlanRawIds(attributes, std::move(raw_ids.features),
-                 kAlignment * attributes.num_sc_per_device));
+  JTE_ASSIGN_OR_RETURN(const auto plan,
+                       PlanRawIds(attributes, std::move(raw_ids.features),
+                                  kAlignment * attributes.num_sc_per_device));
   PreparePages(lookup.table, lookup.activations, executor);
   return kernels::LookupIds(
       plan, tables, lookup.table.num_rows / attributes.num_sc_per_device,
@@ -112,8 +110,7 @@ Result<void> LookUpOrRecord(Executor& executor, const Lookup& lookup,
         return LookUp(executor, lookup, operands, tables, attributes);
       });
   if (done || !lookup.keeps_errors) return done;
-  RecordFailureOf(device, attributes.global_device_count,
-                  done.error().message);
+  RecordFailureOf(device, attributes.global_device_count, done.error().message);
   FillWithNaN(lookup.activations);
   return {};
 }
@@ -156,8 +153,7 @@ Result<void> OnOneOfDevices(Executor& all_threads, const xffi::AnyBuffer& table,
   JTE_ASSIGN_OR_RETURN(const auto lookup,
                        ReadLookup(table, num_minibatches, result, quantization,
                                   keeps_errors, attributes));
-  const Published own =
-      PublishedTable(table, attributes.global_device_count);
+  const Published own = PublishedTable(table, attributes.global_device_count);
   JTE_ASSIGN_OR_RETURN(const auto tables,
                        ReadTables(records, lookup.table, own));
   // Wrong in the data of this device, perhaps.
@@ -177,19 +173,21 @@ xffi::Error Handler(xffi::ThreadPool pool, xffi::AnyBuffer table,
                     Attributes... attributes) {
   ThreadPoolExecutor executor(pool);
   return RunHandler(OnOneDevice, executor, table, num_minibatches, operands,
-                    *activations, quantization, keeps_errors, StackAttributes{attributes...});
+                    *activations, quantization, keeps_errors,
+                    StackAttributes{attributes...});
 }
 
 template <typename... Attributes>
-xffi::Error HandlerOfDevices(
-    xffi::ThreadPool pool, xffi::AnyBuffer table, IntScalar num_minibatches,
-    WordsByDevice records, IntScalar device, xffi::RemainingArgs operands,
-    xffi::Result<xffi::AnyBuffer> activations, xffi::Result<Words> outcome,
-    Doubles quantization, bool keeps_errors, Attributes... attributes) {
+xffi::Error HandlerOfDevices(xffi::ThreadPool pool, xffi::AnyBuffer table,
+                             IntScalar num_minibatches, WordsByDevice records,
+                             IntScalar device, xffi::RemainingArgs operands,
+                             xffi::Result<xffi::AnyBuffer> activations,
+                             xffi::Result<Words> outcome, Doubles quantization,
+                             bool keeps_errors, Attributes... attributes) {
   ThreadPoolExecutor executor(pool);
   return RunHandler(OnOneOfDevices, executor, table, num_minibatches, records,
-                    device, operands, *activations, *outcome, quantization, keeps_errors,
-                    StackAttributes{attributes...});
+                    device, operands, *activations, *outcome, quantization,
+                    keeps_errors, StackAttributes{attributes...});
 }
 
 Result<void> PublishTable(const xffi::AnyBuffer& table, const Words& words,

@@ -130,9 +130,7 @@ class WaysTest(parameterized.TestCase):
       self, section, primitive, defined_in, target, is_training=True
   ):
     between = set(_documented("Between them"))
-    found = _files_of_a_step(
-        primitive, defined_in, target, is_training
-    )
+    found = _files_of_a_step(primitive, defined_in, target, is_training)
     expected = _documented(section)
     self.assertEqual([x for x in found if x not in between], expected)
     self.assertLessEqual(len(expected), 7)

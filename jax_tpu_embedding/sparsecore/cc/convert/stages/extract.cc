@@ -77,18 +77,20 @@ uint64_t Write(IdToKey<AnyNumberOfScs> key_of, const uint64_t* ids, int64_t n,
 bool WriteElements(const StackPlan& plan, const FeaturePlan& feature,
                    const IdSpan& ids, int64_t begin, int64_t n,
                    const uint32_t* payloads, uint64_t* elements) {
-  return WithIdToKey(plan, feature, [&feature, &ids, begin, n, payloads,
-                                     elements](const auto& key_of) {
-    return std::visit(
-        [&feature, &key_of, begin, n, payloads,
-         elements]<typename Id>(std::span<const Id> all) {
-          const auto* const unsigned_ids =
-              reinterpret_cast<const std::make_unsigned_t<Id>*>(all.data());
-          return Write(key_of, unsigned_ids + begin, n, payloads, elements) <
-                 static_cast<uint64_t>(feature.input.vocabulary_size);
-        },
-        ids);
-  });
+  return WithIdToKey(
+      plan, feature,
+      [&feature, &ids, begin, n, payloads, elements](const auto& key_of) {
+        return std::visit(
+            [&feature, &key_of, begin, n, payloads,
+             elements]<typename Id>(std::span<const Id> all) {
+              const auto* const unsigned_ids =
+                  reinterpret_cast<const std::make_unsigned_t<Id>*>(all.data());
+              return Write(key_of, unsigned_ids + begin, n, payloads,
+                           elements) <
+                     static_cast<uint64_t>(feature.input.vocabulary_size);
+            },
+            ids);
+      });
 }
 
 // Ids that take each step together; what steps hand to each other stays in the

@@ -66,12 +66,12 @@ auto WithIdToKey(const StackPlan& plan, const FeaturePlan& feature,
                  const Function& function) {
   const auto num_scs = static_cast<uint32_t>(plan.topology.num_scs());
   if (std::has_single_bit(num_scs)) {
-    return function(IdToKey<PowerOfTwoScs>{
-        .locate = {.mask = num_scs - 1,
-                   .shift = std::popcount(num_scs - 1),
-                   .rotation = feature.rotation},
-        .sort_key = plan.sort_key,
-        .first_row = feature.first_row});
+    return function(
+        IdToKey<PowerOfTwoScs>{.locate = {.mask = num_scs - 1,
+                                          .shift = std::popcount(num_scs - 1),
+                                          .rotation = feature.rotation},
+                               .sort_key = plan.sort_key,
+                               .first_row = feature.first_row});
   }
   return function(
       IdToKey<AnyNumberOfScs>{.locate = {.divisor = plan.num_scs,

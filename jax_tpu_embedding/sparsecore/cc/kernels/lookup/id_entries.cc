@@ -126,15 +126,14 @@ RowNumbers::RowNumbers(const convert::StackPlan& plan, int64_t rows_per_shard)
   const int device_bits =
       RowBits(topology.global_device_count, per_device * rows_per_shard);
   for (int64_t sc = 0; sc < topology.num_scs(); ++sc) {
-    first_rows_.push_back(
-        static_cast<uint32_t>((sc / per_device << device_bits) +
-                              sc % per_device * rows_per_shard));
+    first_rows_.push_back(static_cast<uint32_t>(
+        (sc / per_device << device_bits) + sc % per_device * rows_per_shard));
   }
 }
 
 bool IdEntries::WriteGains(const convert::StackPlan& plan,
-                               const convert::FeaturePlan& feature,
-                               const convert::Slice& slice) {
+                           const convert::FeaturePlan& feature,
+                           const convert::Slice& slice) {
   const std::span<const float> weights = *slice.weights;
   const bool must_be_finite =
       feature.input.non_finite_weights != convert::WeightPolicy::kKeep;
@@ -217,23 +216,22 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
   };
 
   // A sample of many ids.
-  const auto read_long_sample = [this, gains, &plan, &slice, &size_of,
-                                 keys, &merge](int64_t sample) {
+  const auto read_long_sample = [this, gains, &plan, &slice, &size_of, keys,
+                                 &merge](int64_t sample) {
     const int64_t begin = slice.FirstId(sample);
     const int64_t n = size_of(sample);
     const std::span<uint64_t> elements = elements_.Take(n);
     for (int64_t i = 0; i < n; ++i) {
-      elements[i] =
-          SortKey::Element(keys[begin + i], static_cast<uint32_t>(i));
+      elements[i] = SortKey::Element(keys[begin + i], static_cast<uint32_t>(i));
     }
     const std::span<uint64_t> sorted = convert::SortElements(
         elements, sorted_elements_.Take(n), plan.sort_key.num_bits());
     const float gain = convert::UnweightedGain(plan.combiner, n);
     merge(n, [sorted, begin, gains, gain](int64_t i) {
-      return KeyAndGain{
-          SortKey::KeyOf(sorted[i]),
-          gains != nullptr ? gains[begin + SortKey::PayloadOf(sorted[i])]
-                           : gain};
+      return KeyAndGain{SortKey::KeyOf(sorted[i]),
+                        gains != nullptr
+                            ? gains[begin + SortKey::PayloadOf(sorted[i])]
+                            : gain};
     });
   };
 
@@ -257,30 +255,30 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
     return values;
   };
 
-  const auto read_lanes_with_weights =
-      [this, gains, &slice, &size_of, &sort_lanes, &merge, &num_entries](
-          int64_t first, int64_t num_lanes, int64_t most) {
-        // Signed, of which more machines have the minimum; without the top bit
-        // of keys, the order is the same.
-        constexpr uint64_t kSign = uint64_t{1} << 63;
-        const int64_t* const values = sort_lanes(
-            first, num_lanes, most, std::numeric_limits<int64_t>::max(),
-            [](uint32_t key, int64_t position) {
-              return static_cast<int64_t>(
-                  SortKey::Element(key, static_cast<uint32_t>(position)) ^
-                  kSign);
-            });
-        for (int64_t k = 0; k < num_lanes; ++k) {
-          const int64_t begin = slice.FirstId(first + k);
-          merge(size_of(first + k), [values, k, begin, gains](int64_t i) {
-            const uint64_t element =
-                static_cast<uint64_t>(values[i * kLanes + k]) ^ kSign;
-            return KeyAndGain{SortKey::KeyOf(element),
-                              gains[begin + SortKey::PayloadOf(element)]};
-          });
-          ends_[first + k] = static_cast<uint32_t>(num_entries);
-        }
-      };
+  const auto read_lanes_with_weights = [this, gains, &slice, &size_of,
+                                        &sort_lanes, &merge, &num_entries](
+                                           int64_t first, int64_t num_lanes,
+                                           int64_t most) {
+    // Signed, of which more machines have the minimum; without the top bit
+    // of keys, the order is the same.
+    constexpr uint64_t kSign = uint64_t{1} << 63;
+    const int64_t* const values = sort_lanes(
+        first, num_lanes, most, std::numeric_limits<int64_t>::max(),
+        [](uint32_t key, int64_t position) {
+          return static_cast<int64_t>(
+              SortKey::Element(key, static_cast<uint32_t>(position)) ^ kSign);
+        });
+    for (int64_t k = 0; k < num_lanes; ++k) {
+      const int64_t begin = slice.FirstId(first + k);
+      merge(size_of(first + k), [values, k, begin, gains](int64_t i) {
+        const uint64_t element =
+            static_cast<uint64_t>(values[i * kLanes + k]) ^ kSign;
+        return KeyAndGain{SortKey::KeyOf(element),
+                          gains[begin + SortKey::PayloadOf(element)]};
+      });
+      ends_[first + k] = static_cast<uint32_t>(num_entries);
+    }
+  };
 
   const auto read_lanes = [this, out, &plan, &number, &size_of, &sort_lanes,
                            &merge, &num_entries](

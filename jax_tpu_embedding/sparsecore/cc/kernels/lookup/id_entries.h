@@ -73,9 +73,8 @@ class IdEntries {
   size_t capacity_bytes() const {
     return entries_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
            factors_.capacity_bytes() + keys_memory_.capacity_bytes() +
-           gains_memory_.capacity_bytes() +
-           lanes_.capacity_bytes() + elements_.capacity_bytes() +
-           sorted_elements_.capacity_bytes();
+           gains_memory_.capacity_bytes() + lanes_.capacity_bytes() +
+           elements_.capacity_bytes() + sorted_elements_.capacity_bytes();
   }
 
  private:

@@ -18,8 +18,8 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
@@ -68,7 +68,8 @@ void CutSlice(const convert::FeaturePlan& feature, const convert::Slice& slice,
                                         }) -
            samples.begin();
   };
-  const int64_t num_tasks = CeilDiv(slice.num_ids() + num_samples, kWorkPerTask);
+  const int64_t num_tasks =
+      CeilDiv(slice.num_ids() + num_samples, kWorkPerTask);
   int64_t begin = 0;
   for (int64_t task = 1; task <= num_tasks; ++task) {
     const int64_t end =
@@ -115,7 +116,8 @@ Result<void> CheckRows(const convert::StackPlan& plan, int64_t rows_per_shard,
     return InvalidArgument(
         "Feature '", feature.input.name, "': its last id is row ",
         feature.last_row, " of a shard, and shards of the table have ",
-        rows_per_shard, " rows. Pass the table that its stack was planned for.");
+        rows_per_shard,
+        " rows. Pass the table that its stack was planned for.");
   }
   return {};
 }

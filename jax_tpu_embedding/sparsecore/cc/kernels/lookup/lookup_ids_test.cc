@@ -30,13 +30,6 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// One feature of a stack on one SparseCore, with the memory of its ids.
-struct Feature {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-  std::vector<int64_t> row_splits;
-};
-
 convert::StackPlan Plan(std::string combiner,
                         std::vector<convert::FeatureInput> features,
                         const Topology& topology = {.local_device_count = 1,
@@ -52,12 +45,11 @@ convert::StackPlan Plan(std::string combiner,
   return *plan;
 }
 
-Result<std::vector<float>> LookUp(const convert::StackPlan& plan,
-                                  std::span<const ConstTableValues> tables,
-                                  int64_t rows_per_shard, int64_t dim,
-                                  int64_t num_samples, int num_threads = 1,
-                                  std::optional<Quantization> quantization =
-                                      std::nullopt) {
+Result<std::vector<float>> LookUp(
+    const convert::StackPlan& plan, std::span<const ConstTableValues> tables,
+    int64_t rows_per_shard, int64_t dim, int64_t num_samples,
+    int num_threads = 1,
+    std::optional<Quantization> quantization = std::nullopt) {
   std::vector<float> out(num_samples * dim, kNaN);
   ThreadExecutor executor(num_threads);
   JTE_RETURN_IF_ERROR(LookupIds(plan, tables, rows_per_shard, dim, quantization,
@@ -204,8 +196,8 @@ RandomStack MakeRandomStack(Random& random) {
     // Mostly few ids, so that a sample repeats some.
     convert::FeatureInput feature = {
         .name = "feature" + std::to_string(f),
-        .vocabulary_size = random.OneIn(2) ? random.Integer(1, 12)
-                                           : random.Integer(1, 400),
+        .vocabulary_size =
+            random.OneIn(2) ? random.Integer(1, 12) : random.Integer(1, 400),
         .transform = {.row_offset = stack.samples_per_sc * num_scs,
                       .col_offset = stack.rows_per_shard * num_scs,
                       .col_shift = random.Integer(0, num_scs)},
@@ -279,13 +271,12 @@ Result<std::vector<float>> ByBuffers(
   JTE_RETURN_IF_ERROR(convert::Convert({&plan, 1}, {.topology = topology},
                                        {&cells, 1}, executor, nullptr));
   const CooBuffers buffers{row_pointers, embedding_ids, sample_ids, gains};
-  const CooGeometry geometry{
-      .num_sc_per_device = topology.num_sc_per_device,
-      .rows_per_shard = stack.rows_per_shard,
-      .batch_size_per_sc = stack.samples_per_sc,
-      .enable_minibatching = false,
-      .num_minibatches = 1,
-      .num_devices = topology.global_device_count};
+  const CooGeometry geometry{.num_sc_per_device = topology.num_sc_per_device,
+                             .rows_per_shard = stack.rows_per_shard,
+                             .batch_size_per_sc = stack.samples_per_sc,
+                             .enable_minibatching = false,
+                             .num_minibatches = 1,
+                             .num_devices = topology.global_device_count};
   std::vector<float> out(geometry.batch_size() * dim, kNaN);
   JTE_RETURN_IF_ERROR(LookupInTables(buffers, geometry, tables, dim,
                                      quantization, out, executor));
@@ -302,8 +293,8 @@ std::vector<std::vector<T>> RandomTables(Random& random, int64_t num_tables,
       if constexpr (std::is_same_v<T, float>) {
         value = normal;
       } else {
-        value = T{static_cast<uint16_t>(
-            std::bit_cast<uint32_t>(normal) >> 16 & 0xbfff)};
+        value = T{static_cast<uint16_t>(std::bit_cast<uint32_t>(normal) >> 16 &
+                                        0xbfff)};
       }
     }
   }
@@ -325,12 +316,12 @@ TYPED_TEST(LookupIdsPropertyTest, HasTheBitsOfTheLookupFromBuffers) {
     const int64_t dim = kDims[random.Integer(0, 4)];
     const int64_t num_samples =
         stack.samples_per_sc * stack.topology.num_sc_per_device;
-    auto plan = convert::PlanStack(
-        {.name = "stack",
-         .combiner = stack.combiner,
-         .max_ids_per_partition = 1 << 20,
-         .max_unique_ids_per_partition = 1 << 20},
-        stack.topology.num_sc_per_device << 15, stack.features, stack.topology);
+    auto plan = convert::PlanStack({.name = "stack",
+                                    .combiner = stack.combiner,
+                                    .max_ids_per_partition = 1 << 20,
+                                    .max_unique_ids_per_partition = 1 << 20},
+                                   stack.topology.num_sc_per_device << 15,
+                                   stack.features, stack.topology);
     ASSERT_TRUE(plan) << plan.error().message;
     const auto arrays = RandomTables<TypeParam>(
         random, stack.topology.global_device_count,

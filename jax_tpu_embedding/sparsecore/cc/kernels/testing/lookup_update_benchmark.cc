@@ -215,19 +215,18 @@ void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
                   .num_samples = kWorkloads[workload].batch_size,
                   .valency = kWorkloads[workload].ids_per_sample}};
     if (has_weights) feature.batch.weights = batch.gains;
-    plans.push_back(*convert::PlanStack(
-        {.name = "stack", .combiner = "sum"}, /*coo_cells_per_device=*/8,
-        {feature},
-        {.local_device_count = 1,
-         .global_device_count = 1,
-         .num_sc_per_device = 1}));
+    plans.push_back(*convert::PlanStack({.name = "stack", .combiner = "sum"},
+                                        /*coo_cells_per_device=*/8, {feature},
+                                        {.local_device_count = 1,
+                                         .global_device_count = 1,
+                                         .num_sc_per_device = 1}));
   }
   InlineExecutor executor;
   int64_t i = 0;
   for (auto _ : state) {
-    const auto done = LookupIds(plans[i++ % kNumBatches], {&values, 1},
-                                kNumRows, kDim, /*quantization=*/std::nullopt,
-                                data.gradient, executor);
+    const auto done =
+        LookupIds(plans[i++ % kNumBatches], {&values, 1}, kNumRows, kDim,
+                  /*quantization=*/std::nullopt, data.gradient, executor);
     if (!done) state.SkipWithError(done.error().message.c_str());
   }
   state.SetItemsProcessed(state.iterations() * std::ssize(data.batches[0].ids));

@@ -164,7 +164,9 @@ class LookupIdsTest(parameterized.TestCase):
     for num_devices in (1, 2):
       ids = _ids(num_devices)
       found, expected = (
-          _run(functools.partial(f, "mean", num_devices), num_devices, table, ids)
+          _run(
+              functools.partial(f, "mean", num_devices), num_devices, table, ids
+          )
           for f in (_from_ids, _from_buffers)
       )
       self.assertEqual(found.shape, (2, _NUM_SAMPLES))
@@ -183,9 +185,7 @@ class LookupIdsTest(parameterized.TestCase):
     ids = _ids(2)
     function = functools.partial(_from_ids, "mean", 2)
     expected = _run(function, 2, table, ids)
-    with mock.patch.object(
-        mesh_axis, "_is_in_one_process", return_value=False
-    ):
+    with mock.patch.object(mesh_axis, "_is_in_one_process", return_value=False):
       found = _run(function, 2, table, ids, keeps_errors=True)
     np.testing.assert_array_equal(found, expected)
 
@@ -220,9 +220,7 @@ class LookupIdsTest(parameterized.TestCase):
     )
     is_of_first = np.arange(_NUM_SAMPLES) < _NUM_SAMPLES // num_devices
     for of_feature in found:
-      np.testing.assert_array_equal(
-          np.isnan(of_feature).all(1), is_of_first
-      )
+      np.testing.assert_array_equal(np.isnan(of_feature).all(1), is_of_first)
     with self.assertRaisesRegex(
         Exception, "Feature 'a': sample 0 has id -2 at position 0"
     ):

@@ -118,7 +118,11 @@ class BridgeTest(parameterized.TestCase):
     ids = {"f": IDS["f"].copy()}
     ids["f"][5, 0] = VOCAB
     out = jax.jit(
-        lambda v: _lookups.lookup(abstract, _raw_ids.convert(abstract, _raw_ids.read(abstract, ids)), v)
+        lambda v: _lookups.lookup(
+            abstract,
+            _raw_ids.convert(abstract, _raw_ids.read(abstract, ids)),
+            v,
+        )
     )(variables)[0]["f"]
     # The samples of the third of four devices.
     np.testing.assert_array_equal(

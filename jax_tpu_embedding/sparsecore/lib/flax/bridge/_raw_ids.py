@@ -146,9 +146,7 @@ def _convert_of_device(
 
 def partition(config: _lookup_config.LookupConfig, inputs: RawIds) -> Any:
   """How the devices share the arrays."""
-  return RawIds(
-      features=tuple(_partition(config, f) for f in inputs.features)
-  )
+  return RawIds(features=tuple(_partition(config, f) for f in inputs.features))
 
 
 def of_device(

@@ -14,8 +14,6 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 8)
-
 _BATCH = 16
 _TOPOLOGY = layout.Topology(
     local_device_count=1, global_device_count=1, num_sc_per_device=2
