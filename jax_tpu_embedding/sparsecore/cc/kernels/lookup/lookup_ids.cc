@@ -21,6 +21,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
 namespace jte::kernels {
 namespace {
@@ -134,16 +135,15 @@ Result<void> CheckActivations(const convert::StackPlan& plan,
                          " for each of ", num_scs, " SparseCores.");
 }
 
-template <typename T, typename Rows, typename Read>
 Result<void> PoolTasks(const convert::StackPlan& plan,
                        std::span<const Task> tasks, const RowNumbers& numbers,
-                       const Rows& rows, int64_t dim, const Read& read,
+                       int64_t dim, const SamplePooler& pool,
                        float* activations, Executor& executor) {
   ScratchPool<IdEntries> entries_pool;
   std::vector<Result<void>> done(tasks.size());
   executor.ParallelFor(
-      std::ssize(tasks), [&plan, &numbers, &rows, &read, &entries_pool, &done,
-                          tasks, dim, activations](int64_t number) {
+      std::ssize(tasks), [&plan, &numbers, &pool, &entries_pool, &done, tasks,
+                          dim, activations](int64_t number) {
         const auto& [feature, slice, first_activation] = tasks[number];
         auto entries = entries_pool.Take();
         if (!entries->Read(plan, *feature, slice, numbers)) {
@@ -154,8 +154,8 @@ Result<void> PoolTasks(const convert::StackPlan& plan,
           }
           entries->Read(plan, *feature, clean->View(), numbers);
         }
-        PoolSamples<T>(entries->view(), 0, slice.samples.size, rows, dim, read,
-                       activations + first_activation * dim);
+        pool(entries->view(), 0, slice.samples.size,
+             activations + first_activation * dim);
         entries_pool.Return(std::move(entries));
       });
   for (const Result<void>& result : done) JTE_RETURN_IF_ERROR(result);
@@ -179,30 +179,11 @@ Result<void> LookupIds(const convert::StackPlan& plan,
   // No task writes what lies between features.
   if (num_samples < num_activations) std::ranges::fill(activations, 0.0f);
 
-  const RowNumbers numbers(plan, rows_per_shard);
-  return std::visit(
-      [&plan, &tasks, &numbers, &quantization, &executor, tables,
-       rows_per_shard, dim,
-       activations]<typename T>(std::span<const T>) -> Result<void> {
-        std::vector<const T*> arrays;
-        for (const ConstTableValues& table : tables) {
-          arrays.push_back(std::get<std::span<const T>>(table).data());
-        }
-        const auto pool = [&plan, &tasks, &numbers, &quantization, &executor,
-                           dim, activations](const auto& rows) {
-          if (quantization) {
-            return PoolTasks<T>(plan, tasks, numbers, rows, dim,
-                                Quantized(*quantization), activations.data(),
-                                executor);
-          }
-          return PoolTasks<T>(plan, tasks, numbers, rows, dim, AsStored(),
-                              activations.data(), executor);
-        };
-        if (arrays.size() == 1) return pool(ArrayRows<T>{arrays[0], dim});
-        return pool(SpreadRows<T>(
-            arrays, plan.topology.num_sc_per_device * rows_per_shard, dim));
-      },
-      tables.front());
+  return PoolTasks(
+      plan, tasks, RowNumbers(plan, rows_per_shard), dim,
+      MakePooler(tables, plan.topology.num_sc_per_device * rows_per_shard, dim,
+                 quantization),
+      activations.data(), executor);
 }
 
 }  // namespace jte::kernels
