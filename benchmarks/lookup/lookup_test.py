@@ -43,7 +43,9 @@ class LookupTest(absltest.TestCase):
           "plain JAX",
           "JAX, scan",
       ]
-      if result["step"] != cases.FORWARD:
+      if result["step"] == cases.FORWARD:
+        names.append("ours, from ids")
+      else:
         names += ["ours, jax.Ref", "ours, two calls"]
       if result["step"] == cases.ADAGRAD:
         names.append("ours, row-wise")

@@ -14,6 +14,7 @@ from benchmarks.lookup import cases
 
 OURS = "ours"
 WITH_CONVERSION = "ours with conversion"
+FROM_IDS = "ours, from ids"
 IN_REFS = "ours, jax.Ref"
 TWO_CALLS = "ours, two calls"
 ROW_WISE = "ours, row-wise"

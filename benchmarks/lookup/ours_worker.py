@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -196,6 +197,41 @@ class Ours(case_worker.Contender):
     return np.asarray(self.tables()[0])
 
 
+class OursFromIds(case_worker.Contender):
+  """The lookup that takes ids as they come, for programs that only read."""
+
+  def __init__(
+      self, case: cases.Case, batches: Sequence[cases.Batch], table: jax.Array
+  ):
+    specs = make_specs(case, cases.FORWARD)
+    (stack_name,) = embedding.get_stacked_table_specs(specs)
+    self._variables = {stack_name: (table,)}
+    self._batches = [
+        jax.device_put((batch.ids, batch.weights)) for batch in batches
+    ]
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    self._lookup = jax.jit(
+        lambda variables, ids, weights: embedding.lookup_ids(
+            [ids], [weights], variables, specs, topology
+        )[0]
+    )
+
+  def step(self, batch_number: int) -> None:
+    self._activations = self._lookup(
+        self._variables, *self._batches[batch_number]
+    )
+    self._activations.block_until_ready()
+
+  def activations(self) -> np.ndarray:
+    return np.asarray(self._activations)
+
+  def table(self) -> np.ndarray:
+    ((table,),) = self._variables.values()
+    return np.asarray(table)
+
+
 class OursInRefs(Ours):
   """Tables in jax.Refs, which the step updates without donation."""
 
@@ -246,7 +282,11 @@ class Worker(case_worker.CaseWorker):
             case, step, batches, table=jnp.array(table), converts=True
         ),
     }
-    if step != cases.FORWARD:
+    if step == cases.FORWARD:
+      contenders["ours, from ids"] = OursFromIds(
+          case, batches, jnp.array(table)
+      )
+    else:
       contenders["ours, jax.Ref"] = OursInRefs(
           case, step, batches, table=jnp.array(table)
       )

@@ -21,6 +21,7 @@ _COLUMNS = (
     measure.LIMIT,
     measure.OURS,
     measure.WITH_CONVERSION,
+    measure.FROM_IDS,
     measure.IN_REFS,
     measure.TWO_CALLS,
     measure.ROW_WISE,

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
@@ -26,14 +25,6 @@ namespace {
 namespace xffi = ::xla::ffi;
 
 using BoolVector = xffi::BufferR1<xffi::PRED>;
-
-void Record(const std::string& message, int64_t num_devices, int32_t device) {
-  std::string prefix;
-  if (num_devices > 1) {
-    prefix = "Device " + std::to_string(device) + " of the axis: ";
-  }
-  RecordedFailures::OfProcess().Add(prefix + message);
-}
 
 Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
                         const IntVector& embedding_ids,
@@ -66,7 +57,7 @@ Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
   if (buffers) {
     std::ranges::copy(buffers->row_pointers, checked_pointers.begin());
   } else {
-    Record(buffers.error().message, num_devices, *device.typed_data());
+    RecordFailureOf(*device.typed_data(), num_devices, buffers.error().message);
     MarkAsRecorded(checked_pointers);
   }
   return {};

@@ -13,30 +13,13 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_IEEE_EXECUTOR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_IEEE_EXECUTOR_H_
 
-#include <cfenv>
 #include <cstdint>
 #include <functional>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/default_float_environment.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 
 namespace jte::ffi {
-
-// The default environment of this thread, while in scope.
-class ScopedDefaultFloatEnvironment {
- public:
-  ScopedDefaultFloatEnvironment() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~ScopedDefaultFloatEnvironment() { std::fesetenv(&saved_); }
-
-  ScopedDefaultFloatEnvironment(const ScopedDefaultFloatEnvironment&) = delete;
-  ScopedDefaultFloatEnvironment& operator=(
-      const ScopedDefaultFloatEnvironment&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
 
 class IeeeExecutor final : public Executor {
  public:

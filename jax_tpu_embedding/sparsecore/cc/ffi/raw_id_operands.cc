@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/raw_id_operands.h"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,8 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/input/input_batch.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 
 namespace jte::ffi {
 namespace {
@@ -188,6 +191,23 @@ Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
                            " operands, more than its features have.");
   }
   return result;
+}
+
+Result<convert::StackPlan> PlanRawIds(
+    const StackAttributes& attributes,
+    std::vector<convert::FeatureInput> features, int64_t num_cells) {
+  const Topology topology = attributes.topology();
+  JTE_RETURN_IF_ERROR(convert::CheckTopology(topology));
+  JTE_ASSIGN_OR_RETURN(
+      const auto strategy,
+      ParseFeatureStackingStrategy(attributes.feature_stacking_strategy));
+  constexpr int64_t kNoLimit = std::numeric_limits<int32_t>::max();
+  convert::StackSpec spec = {.name = features.front().name,
+                             .combiner = std::string(attributes.combiner),
+                             .max_ids_per_partition = kNoLimit,
+                             .max_unique_ids_per_partition = kNoLimit};
+  return convert::PlanStack(std::move(spec), num_cells, std::move(features),
+                            topology, strategy);
 }
 
 }  // namespace jte::ffi

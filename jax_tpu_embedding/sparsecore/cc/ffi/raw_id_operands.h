@@ -1,7 +1,8 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Operands and attributes of convert_ids as the converter's features.
+// Operands and attributes of convert_ids, and of lookups from ids, as the
+// converter's features.
 //
 // Operands stand one feature after the other: ids [samples, valency], or of a
 // ragged feature values [capacity] and row_splits [samples + 1]; then weights,
@@ -12,10 +13,12 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
@@ -33,6 +36,42 @@ struct FeatureAttributes {
   xla::ffi::Span<const int64_t> has_weights;  // 0 or 1
 };
 
+// Attributes of a stack.
+struct StackAttributes {
+  std::string_view combiner;
+  std::string_view feature_stacking_strategy;
+  int64_t global_device_count;
+  int64_t num_sc_per_device;
+  FeatureAttributes features;
+
+  Topology topology() const {
+    return {.local_device_count = 1,
+            .global_device_count = global_device_count,
+            .num_sc_per_device = num_sc_per_device};
+  }
+};
+
+// `binding` with the names of these. A handler gets StackAttributes' members,
+// one after the other.
+template <typename Binding>
+auto WithStackAttributes(Binding binding) {
+  using Numbers = xla::ffi::Span<const int64_t>;
+  return std::move(binding)
+      .template Attr<std::string_view>("combiner")
+      .template Attr<std::string_view>("feature_stacking_strategy")
+      .template Attr<int64_t>("global_device_count")
+      .template Attr<int64_t>("num_sc_per_device")
+      .template Attr<std::string_view>("feature_names")
+      .template Attr<std::string_view>("out_of_range_ids")
+      .template Attr<std::string_view>("non_finite_weights")
+      .template Attr<Numbers>("row_offsets")
+      .template Attr<Numbers>("col_offsets")
+      .template Attr<Numbers>("col_shifts")
+      .template Attr<Numbers>("vocabulary_sizes")
+      .template Attr<Numbers>("is_ragged")
+      .template Attr<Numbers>("has_weights");
+}
+
 // The features, as views of the operands and of row splits that are kept here.
 struct RawIdFeatures {
   std::vector<convert::FeatureInput> features;
@@ -43,6 +82,12 @@ struct RawIdFeatures {
 // not exist, row splits that end beyond the values.
 Result<RawIdFeatures> ReadFeatures(const xla::ffi::RemainingArgs& operands,
                                    const FeatureAttributes& attributes);
+
+// The plan of the stack with these features, on one of its devices, for buffers
+// of `num_cells` that have room for all.
+Result<convert::StackPlan> PlanRawIds(
+    const StackAttributes& attributes,
+    std::vector<convert::FeatureInput> features, int64_t num_cells);
 
 }  // namespace jte::ffi
 

@@ -3,7 +3,9 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
 
+#include <cstdint>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -40,6 +42,15 @@ Failures RecordedFailures::Get() const {
 Failures RecordedFailures::Take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failures_, {});
+}
+
+void RecordFailureOf(int32_t device, int64_t num_devices,
+                     std::string_view message) {
+  std::string prefix;
+  if (num_devices > 1) {
+    prefix = "Device " + std::to_string(device) + " of the axis: ";
+  }
+  RecordedFailures::OfProcess().Add(prefix.append(message));
 }
 
 }  // namespace jte::ffi

@@ -47,6 +47,10 @@ class RecordedFailures {
   void (*announce_)() = nullptr;
 };
 
+// Records what is wrong on one of the devices of an axis.
+void RecordFailureOf(int32_t device, int64_t num_devices,
+                     std::string_view message);
+
 }  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RECORDED_FAILURES_H_

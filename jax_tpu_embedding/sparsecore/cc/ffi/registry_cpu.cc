@@ -36,8 +36,11 @@ pybind11::dict Registrations() {
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
   targets["jte_lookup_fetched_cpu"] = capsule(JteLookupFetchedCpu);
+  targets["jte_lookup_ids_cpu"] = capsule(JteLookupIdsCpu);
+  targets["jte_lookup_ids_of_devices_cpu"] = capsule(JteLookupIdsOfDevicesCpu);
   targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
+  targets["jte_publish_table_cpu"] = capsule(JtePublishTableCpu);
   targets["jte_read_rows_cpu"] = capsule(JteReadRowsCpu);
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);

@@ -8,7 +8,7 @@ The public functions of the library, each defined in a module of its own:
   prepare, stack           _plan.py
   initialize               _initialize.py   (read: _row_ids.py)
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
-  look up, update          _lookup.py, _update.py
+  look up, update          _lookup.py, _update.py   (read only: _lookup_ids.py)
   gradients of rows        _sparse_gradients.py
   errors of layers         core/batch_errors.py
 """
@@ -36,6 +36,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup_ids
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
@@ -86,6 +87,7 @@ feature_stacking_strategy_to_enum = (
 OutputPool = _preprocess.OutputPool
 get_all_reduce_interface = minibatching_node.get_all_reduce_interface
 convert_ids = _convert.convert_ids
+lookup_ids = _lookup_ids.lookup_ids
 raise_errors = batch_errors.raise_errors
 
 SparseDenseMatmulInputStats = _stats.SparseDenseMatmulInputStats

@@ -16,58 +16,14 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/locate_row.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/radix_sort.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 
 namespace jte::convert {
 namespace {
-
-// The row of an id, without the offset of its table, and its partition: equal
-// to IdTransform::Column, taken apart. A rotation moves the partition and not
-// the row.
-struct RowAndPartition {
-  uint32_t row;
-  uint32_t partition;
-};
-
-struct AnyNumberOfScs {
-  Divisor divisor;
-  uint32_t num_scs;
-  uint32_t rotation;  // below num_scs
-
-  [[gnu::always_inline]] RowAndPartition operator()(uint32_t id) const {
-    const uint32_t row = divisor.Quotient(id);
-    const uint32_t rotated = id - row * num_scs + rotation;
-    // If it is too small for the subtraction, that gives a large number.
-    return {row, std::min(rotated, rotated - num_scs)};
-  }
-};
-
-// The same for the usual ones, in half the time.
-struct PowerOfTwoScs {
-  uint32_t mask;
-  int shift;
-  uint32_t rotation;
-
-  [[gnu::always_inline]] RowAndPartition operator()(uint32_t id) const {
-    return {id >> shift, (id + rotation) & mask};
-  }
-};
-
-template <typename Locator>
-struct IdToKey {
-  Locator locate;
-  SortKey sort_key;
-  uint32_t first_row;
-
-  [[gnu::always_inline]] uint32_t operator()(uint32_t id) const {
-    const auto [row, partition] = locate(id);
-    return sort_key.Key(partition, row + first_row);
-  }
-};
 
 // Returns the largest id. Their type is unsigned, which makes a negative id a
 // large number.
@@ -112,22 +68,6 @@ uint64_t Write(IdToKey<AnyNumberOfScs> key_of, const uint64_t* ids, int64_t n,
   return WriteAll(key_of, ids, n, payloads, elements);
 }
 
-template <typename Locator>
-bool WriteIds(const StackPlan& plan, const FeaturePlan& feature, Locator locate,
-              const IdSpan& ids, int64_t begin, int64_t n,
-              const uint32_t* payloads, uint64_t* elements) {
-  const IdToKey<Locator> key_of = {locate, plan.sort_key, feature.first_row};
-  return std::visit(
-      [&feature, &key_of, begin, n, payloads,
-       elements]<typename Id>(std::span<const Id> all) {
-        const auto* const unsigned_ids =
-            reinterpret_cast<const std::make_unsigned_t<Id>*>(all.data());
-        return Write(key_of, unsigned_ids + begin, n, payloads, elements) <
-               static_cast<uint64_t>(feature.input.vocabulary_size);
-      },
-      ids);
-}
-
 // Writes the elements of the n ids from `begin` on, with payloads[i] for the
 // i-th of them. Returns false if an id is outside of the feature's table; its
 // element is then meaningless.
@@ -137,17 +77,20 @@ bool WriteIds(const StackPlan& plan, const FeaturePlan& feature, Locator locate,
 bool WriteElements(const StackPlan& plan, const FeaturePlan& feature,
                    const IdSpan& ids, int64_t begin, int64_t n,
                    const uint32_t* payloads, uint64_t* elements) {
-  const auto num_scs = static_cast<uint32_t>(plan.topology.num_scs());
-  if (std::has_single_bit(num_scs)) {
-    const PowerOfTwoScs locate = {.mask = num_scs - 1,
-                                  .shift = std::popcount(num_scs - 1),
-                                  .rotation = feature.rotation};
-    return WriteIds(plan, feature, locate, ids, begin, n, payloads, elements);
-  }
-  const AnyNumberOfScs locate = {.divisor = plan.num_scs,
-                                 .num_scs = num_scs,
-                                 .rotation = feature.rotation};
-  return WriteIds(plan, feature, locate, ids, begin, n, payloads, elements);
+  return WithIdToKey(
+      plan, feature,
+      [&feature, &ids, begin, n, payloads, elements](const auto& key_of) {
+        return std::visit(
+            [&feature, &key_of, begin, n, payloads,
+             elements]<typename Id>(std::span<const Id> all) {
+              const auto* const unsigned_ids =
+                  reinterpret_cast<const std::make_unsigned_t<Id>*>(all.data());
+              return Write(key_of, unsigned_ids + begin, n, payloads,
+                           elements) <
+                     static_cast<uint64_t>(feature.input.vocabulary_size);
+            },
+            ids);
+      });
 }
 
 // Ids that take each step together; what steps hand to each other stays in the

@@ -11,7 +11,6 @@
 #include <ranges>
 #include <span>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -40,8 +39,7 @@ constexpr int64_t kMaxBlocks = 256;
 constexpr int64_t kMinSortedPerChunk = 2 * kMaxSortedSamples;
 
 // Calls pool(samples, first, last, activations) for ranges of all samples.
-template <typename PoolRange>
-void PoolSorted(const SortedSamples& samples, const PoolRange& pool,
+void PoolSorted(const SortedSamples& samples, const SamplePooler& pool,
                 std::span<float> activations, Executor& executor) {
   // Samples without entries are written as well.
   const auto numbers = std::views::iota(int64_t{0}, samples.num_samples());
@@ -63,9 +61,8 @@ void PoolSorted(const SortedSamples& samples, const PoolRange& pool,
 
 // The same by blocks of samples: entries are distributed over them, and each
 // task sorts those of a block.
-template <typename PoolRange>
 void PoolBlocks(const BufferEntries& source, int64_t num_entries,
-                int64_t num_samples, int64_t dim, const PoolRange& pool,
+                int64_t num_samples, int64_t dim, const SamplePooler& pool,
                 std::span<float> activations, Executor& executor) {
   const int64_t max_blocks = std::clamp<int64_t>(
       (num_entries + num_samples) / kWorkPerTask, 1, kMaxBlocks);
@@ -100,16 +97,10 @@ void PoolBlocks(const BufferEntries& source, int64_t num_entries,
   entries_pool.Return(std::move(entries_scratch));
 }
 
-template <typename T, typename Rows, typename Read>
-void PoolAll(const BufferEntries& source, int64_t num_samples, const Rows& rows,
-             int64_t dim, const Read& read, std::span<float> activations,
+void PoolAll(const BufferEntries& source, int64_t num_samples, int64_t dim,
+             const SamplePooler& pool, std::span<float> activations,
              Executor& executor) {
   const int64_t num_entries = CountEntries(source.partitions);
-  const auto pool = [&rows, &read, dim](const SortedSamples& samples,
-                                        int64_t first, int64_t last,
-                                        float* activations) {
-    PoolSamples<T>(samples, first, last, rows, dim, read, activations);
-  };
   if (num_samples > kMaxSortedSamples) {
     return PoolBlocks(source, num_entries, num_samples, dim, pool, activations,
                       executor);
@@ -137,32 +128,9 @@ Result<void> Pool(const CooBuffers& buffers,
                            " entries, expected at most ", kMaxSortedEntries,
                            ". Split the batch over more devices.");
   }
-  const BufferEntries source{buffers, partitions};
-  std::visit(
-      [&source, &geometry, &quantization, &executor, tables, dim,
-       activations]<typename T>(std::span<const T>) {
-        std::vector<const T*> arrays;
-        for (const ConstTableValues& table : tables) {
-          arrays.push_back(std::get<std::span<const T>>(table).data());
-        }
-        const auto pool = [&source, &geometry, &quantization, &executor, dim,
-                           activations](const auto& rows) {
-          const int64_t num_samples = geometry.batch_size();
-          if (quantization) {
-            PoolAll<T>(source, num_samples, rows, dim, Quantized(*quantization),
-                       activations, executor);
-          } else {
-            PoolAll<T>(source, num_samples, rows, dim, AsStored(), activations,
-                       executor);
-          }
-        };
-        if (arrays.size() == 1) {
-          pool(ArrayRows<T>{arrays[0], dim});
-        } else {
-          pool(SpreadRows<T>(arrays, geometry.rows_per_device(), dim));
-        }
-      },
-      tables.front());
+  PoolAll(BufferEntries{buffers, partitions}, geometry.batch_size(), dim,
+          MakePooler(tables, geometry.rows_per_device(), dim, quantization),
+          activations, executor);
   return {};
 }
 

@@ -27,9 +27,12 @@
 
 #include "benchmark/benchmark.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup_ids.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
 
@@ -135,7 +138,11 @@ Data& GetData(int64_t index) {
 // The table, and as many slots as any rule has.
 std::vector<float>& GetTable(int64_t k) {
   static std::vector<float> tables[3];
-  if (tables[k].empty()) tables[k].assign(kNumRows * kDim, 0.5f);
+  if (tables[k].empty()) {
+    tables[k].assign(kNumRows * kDim, 0.5f);
+    // As ffi/table_memory.h does.
+    UseHugePages(std::as_writable_bytes(std::span(tables[k])));
+  }
   return tables[k];
 }
 
@@ -194,6 +201,38 @@ void BM_Lookup(benchmark::State& state, int64_t workload) {
   std::ranges::fill(data.gradient, 1e-3f);
 }
 
+// From the ids, with weights or without.
+void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
+  Data& data = GetData(workload);
+  const std::vector<float>& table = GetTable(0);
+  const ConstTableValues values = std::span(table);
+  std::vector<convert::StackPlan> plans;
+  for (const Batch& batch : data.batches) {
+    convert::FeatureInput feature = {
+        .name = "feature",
+        .vocabulary_size = kNumRows,
+        .batch = {.ids = std::span(batch.ids),
+                  .num_samples = kWorkloads[workload].batch_size,
+                  .valency = kWorkloads[workload].ids_per_sample}};
+    if (has_weights) feature.batch.weights = batch.gains;
+    plans.push_back(*convert::PlanStack({.name = "stack", .combiner = "sum"},
+                                        /*coo_cells_per_device=*/8, {feature},
+                                        {.local_device_count = 1,
+                                         .global_device_count = 1,
+                                         .num_sc_per_device = 1}));
+  }
+  InlineExecutor executor;
+  int64_t i = 0;
+  for (auto _ : state) {
+    const auto done =
+        LookupIds(plans[i++ % kNumBatches], {&values, 1}, kNumRows, kDim,
+                  /*quantization=*/std::nullopt, data.gradient, executor);
+    if (!done) state.SkipWithError(done.error().message.c_str());
+  }
+  state.SetItemsProcessed(state.iterations() * std::ssize(data.batches[0].ids));
+  std::ranges::fill(data.gradient, 1e-3f);
+}
+
 void BM_UpdateLimit(benchmark::State& state, int64_t workload, int num_slots) {
   Data& data = GetData(workload);
   std::vector<float*> tables;
@@ -245,6 +284,11 @@ void RegisterAll() {
     benchmark::RegisterBenchmark((name + "/lookup_limit").c_str(),
                                  BM_LookupLimit, w);
     benchmark::RegisterBenchmark((name + "/lookup").c_str(), BM_Lookup, w);
+    for (const bool has_weights : {false, true}) {
+      benchmark::RegisterBenchmark(
+          (name + "/lookup_ids" + (has_weights ? "_weighted" : "")).c_str(),
+          BM_LookupIds, w, has_weights);
+    }
     for (const RuleCase& rule_case : rule_cases) {
       const std::string update = name + "/" + std::string(rule_case.rule);
       benchmark::RegisterBenchmark((update + "_limit").c_str(), BM_UpdateLimit,

@@ -131,6 +131,30 @@ def convert_ids(
   It hands its error on in the buffers, and the lookup raises it on all of them.
   """
   keeps_errors = params.get("keeps_errors", False) or devices.are_several()
-  return cpu_calls.convert_ids(
-      operands, **params | dict(keeps_errors=keeps_errors)
-  )
+  return cpu_calls.convert_ids(operands, params, keeps_errors=keeps_errors)
+
+
+def lookup_ids(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results | None:
+  """Rule of the lookup from ids; None over several processes."""
+  table = operands[0]
+  axis = devices.axis_of(table)
+  if axis is None and table.ndim == 2:
+    return cpu_calls.lookup_ids(operands, params)
+  if axis is None or axis.is_in_one_process:
+    return native_call.traced(_lookup_ids, operands, params, axis)
+  return None
+
+
+def _lookup_ids(
+    operands: Arrays, params: dict[str, Any], axis: mesh_axis.MeshAxis | None
+) -> Arrays:
+  """The same over devices, or in a table without columns, which has one."""
+  table, *ids = operands
+  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
+  if axis is None:
+    (activations,) = cpu_calls.lookup_ids((matrix, *ids), params)
+  else:
+    activations = shared_memory.lookup_ids((matrix, *ids), params, axis)
+  return [activations.reshape(-1, *table.shape[1:])]

@@ -56,16 +56,21 @@ RULES: dict[tuple[str, str | None], Rule] = {
     ("sum_rows", _ANY): plain.sum_rows,
     ("unstack_activations", _ANY): stacking.unstack_activations,
 }
-# The same, but a function of values of the program; see native_call.py.
+# The same, but a function of values of the program; see native_call.py. One that
+# returns None leaves an operation of BY_PARTS to its parts.
 NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("check_batch", "cpu"): check_batch.cpu,
     ("check_seal", "cpu"): check_seal.cpu,
     ("convert_ids", "cpu"): cpu.convert_ids,
     ("lookup", "cpu"): cpu.lookup,
+    ("lookup_ids", "cpu"): cpu.lookup_ids,
     ("nan_if_failed", "cpu"): check_batch.nan_on_cpu,
     ("row_gradients", "cpu"): cpu.row_gradients,
     ("sum_rows", "cpu"): cpu.sum_rows,
 }
+# Operations that are others, one after the other, where they have no line: their
+# primitives say which, and each of these is lowered as it is by itself.
+BY_PARTS = frozenset({"lookup_ids"})
 # What JAX takes for a lowering rule: programs of SparseCores have types and
 # functions that no JAX program has.
 MLIR_RULES: dict[tuple[str, str | None], Callable[..., Any]] = {
@@ -81,9 +86,17 @@ for _name, _rule in update_rules.UPDATE_RULES.items():
     NATIVE_RULES[_key, "cpu"] = functools.partial(cpu.update, _rule)
 
 
-def install(primitive: core.Primitive, operation: str) -> None:
-  """Registers every rule of `operation` for `primitive`."""
-  rules = lowering_rules(operation)
+def install(
+    primitive: core.Primitive, operation: str, parts: Rule | None = None
+) -> None:
+  """Registers every rule of `operation` for `primitive`.
+
+  Args:
+    primitive: is lowered by them.
+    operation: a key of the rules.
+    parts: the rule for any platform of an operation of BY_PARTS.
+  """
+  rules = lowering_rules(operation, parts)
 
   def lower(ctx, *values, **params):
     return jax_private.lower_per_platform(
@@ -95,8 +108,14 @@ def install(primitive: core.Primitive, operation: str) -> None:
   mlir.register_lowering(primitive, lower, cacheable=False)
 
 
-def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
+def lowering_rules(
+    operation: str, parts: Rule | None = None
+) -> dict[str | None, Callable[..., Any]]:
   """Platform -> what JAX takes for a lowering rule of `operation`.
+
+  Args:
+    operation: a key of the rules.
+    parts: see `install`.
 
   Raises:
     ValueError: if a rule is for a platform that no program is lowered for.
@@ -105,12 +124,17 @@ def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
       platform: as_lowering_rule(rule)
       for rules, as_lowering_rule in (
           (RULES, lowering_rule),
-          (NATIVE_RULES, _native_lowering_rule),
+          (
+              NATIVE_RULES,
+              functools.partial(_native_lowering_rule, otherwise=parts),
+          ),
           (MLIR_RULES, lambda rule: rule),
       )
       for (name, platform), rule in rules.items()
       if name == operation
   }
+  if parts is not None:
+    by_platform[_ANY] = lowering_rule(parts)
   if "gpu" in by_platform:
     raise ValueError(
         f"lowering/table.py has a rule of {operation!r} for platform 'gpu',"
@@ -153,12 +177,16 @@ def lowering_rule(rule: Rule) -> Callable[..., Any]:
   return lower
 
 
-def _native_lowering_rule(rule: Rule) -> Callable[..., Any]:
+def _native_lowering_rule(
+    rule: Rule, otherwise: Rule | None
+) -> Callable[..., Any]:
   """The same, of a function of values of the program."""
 
   def lower(ctx, *values, **params):
     operands = native_call.operands_of(ctx, values)
     results = rule(operands, params, mesh_axis.devices_of(ctx))
+    if results is None:
+      return lowering_rule(otherwise)(ctx, *values, **params)
     return native_call.values_of(results)
 
   return lower

@@ -27,6 +27,7 @@ def primitive(
     multiple_results: bool,
     differentiation_hint: str,
     can_be_mapped: bool = False,
+    parts: table.Rule | None = None,
 ) -> core.Primitive:
   """A primitive with its abstract evaluation and a lowering per platform.
 
@@ -38,6 +39,7 @@ def primitive(
     differentiation_hint: what to do instead of differentiating it.
     can_be_mapped: whether `jax.vmap` runs it once for each element. An update
       cannot: elements that share a table would each make a copy of it.
+    parts: what it is on any platform, of other primitives; see table.BY_PARTS.
   """
   result = core.Primitive(name)
   result.multiple_results = multiple_results
@@ -57,7 +59,7 @@ def primitive(
           " Make the mapped axis part of the batch instead of using vmap.",
       )
   )
-  table.install(result, operation)
+  table.install(result, operation, parts)
   return result
 
 

@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import stacking
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -193,40 +194,53 @@ OF_BUFFERS = {
     for name in update_rules.UPDATE_RULES
 }
 
+# One feature with every operand, and one with none but ids.
+_CONVERSION = dict(
+    combiner="mean",
+    global_device_count=2,
+    num_sc_per_device=4,
+    feature_stacking_strategy="SPLIT_THEN_STACK",
+    features=(
+        raw_ids.Feature(
+            name="a",
+            vocabulary_size=60,
+            is_ragged=True,
+            has_weights=True,
+            non_finite_weights="keep",
+        ),
+        raw_ids.Feature(
+            name="b",
+            vocabulary_size=30,
+            row_offset=16,
+            col_offset=64,
+            col_shift=3,
+            out_of_range_ids="drop",
+        ),
+    ),
+)
+_IDS = (_i32(24), _i32(9), _f32(24), _i32(16, 2))
+
 OTHERS = {
     "check_seal": Program(
         "check_seal",
         functools.partial(check_seal.check_seal_p.bind, message="Not a seal."),
         (_f32(5), _i32(), _f32(256), _f32(24)),
     ),
-    # One feature with every operand, and one with none but ids.
     "convert_ids": Program(
         "convert_ids",
+        functools.partial(convert_ids.convert_ids_p.bind, **_CONVERSION),
+        _IDS,
+    ),
+    "lookup_ids": Program(
+        "lookup_ids",
         functools.partial(
-            convert_ids.convert_ids_p.bind,
-            combiner="mean",
-            global_device_count=2,
-            num_sc_per_device=4,
-            feature_stacking_strategy="SPLIT_THEN_STACK",
-            features=(
-                raw_ids.Feature(
-                    name="a",
-                    vocabulary_size=60,
-                    is_ragged=True,
-                    has_weights=True,
-                    non_finite_weights="keep",
-                ),
-                raw_ids.Feature(
-                    name="b",
-                    vocabulary_size=30,
-                    row_offset=16,
-                    col_offset=64,
-                    col_shift=3,
-                    out_of_range_ids="drop",
-                ),
-            ),
+            lookup_ids.lookup_ids_p.bind,
+            device_batch_size=32,
+            keeps_errors=True,
+            **tpu_operands.LIMITS,
+            **_CONVERSION | dict(global_device_count=1),
         ),
-        (_i32(24), _i32(9), _f32(24), _i32(16, 2)),
+        (PLAIN.table, _i32(), *_IDS),
     ),
     "local_lookup": Program(
         "local_lookup",

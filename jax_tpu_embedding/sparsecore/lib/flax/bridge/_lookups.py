@@ -19,6 +19,9 @@ two forms of where the result goes:
 
 Neither fails for what is wrong with a batch: see _checked_batch.py.
 
+Where nothing is differentiated, raw ids are looked up as they are: buffers are
+for updates.
+
 In a train step that a pipeline takes apart, both write markers, see _sites.py.
 The pipeline then does what they would have done, by the same functions.
 """
@@ -35,6 +38,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _checked_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _remat
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _sites
@@ -90,18 +94,18 @@ def _on_every_device(config: _lookup_config.LookupConfig, tree: Any) -> Any:
 
 def lookup(
     config: _lookup_config.LookupConfig,
-    inputs: embedding.PreprocessedInput,
+    inputs: embedding.PreprocessedInput | _raw_ids.RawIds,
     variables: Mapping[str, embedding.EmbeddingVariables],
     *,
     seal: jax.Array | None = None,
     places: Mapping[str, jax.Array] | None = None,
     perform_unstacking: bool = True,
-) -> tuple[Any, jax.Array]:
+) -> tuple[Any, jax.Array | None]:
   """The activations of every feature; nothing is mutated.
 
   Args:
     config: specs and devices.
-    inputs: the buffers of all devices.
+    inputs: the buffers of all devices, or their ids.
     variables: stack name -> (table, slots); slots may be missing.
     seal: checked if given; see _seal.check.
     places: what is known of where tables are, see _table_state.py. If they are
@@ -112,25 +116,33 @@ def lookup(
   Returns:
     The tree of feature specs with f32[*output_shape], or stack name ->
     f32[B, D]; and bool[G], on which devices some are NaN because of what is
-    wrong with the inputs.
+    wrong with the inputs. None for ids, which nothing is updated with.
 
   Raises:
     ValueError: if inputs, variables and specs do not belong together.
   """
   tables = {name: variables[name][0] for name in variables}
   is_laid_out = _table_state.is_laid_out_for(config, places or {})
+  if not isinstance(is_laid_out, jax.core.Tracer):
+    is_laid_out = None  # It is known to be so.
+  if isinstance(inputs, _raw_ids.RawIds):
+    activations = config.on_each_device(
+        _look_up_ids_of_device,
+        (
+            _raw_ids.partition(config, inputs),
+            config.table_partition,
+            P(),
+            P(),
+        ),
+        config.data_partition,
+    )(inputs, tables, seal, is_laid_out)
+    return activations, None
 
   return config.on_each_device(
       _lookup_of_device if perform_unstacking else _lookup_stacks_of_device,
       (config.partition_inputs(inputs), config.table_partition, P(), P()),
       config.data_partition,
-  )(
-      inputs,
-      tables,
-      seal,
-      # Otherwise it is known to be so.
-      is_laid_out if isinstance(is_laid_out, jax.core.Tracer) else None,
-  )
+  )(inputs, tables, seal, is_laid_out)
 
 
 def _lookup_of_device(
@@ -174,6 +186,50 @@ def _lookup_stacks_of_device(
   )
   activations = _checked_batch.nan_if_failed(activations, has_failed)
   return activations, _checked_batch.any_stack(has_failed)
+
+
+def _look_up_ids_of_device(
+    config: _lookup_config.LookupConfig,
+    inputs: _raw_ids.RawIds,
+    tables: Mapping[str, jax.Array],
+    seal: jax.Array | None,
+    is_laid_out: jax.Array | None,
+) -> Any:
+  """`lookup` with one device's parts, from ids."""
+  ids, weights = _raw_ids.of_device(config, inputs)
+  checks = []
+  if seal is not None:
+    checks.append(_seal.guards_of(seal))
+    if is_laid_out is not None:
+      message = _table_state.wrong_layout(config)
+      checks.append(_seal.guards_unless(is_laid_out, message))
+
+  def look_up(num_minibatches):
+    return embedding.lookup_ids(
+        ids,
+        weights,
+        {name: (table,) for name, table in tables.items()},
+        config.feature_specs,
+        config.topology,
+        sharding_strategy=config.table_sharding_strategy,
+        feature_stacking_strategy=config.feature_stacking_strategy,
+        keeps_errors=True,
+        num_minibatches=num_minibatches,
+        perform_unstacking=False,
+    )
+
+  activations = _seal.look_up_checked(checks, look_up)
+  if seal is None and is_laid_out is not None:
+    activations = _checked_batch.nan_if_failed(
+        activations, dict.fromkeys(activations, ~is_laid_out[None])
+    )
+  return embedding.unstack_embedding_activations(
+      activations,
+      _raw_ids.resize(config, ids),
+      config.num_shards,
+      config.num_sc_per_device,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+  )
 
 
 def _unstack_of_device(
@@ -354,7 +410,7 @@ def _no_step(stack: embedding_spec.StackedTableSpec) -> str:
 def lookup_updating_refs(
     config: _lookup_config.LookupConfig,
     anchor: jax.Array,
-    inputs: embedding.PreprocessedInput,
+    inputs: embedding.PreprocessedInput | _raw_ids.RawIds,
     refs: Mapping[str, _table_state.TableVariables],
     step: jax.typing.ArrayLike | None,
 ) -> Any:
@@ -367,7 +423,7 @@ def lookup_updating_refs(
   Args:
     config: specs and devices.
     anchor: f32[], a parameter that the loss is differentiated by.
-    inputs: the buffers of all devices.
+    inputs: the buffers of all devices, or their ids.
     refs: stack name -> variables whose leaves are jax.Ref. Tables that were
       made elsewhere may have no state, and to be looked up no slots. A stack
       whose leaves are arrays is frozen.
@@ -382,6 +438,7 @@ def lookup_updating_refs(
   config = config.freezing(_stacks_of_arrays(refs))
   if _sites.are_marked():
     site = _site(config, _read_refs, _update_refs, returns_tables=False)
+    inputs = _raw_ids.convert(config, inputs)
     return _sites.lookup(site, anchor, inputs, dict(refs), step)
 
   @jax.custom_vjp
@@ -391,6 +448,7 @@ def lookup_updating_refs(
 
   def forward(anchor, inputs, refs, step):
     del anchor
+    inputs = _raw_ids.convert(config, inputs)
     activations, has_failed = _remat.save(_read_refs(config, inputs, refs))
     return activations, (inputs, refs, step, has_failed)
 
@@ -439,10 +497,10 @@ def _site(
 
 def _read_refs(
     config: _lookup_config.LookupConfig,
-    inputs: embedding.PreprocessedInput,
+    inputs: embedding.PreprocessedInput | _raw_ids.RawIds,
     refs: Mapping[str, _table_state.TableVariables],
     **options: Any,
-) -> tuple[Any, jax.Array]:
+) -> tuple[Any, jax.Array | None]:
   """`lookup` in mutable arrays, or arrays where stacks are frozen."""
   tables = {name: (_value(v[0]),) for name, v in refs.items()}
   states = _read_states(refs)
@@ -527,7 +585,7 @@ def lookup_returning_tables(
     config: _lookup_config.LookupConfig,
     variables: Mapping[str, embedding.EmbeddingVariables],
     seal: jax.Array | None,
-    inputs: embedding.PreprocessedInput,
+    inputs: embedding.PreprocessedInput | _raw_ids.RawIds,
     step: jax.typing.ArrayLike | None,
 ) -> Any:
   """Activations with the new variables as the "gradient" of `variables`.
@@ -538,7 +596,7 @@ def lookup_returning_tables(
     seal: beside the tables; its "gradient" is the new seal. The lookup raises
       if another thing than such a gradient was put in its place. None: nothing
       is checked.
-    inputs: the buffers of all devices. They have no gradient.
+    inputs: the buffers of all devices, or their ids. They have no gradient.
     step: passed to optimizers and schedules; None: the number of updates.
 
   Returns:
@@ -547,6 +605,7 @@ def lookup_returning_tables(
 
   if _sites.are_marked():
     site = _site(config, _read_sealed, _update_sealed, returns_tables=True)
+    inputs = _raw_ids.convert(config, inputs)
     return _sites.lookup(site, None, inputs, (dict(variables), seal), step)
 
   @jax.custom_vjp
@@ -555,6 +614,7 @@ def lookup_returning_tables(
     return _read_sealed(config, inputs, (variables, seal))[0]
 
   def forward(variables, seal, inputs, step):
+    inputs = _raw_ids.convert(config, inputs)
     activations, has_failed = _remat.save(
         _read_sealed(config, inputs, (variables, seal))
     )
@@ -573,10 +633,10 @@ def lookup_returning_tables(
 
 def _read_sealed(
     config: _lookup_config.LookupConfig,
-    inputs: embedding.PreprocessedInput,
+    inputs: embedding.PreprocessedInput | _raw_ids.RawIds,
     variables_and_seal: tuple[Any, jax.Array | None],
     **options: Any,
-) -> tuple[Any, jax.Array]:
+) -> tuple[Any, jax.Array | None]:
   """`lookup` in variables with a seal, if there is one."""
   variables, seal = variables_and_seal
   places = {}

@@ -79,7 +79,7 @@ class BridgeTest(parameterized.TestCase):
     config = make_config()
     variables = make_variables(config)
     ids = {"f": (np.zeros(4, np.int32), np.zeros(BATCH + 1, np.int32))}
-    inputs = _raw_ids.convert(config, ids)
+    inputs = _raw_ids.convert(config, _raw_ids.read(config, ids))
     activations, _ = _lookups.lookup(config, inputs, variables)
     np.testing.assert_array_equal(activations["f"], np.zeros((BATCH, DIM)))
     new = _lookups.update(config, activations, inputs, variables, None)
@@ -88,7 +88,7 @@ class BridgeTest(parameterized.TestCase):
   def test_variables_need_no_more_than_tables_to_be_looked_up(self):
     config = make_config()
     variables = make_variables(config)
-    inputs = _raw_ids.convert(config, IDS)
+    inputs = _raw_ids.convert(config, _raw_ids.read(config, IDS))
     jax.tree.map(
         np.testing.assert_array_equal,
         _lookups.lookup(config, inputs, {"t": (variables["t"].table,)})[0],
@@ -102,7 +102,7 @@ class BridgeTest(parameterized.TestCase):
 
     def step(config):
       def run(variables):
-        inputs = _raw_ids.convert(config, IDS)
+        inputs = _raw_ids.convert(config, _raw_ids.read(config, IDS))
         activations, _ = _lookups.lookup(config, inputs, variables)
         new = _lookups.update(config, activations, inputs, variables, None)
         return activations, new
@@ -118,7 +118,11 @@ class BridgeTest(parameterized.TestCase):
     ids = {"f": IDS["f"].copy()}
     ids["f"][5, 0] = VOCAB
     out = jax.jit(
-        lambda v: _lookups.lookup(abstract, _raw_ids.convert(abstract, ids), v)
+        lambda v: _lookups.lookup(
+            abstract,
+            _raw_ids.convert(abstract, _raw_ids.read(abstract, ids)),
+            v,
+        )
     )(variables)[0]["f"]
     # The samples of the third of four devices.
     np.testing.assert_array_equal(

@@ -1,11 +1,10 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a layer is called with; raw ids become buffers, inside jit."""
+"""What a layer is called with; raw ids become buffers, if any are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Any
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -52,72 +52,6 @@ def as_preprocessed(
   return inputs
 
 
-def convert(
-    config: _lookup_config.LookupConfig, ids: Any, weights: Any | None = None
-) -> embedding.PreprocessedInput:
-  """Converts a global batch of raw ids, each device its own samples.
-
-  Args:
-    config: specs and devices.
-    ids: the tree of the feature specs with, for each feature, an integer array
-      whose first axis is the batch; or a pair (values [capacity], row_splits
-      [samples + 1]). The values of a pair are sent to every device. Those that
-      are split already have one pair per device, after one another: values
-      [devices * capacity] and row_splits [devices * (samples / devices + 1)].
-    weights: the same tree with a weight per id, or None for ones, of some
-      features or all. Those of a pair are shaped like its values.
-
-  Returns:
-    The buffers, those of all devices after one another. If an id is wrong, they
-    say so; see _checked_batch.py.
-
-  Raises:
-    ValueError and TypeError: see embedding.convert_ids.
-  """
-  specs = jax.tree.leaves(config.feature_specs)
-  features = [
-      _read_feature(config, spec, of_feature, weights_of_feature)
-      for spec, of_feature, weights_of_feature in zip(
-          specs,
-          _structure.flatten_like(
-              ids, config.feature_specs, "features", "feature_specs"
-          ),
-          _structure.flatten_weights(
-              weights, jax.tree.structure(config.feature_specs)
-          ),
-      )
-  ]
-
-  buffers = config.on_each_device(
-      _convert_of_device,
-      ([_partition(config, feature) for feature in features],),
-      config.data_partition,
-  )(features)
-  return buffers.replace(num_minibatches=np.array(1, np.int32))
-
-
-def _convert_of_device(
-    config: _lookup_config.LookupConfig, features: Sequence[_Feature]
-) -> embedding.PreprocessedInput:
-  """`convert` with one device's parts."""
-  specs, structure = jax.tree.flatten(config.feature_specs)
-  ids, weights = zip(
-      *(
-          _part_of_device(config, spec, feature)
-          for spec, feature in zip(specs, features)
-      )
-  )
-  inputs = _convert.convert_ids(
-      jax.tree.unflatten(structure, ids),
-      jax.tree.unflatten(structure, weights),
-      config.feature_specs,
-      config.topology,
-      feature_stacking_strategy=config.feature_stacking_strategy,
-      keeps_errors=True,
-  )
-  return inputs.replace(num_minibatches=None)  # no part of a device
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Feature:
@@ -130,12 +64,139 @@ class _Feature:
   is_shared: bool = dataclasses.field(metadata=dict(static=True))
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawIds:
+  """A global batch of raw ids, checked, in the order of the feature specs."""
+
+  features: tuple[_Feature, ...]
+
+
+def read(
+    config: _lookup_config.LookupConfig, ids: Any, weights: Any | None = None
+) -> RawIds:
+  """Checks a global batch of raw ids.
+
+  Args:
+    config: specs and devices.
+    ids: the tree of the feature specs with, for each feature, an integer array
+      whose first axis is the batch; or a pair (values [capacity], row_splits
+      [samples + 1]). The values of a pair are sent to every device. Those that
+      are split already have one pair per device, after one another: values
+      [devices * capacity] and row_splits [devices * (samples / devices + 1)].
+    weights: the same tree with a weight per id, or None for ones, of some
+      features or all. Those of a pair are shaped like its values.
+
+  Raises:
+    ValueError and TypeError: see embedding.convert_ids.
+    NotImplementedError: where weights are differentiated.
+  """
+  return RawIds(
+      features=tuple(
+          _read_feature(config, spec, of_feature, weights_of_feature)
+          for spec, of_feature, weights_of_feature in zip(
+              jax.tree.leaves(config.feature_specs),
+              _structure.flatten_like(
+                  ids, config.feature_specs, "features", "feature_specs"
+              ),
+              _structure.flatten_weights(
+                  weights, jax.tree.structure(config.feature_specs)
+              ),
+          )
+      )
+  )
+
+
+def convert(
+    config: _lookup_config.LookupConfig,
+    inputs: RawIds | embedding.PreprocessedInput,
+) -> embedding.PreprocessedInput:
+  """The buffers of all devices after one another, each of its own samples.
+
+  If an id is wrong, they say so; see _checked_batch.py. What is preprocessed
+  stays as it is.
+
+  Args:
+    config: specs and devices.
+    inputs: of `read`, or preprocessed.
+  """
+  if not isinstance(inputs, RawIds):
+    return inputs
+  buffers = config.on_each_device(
+      _convert_of_device,
+      (partition(config, inputs),),
+      config.data_partition,
+  )(inputs)
+  return buffers.replace(num_minibatches=np.array(1, np.int32))
+
+
+def _convert_of_device(
+    config: _lookup_config.LookupConfig, inputs: RawIds
+) -> embedding.PreprocessedInput:
+  """`convert` with one device's parts."""
+  buffers = _convert.convert_ids(
+      *of_device(config, inputs),
+      config.feature_specs,
+      config.topology,
+      feature_stacking_strategy=config.feature_stacking_strategy,
+      keeps_errors=True,
+  )
+  return buffers.replace(num_minibatches=None)  # no part of a device
+
+
+def partition(config: _lookup_config.LookupConfig, inputs: RawIds) -> Any:
+  """How the devices share the arrays."""
+  return RawIds(features=tuple(_partition(config, f) for f in inputs.features))
+
+
+def of_device(
+    config: _lookup_config.LookupConfig, inputs: RawIds
+) -> tuple[Any, Any]:
+  """One device's ids and weights, as embedding.convert_ids takes them."""
+  specs, structure = jax.tree.flatten(config.feature_specs)
+  ids, weights = zip(
+      *(
+          _part_of_device(config, spec, feature)
+          for spec, feature in zip(specs, inputs.features)
+      )
+  )
+  return jax.tree.unflatten(structure, ids), jax.tree.unflatten(
+      structure, weights
+  )
+
+
+def resize(config: _lookup_config.LookupConfig, ids: Any) -> Any:
+  """The feature specs, with the number of samples that one device's ids have."""
+  specs = jax.tree.leaves(config.feature_specs)
+  ids = _structure.flatten_like(
+      ids, config.feature_specs, "features", "feature_specs"
+  )
+  return _batch_sizes.resize(
+      config.feature_specs,
+      _batch_sizes.of_ids(ids, specs, 1, config.num_shards),
+  )
+
+
+@jax.custom_jvp
+def _without_gradient(weights: jax.Array) -> jax.Array:
+  """`weights`, which a lookup cannot be differentiated by."""
+  return weights
+
+
+@_without_gradient.defjvp
+def _refuse_gradient(unused_primals, unused_tangents):
+  raise NotImplementedError(
+      "ids and weights have no gradients. Pass them through"
+      " jax.lax.stop_gradient."
+  )
+
+
 def _read_feature(
     config: _lookup_config.LookupConfig, spec: Any, ids: Any, weights: Any
 ) -> _Feature:
   """Checks that the arrays can be split over the devices."""
   if weights is not None:
-    weights = jnp.asarray(weights)
+    weights = _without_gradient(jnp.asarray(weights))
   num_devices = config.num_shards
   if not isinstance(ids, tuple):
     ids = _convert.as_ids(ids, spec)

@@ -24,6 +24,7 @@ its seal: that is how `replace` knows that the old tables are the new ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 import warnings
@@ -167,7 +168,8 @@ def check(
   A lookup in tables whose seal is broken raises JaxRuntimeError on CPU. Other
   platforms cannot raise; there the activations are NaN.
   """
-  return _check(seal[:_NUM_GUARDS], inputs, _BROKEN)
+  guards, message = guards_of(seal)
+  return _check(guards, inputs, message)
 
 
 def fail_unless(
@@ -176,8 +178,47 @@ def fail_unless(
     message: str,
 ) -> embedding.PreprocessedInput:
   """`inputs` of one device; lookups fail as those with a broken seal do."""
-  guards = jnp.zeros(_NUM_GUARDS, jnp.float32).at[0].set(condition)
+  guards, message = guards_unless(condition, message)
   return _check(guards, inputs, message)
+
+
+def look_up_checked(
+    checks: Sequence[tuple[jax.Array, str]],
+    look_up: Callable[[jax.Array], dict[str, jax.Array]],
+) -> dict[str, jax.Array]:
+  """What `look_up` gives, which fails as lookups of checked inputs do.
+
+  Args:
+    checks: the guards f32[5] and message of each check.
+    look_up: num_minibatches i32[] -> stack name -> activations. It has to read
+      its argument, which is 1: that is what makes it wait.
+  """
+  num_minibatches = jnp.int32(1)
+  for guards, message in checks:
+    (num_minibatches,) = check_seal.check_seal_p.bind(
+        guards, num_minibatches, message=message
+    )
+  activations = look_up(num_minibatches)
+  for guards, message in checks:
+    names, values = zip(*activations.items())
+    # Where a program cannot raise; elsewhere nothing is left of it.
+    _, *values = check_seal.check_seal_p.bind(
+        guards, jnp.int32(1), *values, message=message
+    )
+    activations = dict(zip(names, values))
+  return activations
+
+
+def guards_of(seal: jax.Array) -> tuple[jax.Array, str]:
+  """The check of a seal."""
+  return seal[:_NUM_GUARDS], _BROKEN
+
+
+def guards_unless(
+    condition: jax.typing.ArrayLike, message: str
+) -> tuple[jax.Array, str]:
+  """A check that fails as that of a broken seal does."""
+  return jnp.zeros(_NUM_GUARDS, jnp.float32).at[0].set(condition), message
 
 
 def _check(

@@ -193,7 +193,7 @@ class SparseCoreEmbed(nn.Module):
       embedding_lookup_inputs: what preprocessing returned, or the tree of
         `feature_specs` with raw ids, which are converted inside the program:
         for each feature an integer array or a pair (values, row_splits); see
-        _raw_ids.convert. A feature with output_shape (*lead, D) takes ids of
+        _raw_ids.read. A feature with output_shape (*lead, D) takes ids of
         shape `lead`, one per vector, or `(*lead, valency)`, pooled by the
         table's combiner.
       weights: with raw ids, a weight per id, or None for ones.
@@ -238,7 +238,7 @@ class SparseCoreEmbed(nn.Module):
       return _zero_activations(config, inputs, self.activation_dtype)
 
     if not is_preprocessed:
-      inputs = _raw_ids.convert(config, ids, weights)
+      inputs = _raw_ids.read(config, ids, weights)
     if has_parameter:
       activations = _lookups.lookup_returning_tables(
           config, variables, seal, inputs, step

@@ -255,13 +255,15 @@ class SparseCoreEmbed(nnx.Module):
 
   def _read_inputs(
       self, inputs: Any, weights: Any | None
-  ) -> tuple[_lookup_config.LookupConfig, EmbeddingLookupInput]:
-    """The config for inputs, and these, preprocessed."""
+  ) -> tuple[
+      _lookup_config.LookupConfig, EmbeddingLookupInput | _raw_ids.RawIds
+  ]:
+    """The config for inputs, and these, preprocessed or checked."""
     preprocessed = _raw_ids.as_preprocessed(inputs, weights, self.feature_specs)
     if preprocessed is not None:
       return self._config(), preprocessed
     config = self._config(inputs)
-    return config, _raw_ids.convert(config, inputs, weights)
+    return config, _raw_ids.read(config, inputs, weights)
 
 
 def embedding_lookup(
@@ -279,7 +281,7 @@ def embedding_lookup(
     inputs: what preprocess_sparse_dense_matmul_input returned, as global
       arrays; or the tree of the layer's features with raw ids, which are
       converted inside the program: for each feature an integer array or a pair
-      (values, row_splits); see _raw_ids.convert.
+      (values, row_splits); see _raw_ids.read.
     step: the training step, from 0, for learning rates that are schedules, the
       bias correction of Adam and the like. Default: the number of updates of
       the tables so far, which is counted beside them.
@@ -336,6 +338,7 @@ def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
     )
   (layer_g, inputs_g, step_g), activations_g = g
   config, inputs = layer._read_inputs(inputs, None)  # pylint: disable=protected-access
+  inputs = _raw_ids.convert(config, inputs)
   variables = layer.embedding_table.get_value()
   tables, seal = _lookups.update_sealed(
       config, activations_g, inputs, variables, _seal_of(layer), step

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
+import dataclasses
 import math
 from typing import Any
 
@@ -70,6 +72,58 @@ def convert_ids(
       beyond the values. What was donated to the program is lost. Other
       platforms cannot raise; there the activations are NaN.
   """
+  batch = read_ids(
+      features,
+      features_weights,
+      feature_specs,
+      topology,
+      feature_stacking_strategy,
+  )
+  arrays = _buffers.SparseDenseMatmulInput({}, {}, {}, {})
+  for name in batch.stacks:
+    with jax.named_scope(f"convert/{name}"):
+      buffers = primitive.convert_ids_p.bind(
+          *batch.operands[name],
+          **batch.conversion_of(name),
+          keeps_errors=keeps_errors,
+      )
+    for by_name, buffer in zip(arrays, buffers):
+      by_name[name] = buffer
+  return _buffers.PreprocessedInput(arrays, settings=batch.settings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawBatch:
+  """One device's ids as the primitives take them, by stack name."""
+
+  # Of the specs: those given, with the sizes of this batch.
+  feature_specs: _tables.Nested[_tables.FeatureSpec]
+  stacks: Mapping[str, embedding_spec.StackedTableSpec]
+  features: Mapping[str, tuple[raw_ids.Feature, ...]]
+  operands: Mapping[str, tuple[jax.Array, ...]]
+  # What buffers of these ids are made for, which is no more than their shapes
+  # say.
+  settings: _buffers.BufferSettings
+
+  def conversion_of(self, stack_name: str) -> dict[str, Any]:
+    """Parameters of the conversion of a stack."""
+    return dict(
+        combiner=self.stacks[stack_name].combiner,
+        features=self.features[stack_name],
+        feature_stacking_strategy=self.settings.feature_stacking_strategy,
+        global_device_count=self.settings.global_device_count,
+        num_sc_per_device=self.settings.num_sc_per_device,
+    )
+
+
+def read_ids(
+    features: Any,
+    features_weights: Any | None,
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    topology: layout.Topology,
+    feature_stacking_strategy: str,
+) -> RawBatch:
+  """Checks one device's ids; see convert_ids."""
   _plan.check_planned_for(
       _plan.get_table_specs(feature_specs), topology.num_scs
   )
@@ -98,23 +152,15 @@ def convert_ids(
   strategy = _feature_stacking.feature_stacking_strategy_to_enum(
       feature_stacking_strategy
   ).name
-  arrays = _buffers.SparseDenseMatmulInput({}, {}, {}, {})
-  limits = {}
-  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  features_of, operands_of, limits = {}, {}, {}
+  for name, stack in stacks.items():
     members = sorted(by_stack[name], key=lambda member: member[0].row_offset)
     raw_features, operands = zip(*members)
-    with jax.named_scope(f"convert/{name}"):
-      buffers = primitive.convert_ids_p.bind(
-          *(x for of_feature in operands for x in of_feature if x is not None),
-          combiner=stack.combiner,
-          features=raw_features,
-          feature_stacking_strategy=strategy,
-          global_device_count=topology.global_device_count,
-          num_sc_per_device=topology.num_sc_per_device,
-          keeps_errors=keeps_errors,
-      )
-    for by_name, buffer in zip(arrays, buffers):
-      by_name[name] = buffer
+    features_of[name] = raw_features
+    operands_of[name] = tuple(
+        x for of_feature in operands for x in of_feature if x is not None
+    )
     num_ids = raw_ids.max_ids_per_sc(
         operands,
         raw_ids.sample_places(raw_features, operands, topology, strategy),
@@ -126,8 +172,11 @@ def convert_ids(
             min(num_ids, stack.stack_vocab_size // topology.num_scs), 1
         ),
     )
-  return _buffers.PreprocessedInput(
-      arrays,
+  return RawBatch(
+      feature_specs=feature_specs,
+      stacks=stacks,
+      features=features_of,
+      operands=operands_of,
       settings=_buffers.BufferSettings(
           global_device_count=topology.global_device_count,
           num_sc_per_device=topology.num_sc_per_device,

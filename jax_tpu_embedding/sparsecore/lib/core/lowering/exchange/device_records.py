@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 import numpy as np
 
 _PUBLISH_TARGET = "jte_publish_cpu"
+_PUBLISH_TABLE_TARGET = "jte_publish_table_cpu"
 _HOLD_TARGET = "jte_hold_cpu"
 _RECORD_WORDS = 64  # kRecordWords in cc/ffi/device_records.h
 
@@ -60,6 +61,22 @@ def publish(
   )
   if axis is None:
     return record[None], jnp.int32(0)
+  return lax.all_gather(record, axis.name), lax.axis_index(axis.name)
+
+
+def publish_table(
+    axis: mesh_axis.MeshAxis, table: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Tells the others where the table is, for lookups from ids.
+
+  Returns:
+    As `publish` does.
+  """
+  call = jax.ffi.ffi_call(
+      _PUBLISH_TABLE_TARGET,
+      jax.ShapeDtypeStruct((_RECORD_WORDS,), jnp.uint32),
+  )
+  record = call(table, num_devices=np.int64(axis.size))
   return lax.all_gather(record, axis.name), lax.axis_index(axis.name)
 
 

@@ -60,6 +60,38 @@ def lookup(
   return activations
 
 
+def lookup_ids(
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    axis: mesh_axis.MeshAxis,
+) -> jax.Array:
+  """The lookup from ids over the devices along `axis`.
+
+  Nobody knows what is wrong with ids before they are looked up. So each device
+  says it in a record that it publishes afterwards, and which is the second
+  barrier.
+
+  Args:
+    operands: the table [rows, D] of this device, one minibatch and its ids.
+    params: of the lookup from ids.
+    axis: of the devices.
+  """
+
+  @jax.jit  # as in `lookup`
+  def run(*operands):
+    records, device = device_records.publish_table(axis, operands[0])
+    activations, outcome = cpu_calls.lookup_ids_of_devices(
+        operands, params, records, device
+    )
+    outcomes = lax.all_gather(outcome, axis.name)
+    return device_records.hold(
+        [activations], outcomes, device, operands[0], outcomes
+    )
+
+  (activations,) = run(*operands)
+  return activations
+
+
 def update(
     rule: update_rules.UpdateRule,
     operands: update_rules.UpdateOperands,

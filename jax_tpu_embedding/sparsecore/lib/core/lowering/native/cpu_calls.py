@@ -41,16 +41,13 @@ def lookup(
     *records: of all devices of one process; see shared_memory.py.
     num_devices: of one process, whose tables are read.
   """
-  shape = (params["device_batch_size"], table.shape[1])
   return native_call.call(
       LOOKUP_TARGET,
       (*coo, table, *records),
-      [jax.core.ShapedArray(shape, np.float32)],
+      [_activations(table, params)],
       num_devices=np.int64(num_devices),
       **_layout(coo, params, num_devices),
-      quantization=np.array(
-          params.get("quantization_config") or (), np.float64
-      ),
+      quantization=_quantization(params),
   )
 
 
@@ -190,15 +187,86 @@ def sum_rows(terms: Sequence[Array], num_rows: int) -> Sequence[Array]:
 
 def convert_ids(
     operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
     *,
     keeps_errors: bool,
-    combiner: str,
-    global_device_count: int,
-    num_sc_per_device: int,
-    features: tuple[raw_ids.Feature, ...],
-    feature_stacking_strategy: str,
 ) -> Sequence[native_call.Operand]:
   """The buffers of raw ids; with `keeps_errors`, what is wrong is in them."""
+  return native_call.call(
+      "jte_convert_ids_cpu",
+      operands,
+      keeps_errors=keeps_errors,
+      **_stack_attributes(params),
+  )
+
+
+def lookup_ids(
+    operands: Sequence[Array], params: dict[str, Any]
+) -> Sequence[Array]:
+  """The lookup from ids in [rows, D], on one device that has all rows.
+
+  Args:
+    operands: the table, one minibatch and the ids.
+    params: of the lookup from ids.
+  """
+  return native_call.call(
+      "jte_lookup_ids_cpu",
+      operands,
+      [_activations(operands[0], params)],
+      **_lookup_ids_attributes(params),
+  )
+
+
+def lookup_ids_of_devices(
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    records: jax.Array,
+    device: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """The same in the tables of all devices of one process.
+
+  Args:
+    operands: the table of this device, one minibatch and its ids.
+    params: of the lookup from ids.
+    records: of all devices; see shared_memory.py.
+    device: the number of this one.
+
+  Returns:
+    The activations; and this device's record u32[words], which says what is
+    wrong with its ids, if anything is.
+  """
+  table, num_minibatches, *ids = operands
+  return native_call.call(
+      "jte_lookup_ids_of_devices_cpu",
+      (table, num_minibatches, records, device, *ids),
+      [
+          _activations(table, params),
+          jax.core.ShapedArray(records.shape[1:], records.dtype),
+      ],
+      **_lookup_ids_attributes(params),
+  )
+
+
+def _activations(table: Array, params: dict[str, Any]) -> jax.core.ShapedArray:
+  shape = (params["device_batch_size"], table.shape[1])
+  return jax.core.ShapedArray(shape, np.float32)
+
+
+def _lookup_ids_attributes(params: dict[str, Any]) -> dict[str, Any]:
+  return dict(
+      keeps_errors=params["keeps_errors"],
+      quantization=_quantization(params),
+      **_stack_attributes(params),
+  )
+
+
+def _quantization(params: dict[str, Any]) -> np.ndarray:
+  return np.array(params.get("quantization_config") or (), np.float64)
+
+
+def _stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
+  """The attributes that say what raw ids mean."""
+  features: tuple[raw_ids.Feature, ...] = params["features"]
 
   def numbers(field: str) -> np.ndarray:
     return np.array([getattr(f, field) for f in features], np.int64)
@@ -206,13 +274,11 @@ def convert_ids(
   def lines(field: str) -> str:
     return "\n".join(getattr(f, field) for f in features)
 
-  return native_call.call(
-      "jte_convert_ids_cpu",
-      operands,
-      combiner=combiner,
-      feature_stacking_strategy=feature_stacking_strategy,
-      global_device_count=np.int64(global_device_count),
-      num_sc_per_device=np.int64(num_sc_per_device),
+  return dict(
+      combiner=params["combiner"],
+      feature_stacking_strategy=params["feature_stacking_strategy"],
+      global_device_count=np.int64(params["global_device_count"]),
+      num_sc_per_device=np.int64(params["num_sc_per_device"]),
       feature_names=lines("name"),
       out_of_range_ids=lines("out_of_range_ids"),
       non_finite_weights=lines("non_finite_weights"),
@@ -222,7 +288,6 @@ def convert_ids(
       vocabulary_sizes=numbers("vocabulary_size"),
       is_ragged=numbers("is_ragged"),
       has_weights=numbers("has_weights"),
-      keeps_errors=keeps_errors,
   )
 
 

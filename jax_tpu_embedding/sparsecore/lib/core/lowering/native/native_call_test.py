@@ -27,7 +27,11 @@ class NativeCallTest(parameterized.TestCase):
     program = _PROGRAMS[name]
     expected = program.text("cpu")
     self.assertEqual(expected.count("custom_call"), 1)
-    with mock.patch.object(table, "_native_lowering_rule", table.lowering_rule):
+    with mock.patch.object(
+        table,
+        "_native_lowering_rule",
+        lambda rule, otherwise: table.lowering_rule(rule),
+    ):
       rule = table.lowering_rules(program.operation)["cpu"]
     (eqn,) = jax.make_jaxpr(program.function)(*program.operands).eqns
     primitive = core.Primitive("of_arrays")
