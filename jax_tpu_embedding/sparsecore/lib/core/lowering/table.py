@@ -31,6 +31,8 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import checks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
 
 # Operands, parameters of the operation and the devices that it sees -> results.
 Rule = Callable[
@@ -118,22 +120,33 @@ def lowering_rules(operation: str) -> dict[str | None, Callable[..., Any]]:
         " for each."
     )
   if "tpu" in by_platform:
-    by_platform["tpu"] = _with_sparsecores(
-        by_platform["tpu"], by_platform[_ANY]
+    by_platform["tpu"] = _on_tpu(
+        operation, by_platform["tpu"], by_platform[_ANY]
     )
   return by_platform
 
 
-def _with_sparsecores(
-    rule: Callable[..., Any], rule_without: Callable[..., Any]
+def _on_tpu(
+    operation: str,
+    calls: Callable[..., Any],
+    plain_rule: Callable[..., Any],
 ) -> Callable[..., Any]:
-  """The rule of TPUs, and that of those which have no SparseCores."""
+  """The rule of TPUs, which may have no SparseCores."""
+  if operation in kernel_rules.RULES:
+    return choice.lowering_rule(
+        operation,
+        dict(
+            calls=calls,
+            kernels=kernel_rules.lowering_rule(operation),
+            plain=plain_rule,
+        ),
+    )
 
   def lower(ctx, *values, **params):
     device = checks.tpu_of(ctx)
-    chosen = rule
+    chosen = calls
     if device is not None and hardware.is_tpu_without_sparsecores(device):
-      chosen = rule_without
+      chosen = plain_rule
     return chosen(ctx, *values, **params)
 
   return lower

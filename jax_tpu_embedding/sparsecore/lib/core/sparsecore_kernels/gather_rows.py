@@ -10,7 +10,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 
 NO_ROW = -1
@@ -38,13 +37,11 @@ def gather_rows(
   words = subcores.words(dim, table.dtype)
   chunk = cores.rows_of_chunk(words * buffers)
   of_turn = chunk * buffers  # rows that a worker takes in one turn
-  num_rows = layout.round_up(rows.size, of_turn)
-  padded = jnp.pad(
-      rows, (0, num_rows - rows.size), constant_values=NO_ROW
-  )
-  num_turns = num_rows // of_turn
+  num_turns = -(-rows.size // of_turn)
+  excess = num_turns * of_turn - rows.size
+  padded = jnp.pad(rows, (0, excess), constant_values=NO_ROW)
 
-  def body(table, rows, out, row_v, buffer, semaphores):
+  def body(table, rows, out, row_v, place_v, buffer, semaphores):
     @pl.loop(0, -(-num_turns // cores.num_workers))
     def _(i):
       turn = i * cores.num_workers + cores.worker()
@@ -53,6 +50,15 @@ def gather_rows(
       def _():
         first = pl.multiple_of(turn * of_turn, of_turn)
         pltpu.sync_copy(rows.at[pl.ds(first, of_turn)], row_v)
+        # The last turn has places that the result does not have.
+        for b in range(buffers):
+
+          @pl.loop(0, chunk, step=cores.lanes)
+          def _(r, b=b):
+            place = first + b * chunk + r + jax.lax.iota(jnp.int32, cores.lanes)
+            place = jnp.where(place < rows.shape[0] - excess, place, NO_ROW)
+            place_v[b, pl.ds(r, cores.lanes)] = place
+
         # A copy out has the semaphore of the copy in before it.
         copies = []
         for b in range(buffers):
@@ -70,21 +76,23 @@ def gather_rows(
           copies_out.append(
               pltpu.async_copy(
                   buffer.at[b],
-                  out.at[pl.ds(first + b * chunk, chunk)],
+                  out.at[
+                      plsc.Indices(place_v.at[b], ignored_value=NO_ROW)
+                  ],
                   semaphores.at[b],
               )
           )
         for copy in copies_out:
           copy.wait()
 
-  gathered = cores.kernel(
+  return cores.kernel(
       body,
       [
           pltpu.VMEM((of_turn,), jnp.int32),
+          pltpu.VMEM((buffers, chunk), jnp.int32),
           pltpu.VMEM((buffers, chunk, dim), table.dtype),
           pltpu.SemaphoreType.DMA((buffers,)),
       ],
-      out_type=jax.ShapeDtypeStruct((num_rows, dim), table.dtype),
+      out_type=jax.ShapeDtypeStruct((rows.size, dim), table.dtype),
       name="gather_rows",
   )(table, padded)
-  return gathered[: rows.size]

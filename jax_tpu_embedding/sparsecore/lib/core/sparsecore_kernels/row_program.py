@@ -40,8 +40,8 @@ Value = list[Register]  # of D numbers, or one of them
 _HALF_TYPES = (jnp.bfloat16, jnp.float16)
 # They hold what they hold in other shapes.
 _RESHAPES = frozenset(
-    ("broadcast_in_dim", "copy", "expand_dims", "optimization_barrier")
-    + ("reshape", "squeeze", "stop_gradient", "transpose")
+    ("broadcast_in_dim", "copy", "copy_p", "expand_dims", "reshard", "reshape")
+    + ("optimization_barrier", "pvary", "squeeze", "stop_gradient", "transpose")
 )
 # What Pallas lowers for vector subcores in every JAX of the range.
 _OPERATIONS = frozenset(

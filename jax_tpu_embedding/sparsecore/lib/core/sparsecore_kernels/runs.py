@@ -48,26 +48,28 @@ def share(run: jax.Array, num_workers: int, chunk: int) -> Shares:
   of_worker = num_chunks * chunk
   entry = jnp.arange(run.size, dtype=jnp.int32)
   place = entry % jnp.maximum(of_worker, 1)
-  worker = jnp.minimum(entry // jnp.maximum(of_worker, 1), num_workers - 1)
   none = jnp.full(1, NO_RUN, run.dtype)
   before = jnp.concatenate([none, run[:-1]])
   after = jnp.concatenate([run[1:], none])
   is_first = (run != before) | (place == 0)
   is_last = (run != after) | (place == of_worker - 1)
 
-  first = jnp.minimum(
-      jnp.arange(num_workers, dtype=jnp.int32) * of_worker, run.size - 1
-  )
-  continues = (run[first] == before[first]) & (run[first] >= 0) & (first > 0)
-  run_of_part = jnp.where(continues, run[first], NO_RUN)
-  ascending = jnp.where(run >= 0, run, jnp.iinfo(run.dtype).max)
-  end = jnp.searchsorted(ascending, run_of_part, side="right").astype(jnp.int32)
-  end_of_part = jnp.minimum(end - first, of_worker) - 1
-  is_part = run == run_of_part[worker]
+  # Of each entry, the run that its worker begins with, and whether it goes on.
+  # Runs ascend, so the latest is the largest; gathers would take longer.
+  start = 2 * run + (run == before)
+  start = jax.lax.cummax(jnp.where((place == 0) & (run >= 0), start, -1))
+  is_part = (run >= 0) & (start == 2 * run + 1) & (entry >= of_worker)
+  parts_until = jnp.cumsum(is_part, dtype=jnp.int32)
+
+  first = jnp.arange(num_workers, dtype=jnp.int32) * of_worker
+  first = jnp.minimum(first, run.size - 1)
+  last = jnp.minimum(first + of_worker, run.size) - 1
+  continues = is_part[first]
+  end_of_part = parts_until[last] - parts_until[first]
   return Shares(
       is_first=is_first.astype(jnp.int32),
       target=jnp.where(is_last & ~is_part & (run >= 0), run, NO_RUN),
       num_chunks=num_chunks,
       end_of_part=jnp.where(continues, end_of_part, -1),
-      run_of_part=run_of_part,
+      run_of_part=jnp.where(continues, run[first], NO_RUN),
   )

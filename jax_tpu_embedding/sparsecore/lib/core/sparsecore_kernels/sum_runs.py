@@ -187,10 +187,20 @@ def sum_runs(
       jnp.zeros((num_runs, dim), jnp.float32),
       jnp.zeros((cores.num_workers, dim), jnp.float32),
   )
-  is_part = shares.run_of_part >= 0
-  return sums.at[jnp.where(is_part, shares.run_of_part, num_runs)].add(
-      parts, mode="drop"
-  )
+  return _add_parts(sums, parts, shares.run_of_part)
+
+
+def _add_parts(sums, parts, run_of_part):
+  """Adds what workers have made of runs that others began, in their order."""
+
+  def add(worker, sums):
+    run = run_of_part[worker]
+    here = jnp.maximum(run, 0)
+    row = jax.lax.dynamic_slice_in_dim(sums, here, 1)
+    part = jnp.where(run >= 0, parts[worker], 0)
+    return jax.lax.dynamic_update_slice_in_dim(sums, row + part, here, 0)
+
+  return jax.lax.fori_loop(0, run_of_part.size, add, sums)
 
 
 def _sum_chunk(
