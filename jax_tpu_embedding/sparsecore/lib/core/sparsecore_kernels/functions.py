@@ -122,7 +122,8 @@ def power(x: jax.Array, y: jax.Array) -> jax.Array:
   result = jnp.exp(y * log(jnp.abs(x)))
   is_odd = y - _F32(2) * floor(y * _F32(0.5)) == _F32(1)
   signed = jnp.where(is_odd, -result, result)
-  signed = jnp.where(floor(y) == y, signed, _nan(x))
+  not_whole = jnp.where(x == -_INFINITY, result, _nan(x))
+  signed = jnp.where(floor(y) == y, signed, not_whole)
   result = jnp.where(x < 0, signed, result)
   return jnp.where(y == 0, jnp.ones_like(x), result)
 
@@ -248,7 +249,7 @@ def _round(eqn, x):
 
 def _reduce_precision(eqn, x):
   bits = eqn.params["exponent_bits"], eqn.params["mantissa_bits"]
-  types = {(8, 7): jnp.bfloat16, (5, 10): jnp.float16, (8, 23): jnp.float32}
+  types = {(8, 7): jnp.bfloat16, (8, 23): jnp.float32}
   if bits not in types:
     raise subcores.NotTaken(f"A step has numbers of {bits} bits.")
   return float16_bits.round_to(x, types[bits])

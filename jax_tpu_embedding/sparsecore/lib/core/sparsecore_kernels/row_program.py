@@ -82,17 +82,14 @@ class RowProgram:
     def constant(x):
       if id(x) in by_id:
         return by_id[id(x)]
-      return [jnp.full_like(columns[0], np.reshape(x, ()), _held(x.dtype))]
-
-    def literal(x):
-      return constant(x if hasattr(x, "dtype") else np.asarray(x))
+      return _number(x, columns[0])
 
     return [
         window.spread(value) if _is_row(aval, self.dim) else value
         for aval, value in zip(
             self.jaxpr.out_avals,
             jaxpr_interpreter.evaluate(
-                self.jaxpr, arguments, window.bind, literal
+                self.jaxpr, arguments, window.bind, constant
             ),
             strict=True,
         )
@@ -175,6 +172,13 @@ def _mixes_columns(jaxpr: Any, dim: int) -> bool:
           if _mixes_columns(part, dim):
             return True
   return False
+
+
+def _number(x: Any, like: Register) -> Value:
+  """A constant number; that of a program may be one of Python."""
+  x = np.reshape(x, ())
+  dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+  return [jnp.full_like(like, x.astype(dtype), _held(dtype))]
 
 
 def _held(dtype: Any) -> Any:
@@ -348,10 +352,7 @@ class _Window:
     def constant(x):
       if np.size(x) > 1:
         raise NotTaken("A step has a constant row inside a loop.")
-      x = np.asarray(x)
-      return [
-          jnp.full_like(self._columns[0], np.reshape(x, ()), _held(x.dtype))
-      ]
+      return _number(x, self._columns[0])
 
     return jaxpr_interpreter.evaluate(jaxpr, arguments, self.bind, constant)
 
