@@ -17,6 +17,9 @@ from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_step_programs
 import numpy as np
 
+# A program runs once.
+jax.config.update("jax_disable_most_optimizations", True)
+
 _LANES, _DIM = 8, 16
 _SPECIAL = np.float32(
     [0, -0.0, 1, -1, 0.5, -2.5, 3.5, 1e-30, 1e30, -1e30, np.inf, -np.inf, np.nan]
@@ -40,7 +43,7 @@ def _run(function, *arrays, dim=_DIM, lanes=_LANES):
 
   columns = registers(np.arange(dim, dtype=np.int32))
   columns[-1] = (len(columns) - 1) * lanes + jnp.arange(lanes)
-  (result,) = program.run(
+  (result,) = jax.jit(program.run)(
       list(map(registers, arrays)),
       columns,
       list(map(registers, program.constants)),
