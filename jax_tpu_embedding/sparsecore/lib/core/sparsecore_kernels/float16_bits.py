@@ -39,9 +39,14 @@ def round_to(x: jax.Array, dtype: Any) -> jax.Array:
   exponent = jnp.maximum(_shift_right(_bits(jnp.abs(x)), 23), 127 - 14)
   ulp = _float((exponent - 10) << 23)
   one_by_ulp = _float((2 * 127 + 10 - exponent) << 23)
-  # Adding 1.5 * 2^23 leaves no bits after the point.
-  whole = np.float32(3 * 2.0**22)
-  rounded = ((x * one_by_ulp + whole) - whole) * ulp
+  # Not by adding a large number and subtracting it: compilers leave that out.
+  units = x * one_by_ulp
+  whole = units.astype(jnp.int32)  # towards 0
+  rest = jnp.abs(units - whole.astype(jnp.float32))
+  is_up = (rest > 0.5) | ((rest == 0.5) & ((whole & 1) == 1))
+  away = jnp.where(x < 0, -jnp.ones_like(whole), jnp.ones_like(whole))
+  whole = whole + jnp.where(is_up, away, jnp.zeros_like(whole))
+  rounded = whole.astype(jnp.float32) * ulp
   too_large = jnp.where(x > 0, _INFINITY, -_INFINITY)
   rounded = jnp.where(jnp.abs(x) < 65520, rounded, too_large)
   return jnp.where(x == x, rounded, x)

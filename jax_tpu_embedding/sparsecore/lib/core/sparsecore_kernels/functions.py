@@ -54,10 +54,7 @@ def log(x: jax.Array) -> jax.Array:
   is_large = rest > _F32(math.sqrt(2))
   rest = jnp.where(is_large, rest * _F32(0.5), rest)
   exponent = (exponent + as_numbers(is_large)).astype(jnp.float32)
-  s = (rest - 1) / (rest + 1)
-  z = s * s
-  series = z * (_F32(1 / 5) + z * (_F32(1 / 7) + z * _F32(1 / 9)))
-  series = _F32(2) * s + _F32(2) * s * z * (_F32(1 / 3) + series)
+  series = _log_by_series((rest - 1) / (rest + 1))
   # log(2) in two parts, of which products with the exponent are exact.
   high = _F32(0.693359375)
   result = exponent * high + (series + exponent * _F32(_LOG_2 - float(high)))
@@ -66,12 +63,17 @@ def log(x: jax.Array) -> jax.Array:
   return jnp.where(x < 0, _nan(x), jnp.where(x == x, result, x))
 
 
+def _log_by_series(s: jax.Array) -> jax.Array:
+  """log((1 + s) / (1 - s)) for |s| up to 0.2."""
+  z = s * s
+  rest = z * (_F32(1 / 5) + z * (_F32(1 / 7) + z * _F32(1 / 9)))
+  return _F32(2) * s + _F32(2) * s * z * (_F32(1 / 3) + rest)
+
+
 def log1p(x: jax.Array) -> jax.Array:
-  """log(1 + x) with what 1 + x has lost."""
-  y = _F32(1) + x
-  lost = x - (y - _F32(1))
-  result = log(y) + lost / y
-  return jnp.where((y > 0) & (y < _INFINITY), result, log(y))
+  """log(1 + x) where 1 + x would lose nothing."""
+  near = _log_by_series(x / (_F32(2) + x))
+  return jnp.where(jnp.abs(x) < _F32(0.3), near, log(_F32(1) + x))
 
 
 def expm1(x: jax.Array) -> jax.Array:
@@ -243,7 +245,9 @@ def _clamp(low, x, high):
 
 
 def _round(eqn, x):
-  to_even = eqn.params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
+  to_even = (
+      eqn.params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
+  )
   return round_to_even(x) if to_even else round_half_away(x)
 
 

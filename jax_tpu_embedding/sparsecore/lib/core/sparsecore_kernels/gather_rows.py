@@ -66,9 +66,7 @@ def gather_rows(
               row_v.at[pl.ds(b * chunk, chunk)], ignored_value=NO_ROW
           )
           copies.append(
-              pltpu.async_copy(
-                  table.at[wanted], buffer.at[b], semaphores.at[b]
-              )
+              pltpu.async_copy(table.at[wanted], buffer.at[b], semaphores.at[b])
           )
         copies_out = []
         for b, copy in enumerate(copies):
@@ -76,9 +74,7 @@ def gather_rows(
           copies_out.append(
               pltpu.async_copy(
                   buffer.at[b],
-                  out.at[
-                      plsc.Indices(place_v.at[b], ignored_value=NO_ROW)
-                  ],
+                  out.at[plsc.Indices(place_v.at[b], ignored_value=NO_ROW)],
                   semaphores.at[b],
               )
           )

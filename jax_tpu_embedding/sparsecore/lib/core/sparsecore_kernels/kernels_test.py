@@ -52,9 +52,7 @@ class GatherRowsTest(absltest.TestCase):
 class SumRunsTest(parameterized.TestCase):
 
   # The second has registers that are not full.
-  @parameterized.parameters(
-      ("v6e", 16, jnp.bfloat16), ("7x", 24, jnp.float32)
-  )
+  @parameterized.parameters(("v6e", 16, jnp.bfloat16), ("7x", 24, jnp.float32))
   def test_sums(self, chip, dim, dtype):
     rng = np.random.default_rng(0)
     num_entries, num_runs = 5000, 50
@@ -62,7 +60,9 @@ class SumRunsTest(parameterized.TestCase):
     index = rng.integers(0, _ROWS, num_entries).astype(np.int32)
     gain = rng.normal(size=num_entries).astype(np.float32)
     ascending = np.sort(rng.integers(0, num_runs, num_entries))
-    over_workers = np.sort(np.where(np.arange(num_entries) < 4000, 7, ascending))
+    over_workers = np.sort(
+        np.where(np.arange(num_entries) < 4000, 7, ascending)
+    )
     entry = np.arange(num_entries)
     sums = _on(
         chip,

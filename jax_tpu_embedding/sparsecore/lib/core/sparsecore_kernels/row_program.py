@@ -274,9 +274,7 @@ class _Window:
   def _reduce(self, eqn, value, reduction):
     aval = eqn.invars[0].aval
     _is_row(eqn.outvars[0].aval, self._dim)
-    if not _is_row(aval, self._dim) or _is_row(
-        eqn.outvars[0].aval, self._dim
-    ):
+    if not _is_row(aval, self._dim) or _is_row(eqn.outvars[0].aval, self._dim):
       return value
     is_bool = aval.dtype == jnp.bool_
     if is_bool:
@@ -294,9 +292,7 @@ class _Window:
     registers = self._whole(value, reduction.neutral_of(value[0].dtype))
     if not _is_row(eqn.invars[0].aval, self._dim):
       return [jnp.zeros_like(self._columns[0])]
-    extreme = reduction.of_lanes(
-        functools.reduce(reduction.combine, registers)
-    )
+    extreme = reduction.of_lanes(functools.reduce(reduction.combine, registers))
     first = functions.REDUCTIONS["reduce_min"]
     places = [
         jnp.where(x == extreme, c, jnp.full_like(c, self._dim))
@@ -328,10 +324,10 @@ class _Window:
   def _dot(self, eqn, x, y):
     """The sum of products of two rows."""
     (out,) = (v.aval for v in eqn.outvars)
-    if _is_row(out, self._dim) or not _is_row(
-        eqn.invars[0].aval, self._dim
-    ):
-      raise NotTaken("A step has a product of matrices. Rows can be multiplied.")
+    if _is_row(out, self._dim) or not _is_row(eqn.invars[0].aval, self._dim):
+      raise NotTaken(
+          "A step has a product of matrices. Rows can be multiplied."
+      )
     total = functions.REDUCTIONS["reduce_sum"]
     products = [
         a * b for a, b in zip(self.spread(x), self.spread(y), strict=True)

@@ -22,7 +22,21 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 _LANES, _DIM = 8, 16
 _SPECIAL = np.float32(
-    [0, -0.0, 1, -1, 0.5, -2.5, 3.5, 1e-30, 1e30, -1e30, np.inf, -np.inf, np.nan]
+    [
+        0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        -2.5,
+        3.5,
+        1e-30,
+        1e30,
+        -1e30,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
     + [255.5, 2**24, -7]
 )
 _ROW = np.random.default_rng(0).normal(size=(1, _DIM)).astype(np.float32)
@@ -130,7 +144,9 @@ class FunctionsTest(parameterized.TestCase):
 
 class StepsTest(parameterized.TestCase):
 
-  @parameterized.parameters("bfloat16", "choice", "norm", "round", "softmax", "sums")
+  @parameterized.parameters(
+      "bfloat16", "choice", "norm", "round", "softmax", "sums"
+  )
   def test_steps_for_newer_compilers_run(self, name):
     function, _ = tpu_step_programs.NEWER[name]
     actual, expected = _run(function, _ROW, _ROW[:, ::-1].copy())
@@ -198,7 +214,6 @@ class StepsTest(parameterized.TestCase):
         subcores.NotTaken, r"shape \(16, 16\), which is neither a row of 16"
     ):
       _run(lambda g: jnp.sum(g + g.T, axis=0), _ROW)
-
 
 
 if __name__ == "__main__":

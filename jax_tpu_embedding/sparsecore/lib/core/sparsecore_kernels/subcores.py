@@ -38,10 +38,9 @@ class Subcores:
   def worker(self) -> jax.Array:
     """i32[], which one runs; in a kernel."""
     core, subcore = self.mesh.shape
-    return (
-        jax.lax.axis_index(core) * self.mesh.num_subcores
-        + jax.lax.axis_index(subcore)
-    )
+    return jax.lax.axis_index(
+        core
+    ) * self.mesh.num_subcores + jax.lax.axis_index(subcore)
 
   def rows_of_chunk(self, words_per_row: int) -> int:
     """How many rows a worker takes at once: a multiple of the lanes.

@@ -203,9 +203,7 @@ def _add_parts(sums, parts, run_of_part):
   return jax.lax.fori_loop(0, run_of_part.size, add, sums)
 
 
-def _sum_chunk(
-    program, columns, c, width, rows, gain_v, first_v, sums_v, last
-):
+def _sum_chunk(program, columns, c, width, rows, gain_v, first_v, sums_v, last):
   """Running sums of the columns of a window; `last` is that before the chunk."""
   lanes = columns.lanes
   numbers = columns.numbers(c, width)

@@ -202,7 +202,9 @@ def update_on_one_device(
   )
 
 
-def layout_of(coo: Sequence[jax.Array], params: dict[str, Any]) -> dict[str, Any]:
+def layout_of(
+    coo: Sequence[jax.Array], params: dict[str, Any]
+) -> dict[str, Any]:
   """How the buffers of one device are laid out."""
   enable_minibatching = params.get("enable_minibatching", False)
   return dict(

@@ -66,8 +66,8 @@ def lowering_rule(
 
 def _lower(operation, rules, ctx, values, params):
   device = checks.tpu_of(ctx)
-  has_sparsecores = (
-      device is None or not hardware.is_tpu_without_sparsecores(device)
+  has_sparsecores = device is None or not hardware.is_tpu_without_sparsecores(
+      device
   )
   asked = _asked(ctx)
   if asked is not None:

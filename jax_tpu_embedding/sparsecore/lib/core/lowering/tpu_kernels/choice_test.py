@@ -107,7 +107,9 @@ class ChoiceTest(parameterized.TestCase):
     ):
       choice.lower_by("fast")
     with mock.patch.dict(os.environ, {choice.ENVIRONMENT_VARIABLE: "fast"}):
-      with self.assertRaisesRegex(ValueError, "JAX_TPU_EMBEDDING_TPU: .*'fast'"):
+      with self.assertRaisesRegex(
+          ValueError, "JAX_TPU_EMBEDDING_TPU: .*'fast'"
+      ):
         _chosen("TPU v5")
 
 

@@ -77,7 +77,8 @@ def _compile():
     )
 
   coo = [
-      arg((_NUM_DEVICES * x.size,), x.dtype, P("x")) if x.shape
+      arg((_NUM_DEVICES * x.size,), x.dtype, P("x"))
+      if x.shape
       else arg((), x.dtype, P())
       for x in sizes.coo()
   ]
