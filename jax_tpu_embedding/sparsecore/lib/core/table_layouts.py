@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import einops
 import jax
 from jax.experimental import layout
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
 
@@ -31,7 +33,9 @@ def embedding_table_format(
 
 
 def embedding_table_format_with_sharding(
-    sharding: jax.sharding.Sharding, shape: Sequence[int] = _SHAPE
+    sharding: jax.sharding.Sharding,
+    shape: Sequence[int] = _SHAPE,
+    dtype: Any = jnp.float32,
 ) -> jax.sharding.Sharding | layout.Format:
   """`sharding` on CPU and GPU, else with the layout that the TPU reads.
 
@@ -39,10 +43,11 @@ def embedding_table_format_with_sharding(
     sharding: of the table or slot.
     shape: its shape. What has one number per row has a layout of its own. On
       TPUs without SparseCores, fewer than 128 columns take the memory of 128.
+    dtype: its type: tiles have as many bytes, whatever it is.
   """
   device = _device_of(sharding)
   if device is None or not hardware.emulates_sparsecores(device):
-    return table_format.table_format(sharding, shape)
+    return table_format.table_format(sharding, shape, dtype)
   if hardware.is_tpu_without_sparsecores(device):
     without = table_format.tensor_core_layout(shape)
     if without is not None:

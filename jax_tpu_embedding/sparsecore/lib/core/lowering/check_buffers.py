@@ -11,6 +11,7 @@ checks buffers itself, as do the native kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import types
 from typing import Any
 
 import jax
@@ -23,9 +24,12 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_
 
 
 def lookup(
-    coo: Sequence[jax.Array], table: jax.Array, params: dict[str, Any]
+    coo: Sequence[jax.Array],
+    table: jax.Array,
+    params: dict[str, Any],
+    on_device: types.ModuleType = lookup_and_update,
 ) -> jax.Array:
-  """The plain lookup on one device, with the check.
+  """The lookup on one device by the module `on_device`, with the check.
 
   Activations of corrupt buffers are NaN, also those of samples without entries.
   """
@@ -36,7 +40,7 @@ def lookup(
       batch_size=params["device_batch_size"],
       enable_minibatching=params.get("enable_minibatching", False),
   )
-  activations = lookup_and_update.lookup_on_one_device(coo, table, params)
+  activations = on_device.lookup_on_one_device(coo, table, params)
   return jnp.where(is_valid, activations, jnp.nan)
 
 
@@ -44,15 +48,16 @@ def update(
     rule: update_rules.UpdateRule,
     operands: update_rules.UpdateOperands,
     params: dict[str, Any],
+    on_device: types.ModuleType = lookup_and_update,
 ) -> Sequence[jax.Array]:
-  """The plain update on one device, with the check.
+  """The update on one device by the module `on_device`, with the check.
 
   Rows that corrupt buffers name become NaN.
   """
   coo, _ = corrupt_buffers.nan_if_corrupt(
       operands.coo, num_devices=1, **_sizes(operands, params)
   )
-  return lookup_and_update.update_on_one_device(
+  return on_device.update_on_one_device(
       rule, operands._replace(coo=coo), params
   )
 

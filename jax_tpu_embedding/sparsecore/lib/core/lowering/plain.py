@@ -10,6 +10,7 @@ devices that it sees. What has no rule of its own on a platform gets these.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import types
 from typing import Any
 
 import jax
@@ -21,22 +22,30 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
 Arrays = Sequence[jax.Array]
 
 
 def lookup(
-    operands: Arrays, params: dict[str, Any], devices: mesh_axis.Devices
+    operands: Arrays,
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    steps: types.ModuleType = messages,
+    on_device: types.ModuleType = lookup_and_update,
 ) -> Arrays:
-  """Rule of the lookup."""
+  """Rule of the lookup.
+
+  `steps` and `on_device` are modules like messages.py and lookup_and_update.py.
+  """
   *coo, table = operands
   axis = devices.axis_of(table)
   # A table without columns has one: a reshape moves nothing.
   matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
   if axis is None:
-    activations = check_buffers.lookup(coo, matrix, params)
+    activations = check_buffers.lookup(coo, matrix, params, on_device)
   else:
-    activations = by_messages.lookup(messages, coo, matrix, params, axis)
+    activations = by_messages.lookup(steps, coo, matrix, params, axis)
   return [activations.reshape(-1, *table.shape[1:])]
 
 
@@ -45,21 +54,27 @@ def update(
     operands: Arrays,
     params: dict[str, Any],
     devices: mesh_axis.Devices,
+    steps: types.ModuleType = messages,
+    on_device: types.ModuleType = lookup_and_update,
 ) -> Arrays:
   """Rule of the update with `rule`, which is one without options."""
   rule = with_options(rule, params)
   named = rule.group_operands(operands)
   axis = devices.axis_of(named.table)
   if axis is None:
-    return check_buffers.update(rule, named, params)
-  return by_messages.update(messages, rule, named, params, axis)
+    return check_buffers.update(rule, named, params, on_device)
+  return by_messages.update(steps, rule, named, params, axis)
 
 
 def custom_update(
-    operands: Arrays, params: dict[str, Any], devices: mesh_axis.Devices
+    operands: Arrays,
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    **modules: types.ModuleType,
 ) -> Arrays:
   """Rule of the update with a computation of the caller."""
-  return update(custom_rule(operands, params), operands, params, devices)
+  rule = custom_rule(operands, params)
+  return update(rule, operands, params, devices, **modules)
 
 
 def convert_ids(

@@ -78,10 +78,13 @@ MLIR_RULES: dict[tuple[str, str | None], Callable[..., Any]] = {
     ("local_lookup", "tpu"): rules.local_lookup,
     ("lookup", "tpu"): rules.lookup,
 }
+# What kernels of SparseCores do where calls do not; see tpu_kernels/rules.py.
+_BY_KERNELS = {"custom_update", "lookup"}
 for _name, _rule in update_rules.UPDATE_RULES.items():
   _key = f"update_{_name}"
   RULES[_key, _ANY] = functools.partial(plain.update, _rule)
   MLIR_RULES[_key, "tpu"] = functools.partial(rules.update, _rule)
+  _BY_KERNELS.add(_key)
   if _name in cpu.FUSED_UPDATE_RULES:
     NATIVE_RULES[_key, "cpu"] = functools.partial(cpu.update, _rule)
 
@@ -142,22 +145,39 @@ def lowering_rules(
         " for each."
     )
   if "tpu" in by_platform:
-    by_platform["tpu"] = _with_sparsecores(
-        by_platform["tpu"], by_platform[_ANY]
+    by_platform["tpu"] = _on_tpu(
+        operation, by_platform["tpu"], by_platform[_ANY]
     )
   return by_platform
 
 
-def _with_sparsecores(
-    rule: Callable[..., Any], rule_without: Callable[..., Any]
+def _on_tpu(
+    operation: str,
+    calls: Callable[..., Any],
+    plain_rule: Callable[..., Any],
 ) -> Callable[..., Any]:
-  """The rule of TPUs, and that of those which have no SparseCores."""
+  """The rule of TPUs, which may have no SparseCores."""
 
   def lower(ctx, *values, **params):
+    if operation in _BY_KERNELS:
+      # Not at the top: Pallas takes long to import, and is for TPUs only.
+      # pylint: disable=g-import-not-at-top
+      from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
+      from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
+
+      chosen = choice.lowering_rule(
+          operation,
+          dict(
+              calls=calls,
+              kernels=kernel_rules.lowering_rule(operation),
+              plain=plain_rule,
+          ),
+      )
+      return chosen(ctx, *values, **params)
     device = checks.tpu_of(ctx)
-    chosen = rule
+    chosen = calls
     if device is not None and hardware.is_tpu_without_sparsecores(device):
-      chosen = rule_without
+      chosen = plain_rule
     return chosen(ctx, *values, **params)
 
   return lower

@@ -17,9 +17,11 @@ from unittest import mock
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
+from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -29,6 +31,9 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 emulated_gpu.install()
+
+# In place of a platform: kernels of SparseCores, emulated.
+KERNELS = "sparsecore_kernels"
 
 _SPLIT = jax.sharding.PartitionSpec("x")
 _WHOLE = jax.sharding.PartitionSpec()
@@ -57,17 +62,22 @@ def as_on(
   Raises:
     ValueError: if table.py has no rule for the platform at all.
   """
+  result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
+  result.multiple_results = primitive.multiple_results
+  result.abstract_eval = primitive.abstract_eval
+  if platform == KERNELS and operation in kernel_rules.RULES:
+    mlir.register_lowering(
+        result, kernel_rules.lowering_rule(operation, emulated=True)
+    )
+    return result
   tables = (table.RULES, table.NATIVE_RULES, table.MLIR_RULES)
   platforms = {name for rules in tables for _, name in rules}
-  if platform not in platforms:
+  if platform not in (*platforms, KERNELS):
     names = ", ".join(sorted(name for name in platforms if name))
     raise ValueError(
         f"lowering/table.py has no rule for platform {platform!r}; it has some"
         f" for {names}. Add a line to one of its tables."
     )
-  result = core.Primitive(f"{primitive.name}_{platform or 'reference'}")
-  result.multiple_results = primitive.multiple_results
-  result.abstract_eval = primitive.abstract_eval
   rules = table.lowering_rules(operation)
   mlir.register_lowering(result, rules.get(platform, rules[None]))
   return result
@@ -104,6 +114,17 @@ class Lowering:
     jitted = jax.jit(self._over_devices(function))
 
     def call(*operands):
+      if self.platform == KERNELS and self.num_devices > 1:
+        # The mesh of the program does not say which devices they are on.
+        operands = jax.device_put(
+            operands,
+            jax.tree.map(
+                lambda x: jax.sharding.NamedSharding(
+                    self._mesh(), _SPLIT if np.ndim(x) else _WHOLE
+                ),
+                operands,
+            ),
+        )
       if not self.by_messages:
         return jitted(*operands)
       with mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False):
@@ -115,10 +136,14 @@ class Lowering:
     if self.num_devices == 1:
       return function
 
+    mesh = self._mesh()
+    if self.platform == KERNELS:
+      mesh = pallas.on_chip(mesh)
+
     def on_all(*operands):
       return jax.shard_map(
           function,
-          mesh=jax.sharding.Mesh(jax.devices()[: self.num_devices], ("x",)),
+          mesh=mesh,
           in_specs=jax.tree.map(
               lambda x: _SPLIT if np.ndim(x) else _WHOLE, operands
           ),
@@ -127,6 +152,9 @@ class Lowering:
       )(*operands)
 
     return on_all
+
+  def _mesh(self):
+    return jax.sharding.Mesh(jax.devices()[: self.num_devices], ("x",))
 
   def coo_operands(
       self, coo: random_coo.RandomCoo, num_scs: int
@@ -143,4 +171,9 @@ LOWERINGS = {
     "cpu_shared_memory": Lowering(platform="cpu", num_devices=4),
     "cpu_messages": Lowering(platform="cpu", num_devices=4, by_messages=True),
     "gpu": Lowering(platform="cuda"),
+}
+# Beside these: programs of hundreds of kernels would take minutes to compile.
+KERNEL_LOWERINGS = {
+    "kernels": Lowering(platform=KERNELS),
+    "kernels_messages": Lowering(platform=KERNELS, num_devices=4),
 }

@@ -11,15 +11,19 @@ then transposes every table before and after it is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.experimental import layout
+import jax.numpy as jnp
 
-# Eight numbers to a tile.
-_TILING = ((8,),)
+# Of the tiles in which SparseCores read rows.
+_BYTES_OF_TILE = 32
 
 
-def table_layout(shape: Sequence[int]) -> layout.Layout:
+def table_layout(
+    shape: Sequence[int], dtype: Any = jnp.float32
+) -> layout.Layout:
   """The layout of a table or slot of a shape.
 
   Rows are contiguous and padded to tiles; but one number per row, [rows] or
@@ -28,7 +32,8 @@ def table_layout(shape: Sequence[int]) -> layout.Layout:
   dimensions = tuple(range(len(shape)))
   if tuple(shape[1:]) == (1,):
     dimensions = dimensions[::-1]
-  return layout.Layout(major_to_minor=dimensions, tiling=_TILING)
+  tile = _BYTES_OF_TILE // jnp.dtype(dtype).itemsize
+  return layout.Layout(major_to_minor=dimensions, tiling=((tile,),))
 
 
 def tensor_core_layout(shape: Sequence[int]) -> layout.Layout | None:
@@ -47,11 +52,13 @@ def tensor_core_layout(shape: Sequence[int]) -> layout.Layout | None:
 
 
 def table_format(
-    sharding: jax.sharding.Sharding, shape: Sequence[int]
+    sharding: jax.sharding.Sharding,
+    shape: Sequence[int],
+    dtype: Any = jnp.float32,
 ) -> layout.Format:
   """`sharding` with the layout of a table or slot of a shape, for TPU.
 
   It is the `sharding` of a jax.ShapeDtypeStruct, and one of `out_shardings` of
   jax.jit.
   """
-  return layout.Format(table_layout(shape), sharding)
+  return layout.Format(table_layout(shape, dtype), sharding)

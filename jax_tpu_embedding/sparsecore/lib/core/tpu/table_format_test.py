@@ -25,6 +25,10 @@ class TableFormatTest(parameterized.TestCase):
         ),
     )
 
+  def test_tiles_have_as_many_bytes_in_every_type(self):
+    found = table_format.table_layout((64, 32), "bfloat16")
+    self.assertEqual(found.tiling, ((16,),))
+
   @parameterized.parameters(
       ((64, 32), ((8, 128),)),
       ((64, 128), None),  # XLA's own is the same

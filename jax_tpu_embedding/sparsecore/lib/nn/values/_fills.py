@@ -272,7 +272,7 @@ def plan_fills(
   if len(global_sharding.spec) == 3:
     num_devices = _shardings.num_parts(global_sharding.mesh, rows)
     shape = (num_devices, shape[0] // num_devices, shape[1])
-  table_layout = layout_of(global_sharding)
+  table_layout = layout_of(global_sharding, dtype)
   if not commit and table_layout == global_sharding:
     by_rows = table_layout = None
   stack = jax.ShapeDtypeStruct(shape, dtype, sharding=table_layout)
@@ -363,12 +363,14 @@ def _block_fill(
 
 
 def layout_of(
-    sharding: jax.sharding.NamedSharding,
+    sharding: jax.sharding.NamedSharding, dtype: np.typing.DTypeLike
 ) -> jax.sharding.Sharding | layout.Format:
-  """Of a variable with that sharding."""
+  """Of a variable with that sharding and type."""
   # SparseCores have a layout for tables, which are two-dimensional.
   if len(sharding.spec) == 2:
-    return table_layouts.embedding_table_format_with_sharding(sharding)
+    return table_layouts.embedding_table_format_with_sharding(
+        sharding, dtype=dtype
+    )
   return sharding
 
 

@@ -233,4 +233,4 @@ def _run(
     stack = fill.run(of_fill, stack)
   if not commit or _shardings.auto(global_sharding) == global_sharding:
     return stack
-  return jax.device_put(stack, _fills.layout_of(global_sharding))
+  return jax.device_put(stack, _fills.layout_of(global_sharding, stack.dtype))

@@ -18,6 +18,7 @@ cpu_messages.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import types
 from typing import Any
 from typing import NamedTuple
 
@@ -200,7 +201,10 @@ def read_rows(table: jax.Array, wanted: Blocks) -> Blocks:
 
 
 def look_up(
-    entries: Entries, fetched: Blocks, params: dict[str, Any]
+    entries: Entries,
+    fetched: Blocks,
+    params: dict[str, Any],
+    on_device: types.ModuleType = lookup_and_update,
 ) -> jax.Array:
   """The activations, from G times [C, D], the rows that were asked for.
 
@@ -208,9 +212,10 @@ def look_up(
     entries: from `pack`.
     fetched: the answers to the requests.
     params: of the lookup.
+    on_device: module with the rules for one device.
   """
   *coo, has_failed = entries
-  activations = lookup_and_update.lookup_on_one_device(
+  activations = on_device.lookup_on_one_device(
       (*coo, jnp.int32(1)),  # one minibatch
       jnp.concatenate(fetched),
       params | dict(enable_minibatching=False),
@@ -219,7 +224,11 @@ def look_up(
 
 
 def sum_gradients(
-    entries: Entries, gradient: jax.Array, block_size: int, num_devices: int
+    entries: Entries,
+    gradient: jax.Array,
+    block_size: int,
+    num_devices: int,
+    on_device: types.ModuleType = lookup_and_update,
 ) -> Blocks:
   """The gradient of each row that was asked for, summed over its entries.
 
@@ -228,12 +237,13 @@ def sum_gradients(
     gradient: f32[samples, D], of the activations.
     block_size: C.
     num_devices: G.
+    on_device: module with the rules for one device.
 
   Returns:
     G times f32[C, D]. It is a lookup in `gradient`, of which slots are samples.
   """
   num_slots = num_devices * block_size
-  sums = lookup_and_update.lookup(
+  sums = on_device.lookup(
       entries.row_pointers,
       entries.samples,
       entries.slots,
@@ -252,6 +262,7 @@ def step_rows(
     wanted: Blocks,
     received: Blocks,
     params: dict[str, Any],
+    on_device: types.ModuleType = lookup_and_update,
 ) -> Sequence[jax.Array]:
   """Table and slots, once gradients of rows are here.
 
@@ -261,9 +272,10 @@ def step_rows(
     wanted: G times i32[C], rows of the table, or -1.
     received: G times f32[C, D], the gradient of each.
     params: of the update.
+    on_device: module with the rules for one device.
   """
   columns = operands.gradient.shape[1:]
-  return lookup_and_update.update_on_one_device(
+  return on_device.update_on_one_device(
       rule,
       operands._replace(
           coo=(*_entries_of(wanted), jnp.int32(1)),

@@ -27,7 +27,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
 
 
-class _Entries(NamedTuple):
+class Entries(NamedTuple):
   """The cells of one device's COO buffers, with absolute positions."""
 
   row: jax.Array  # i32[B], in the device's table; its row count if not valid
@@ -68,7 +68,7 @@ def lookup(
 
   Source: docs/reference/primitives.md, "Lookup".
   """
-  entries = _read_entries(
+  entries = read_entries(
       (row_pointers, embedding_ids, sample_ids, gains, num_minibatches),
       num_table_rows=table.shape[0],
       batch_size=device_batch_size,
@@ -78,7 +78,7 @@ def lookup(
   rows = table.at[entries.row].get(mode="fill", fill_value=jnp.nan)
   rows = rows.astype(jnp.float32)
   if quantization_config is not None:
-    rows = _quantize(rows, *quantization_config)
+    rows = quantize(rows, *quantization_config)
   out = jnp.zeros((device_batch_size, table.shape[1]), jnp.float32)
   terms = entries.gain[:, None] * rows
   return out.at[entries.sample].add(terms, mode="drop")
@@ -120,7 +120,7 @@ def update(
   """
   num_rows = operands.table.shape[0]
   batch_size = operands.gradient.shape[0]
-  entries = _read_entries(
+  entries = read_entries(
       operands.coo,
       num_table_rows=num_rows,
       batch_size=batch_size,
@@ -129,24 +129,44 @@ def update(
   )
   gradient = operands.gradient.reshape(batch_size, -1)
   rows, grads = _sum_per_row(entries, gradient, num_rows)
-  first_shard = 0
-  if rounding_shards is None:  # this is the whole table
-    rounding_shards = (num_sc_per_device, num_sc_per_device)
-  else:
-    seed, first_shard = operands.rounding_seed
-    operands = operands._replace(rounding_seed=seed)
-  num_shards, num_local_shards = rounding_shards
-  shard, local_row = jnp.divmod(rows, num_rows // num_local_shards)
+  seed, row_ids = seed_and_row_ids(
+      operands, rows, num_sc_per_device, rounding_shards
+  )
   return step_rows.step_rows(
       rule,
-      operands,
+      operands._replace(rounding_seed=seed),
       rows,
       grads,
-      row_ids=local_row * num_shards + first_shard + shard,
+      row_ids=row_ids,
       min_value=min_value,
       max_value=max_value,
       **static_params,
   )
+
+
+def seed_and_row_ids(
+    operands: update_rules.UpdateOperands,
+    rows: jax.Array,
+    num_sc_per_device: int,
+    rounding_shards: tuple[int, int] | None,
+) -> tuple[jax.Array | None, jax.Array]:
+  """What random bits depend on: the seed, and the rows in the whole table.
+
+  Args:
+    operands: of the update.
+    rows: i32[n], in the device's table.
+    num_sc_per_device: S.
+    rounding_shards: as of `update`.
+  """
+  seed, first_shard = operands.rounding_seed, 0
+  if rounding_shards is None:  # this is the whole table
+    rounding_shards = (num_sc_per_device, num_sc_per_device)
+  else:
+    seed, first_shard = operands.rounding_seed
+  num_shards, num_local_shards = rounding_shards
+  rows_per_shard = operands.table.shape[0] // num_local_shards
+  shard, local_row = jnp.divmod(rows, rows_per_shard)
+  return seed, local_row * num_shards + first_shard + shard
 
 
 def lookup_on_one_device(
@@ -161,7 +181,7 @@ def lookup_on_one_device(
       table,
       device_batch_size=params["device_batch_size"],
       quantization_config=params.get("quantization_config"),
-      **_layout(coo, params),
+      **layout_of(coo, params),
   )
 
 
@@ -177,12 +197,14 @@ def update_on_one_device(
       min_value=params.get("min_value"),
       max_value=params.get("max_value"),
       rounding_shards=params.get("rounding_shards"),
-      **_layout(operands.coo, params),
+      **layout_of(operands.coo, params),
       **{name: params[name] for name in rule.static_params},
   )
 
 
-def _layout(coo: Sequence[jax.Array], params: dict[str, Any]) -> dict[str, Any]:
+def layout_of(
+    coo: Sequence[jax.Array], params: dict[str, Any]
+) -> dict[str, Any]:
   """How the buffers of one device are laid out."""
   enable_minibatching = params.get("enable_minibatching", False)
   return dict(
@@ -193,14 +215,14 @@ def _layout(coo: Sequence[jax.Array], params: dict[str, Any]) -> dict[str, Any]:
   )
 
 
-def _read_entries(
+def read_entries(
     coo: tuple[jax.Array, ...],
     *,
     num_table_rows: int,
     batch_size: int,
     num_sc_per_device: int,
     enable_minibatching: bool,
-) -> _Entries:
+) -> Entries:
   """The entries, each beside the cells that are none."""
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches = coo
   rows_per_shard = num_table_rows // num_sc_per_device
@@ -215,7 +237,7 @@ def _read_entries(
   )
   has_sample = is_entry & (0 <= sample_ids) & (sample_ids < batch_size_per_sc)
   has_row = has_sample & (0 <= embedding_ids) & (embedding_ids < rows_per_shard)
-  return _Entries(
+  return Entries(
       row=jnp.where(
           has_row, embedding_ids + target * rows_per_shard, num_table_rows
       ),
@@ -228,7 +250,7 @@ def _read_entries(
 
 
 def _sum_per_row(
-    entries: _Entries, gradient: jax.Array, num_table_rows: int
+    entries: Entries, gradient: jax.Array, num_table_rows: int
 ) -> tuple[jax.Array, jax.Array]:
   """The distinct rows i32[B], ascending, and the gradient f32[B, D] of each.
 
@@ -264,7 +286,7 @@ def _sum_runs(
   return jnp.full_like(row, surplus_row).at[run].set(row), sums
 
 
-def _quantize(
+def quantize(
     rows: jax.Array, min_value: float, max_value: float, num_buckets: int
 ) -> jax.Array:
   """`rows` rounded to one of `num_buckets` values from min to max."""

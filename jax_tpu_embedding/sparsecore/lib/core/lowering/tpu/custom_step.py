@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.extend import core
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
-from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import interpreter
+from jax_tpu_embedding.sparsecore.lib.core import jaxpr_interpreter
 
 # Of iterations: each of them is compiled.
 MAX_LOOP_LENGTH = 64
@@ -30,7 +30,7 @@ def plain_step(
 
   def plain(*arrays):
     program = jax.make_jaxpr(function)(*arrays)
-    return interpreter.evaluate(program, arrays, _bind)
+    return jaxpr_interpreter.evaluate(program, arrays, _bind)
 
   return plain
 
@@ -56,7 +56,7 @@ def _iterate(params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
   outputs = {}
   for i in reversed(order) if params["reverse"] else order:
     elements = [values[i] for values in sequences]
-    results = interpreter.evaluate(
+    results = jaxpr_interpreter.evaluate(
         params["jaxpr"], (*consts, *carry, *elements), _bind
     )
     carry, outputs[i] = results[:num_carry], results[num_carry:]

@@ -26,6 +26,10 @@ NEWEST_MEASURED = (0, 0, 51)
 Operation = mlir.ir.OpView
 
 
+class StepNotTaken(NotImplementedError):
+  """A step has what XLA's calls do not take; kernels may."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refused:
   """Operations that not every compiler takes."""
@@ -205,7 +209,7 @@ def check(
     num_rows: how many of its arguments are not hyperparameters.
 
   Raises:
-    NotImplementedError: for what the compiler does not take.
+    StepNotTaken: for what the compiler does not take.
   """
   operations = _used(calls.operations(ctx, function))
   for refused in REFUSED:
@@ -244,12 +248,15 @@ def _check_results(ctx, what: str, function: str, num_rows: int) -> None:
 
 def _refuse(what: str, it_has: str, refused: Refused) -> None:
   if refused.feature is not None:
-    refused.feature.check(what)
+    try:
+      refused.feature.check(what)
+    except NotImplementedError as error:
+      raise StepNotTaken(str(error)) from None
     return
   version = libtpu_features.installed_version()
   if version is not None and version > NEWEST_MEASURED:
     return
-  raise NotImplementedError(
+  raise StepNotTaken(
       f"{what}: the step of the optimizer has {it_has}, which the TPU compiler"
       f" (libtpu {libtpu_features.dotted(version or NEWEST_MEASURED)}) does not"
       f" take. {refused.instead} docs/how_to/optimizers.md has a list."

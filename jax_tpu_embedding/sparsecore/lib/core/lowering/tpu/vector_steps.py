@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from jax.extend import core
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import interpreter
+from jax_tpu_embedding.sparsecore.lib.core import jaxpr_interpreter
 import numpy as np
 
 # With one number in and one out, these change its shape only.
@@ -104,7 +104,7 @@ def _evaluate(
       )
     return constant(np.float32(np.reshape(value, ())))
 
-  return interpreter.evaluate(program, arguments, _bind, vector_of)
+  return jaxpr_interpreter.evaluate(program, arguments, _bind, vector_of)
 
 
 def _bind(eqn: core.JaxprEqn, operands: Sequence[Any]) -> Any:
