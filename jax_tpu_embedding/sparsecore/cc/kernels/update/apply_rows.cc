@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,6 +40,7 @@ struct Job {
   ActivationGradient gradient;
   int64_t num_samples;
   RowUpdate update;
+  StepEntriesFunction step_entries;  // null: in two passes
 
   RowStepper MakeStepper() const {
     return RowStepper(update, gradient.dim, MaxRows());
@@ -49,10 +51,30 @@ struct Job {
   }
 };
 
+// Whether one pass does everything, if the rule has one.
+bool IsOnePass(const Optimizer& optimizer, const TableValues& table,
+               const ActivationGradient& gradient) {
+  return optimizer.options == RowOptions() &&
+         std::holds_alternative<std::span<float>>(table) &&
+         gradient.has_one_source() && OnePassServes(gradient.dim);
+}
+
 // Steps every row whose entries are in [begin, end), which are all its entries.
 template <typename Order>
 void ApplyRange(const Order& order, int64_t begin, int64_t end, const Job& job,
                 RowStepper& stepper) {
+  if constexpr (std::is_same_v<Order, PartitionOrder>) {
+    if (job.step_entries != nullptr) {
+      const RowUpdate& update = job.update;
+      job.step_entries(
+          order, begin, end,
+          {.gradient = {job.gradient.rows[0], job.gradient.dim},
+           .table = std::get<std::span<float>>(update.table).data(),
+           .slots = update.slots,
+           .hyperparameters = update.hyperparameters});
+      return;
+    }
+  }
   while (begin < end) {
     const SummedRows sums =
         SumRows(order, begin, end, job.gradient, job.MaxRows(), stepper.rows(),
@@ -173,6 +195,7 @@ Result<void> CheckOptimizer(const Rule& rule, const Optimizer& optimizer,
 Job MakeJob(const Rule& rule, const CooGeometry& geometry,
             std::span<const float* const> gradients, int64_t dim,
             const Optimizer& optimizer, const Tables& tables) {
+  const Steps steps = rule.choose_steps(optimizer.hyperparameters.data());
   Job job{
       .gradient = MakeActivationGradient(gradients, geometry.num_sc_per_device,
                                          geometry.batch_size_per_sc, dim),
@@ -181,11 +204,15 @@ Job MakeJob(const Rule& rule, const CooGeometry& geometry,
                  .slots = {},
                  .num_slots = rule.num_slots,
                  .has_row_slots = rule.has_row_slots,
-                 .step = rule.choose_step(optimizer.hyperparameters.data()),
+                 .step = steps.block,
                  .hyperparameters = optimizer.hyperparameters.data(),
                  .options = optimizer.options,
                  .rounding = optimizer.rounding},
+      .step_entries = nullptr,
   };
+  if (IsOnePass(optimizer, tables.table, job.gradient)) {
+    job.step_entries = steps.entries;
+  }
   for (size_t k = 0; k < tables.slots.size(); ++k) {
     job.update.slots[k] = tables.slots[k].data();
   }

@@ -29,6 +29,8 @@ struct RowOptions {
   std::optional<float> decoupled_weight_decay = {};
   float min_value = -std::numeric_limits<float>::infinity();
   float max_value = std::numeric_limits<float>::infinity();
+
+  bool operator==(const RowOptions&) const = default;
 };
 
 // Moves the rows whose gradient has no NaN and no infinity to the front, in

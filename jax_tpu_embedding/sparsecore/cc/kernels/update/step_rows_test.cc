@@ -31,7 +31,7 @@ RowUpdate Sgd(TableValues table, const RowOptions& options = {}) {
           .slots = {},
           .num_slots = 0,
           .has_row_slots = false,
-          .step = FindRule("sgd")->choose_step(&kLearningRate),
+          .step = FindRule("sgd")->choose_steps(&kLearningRate).block,
           .hyperparameters = &kLearningRate,
           .options = options,
           .rounding = {}};
@@ -197,7 +197,7 @@ TEST(StepRowsTest, EveryRuleTreatsAllColumnsAlike) {
                                .slots = {slots[0].data(), slots[1].data()},
                                .num_slots = rule.num_slots,
                                .has_row_slots = rule.has_row_slots,
-                               .step = rule.choose_step(hyperparameters.data()),
+                               .step = rule.choose_steps(hyperparameters.data()).block,
                                .hyperparameters = hyperparameters.data(),
                                .options = {},
                                .rounding = {}};
@@ -232,7 +232,7 @@ TEST(StepRowsTest, RowwiseAdagradHasOneAccumulatorPerRow) {
             .slots = {accumulator.data()},
             .num_slots = 1,
             .has_row_slots = true,
-            .step = rule->choose_step(hyperparameters.data()),
+            .step = rule->choose_steps(hyperparameters.data()).block,
             .hyperparameters = hyperparameters.data(),
             .options = {},
             .rounding = {}},

@@ -15,6 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/power.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_block.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_of_squares.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
 
@@ -73,26 +74,36 @@ JTE_VECTOR_CLONES void StepBlock(const RowBlock& block,
   }
 }
 
+// One pass takes most of the time to compile of a rule: rules that need the
+// whole row, or a function call per element, have none.
 template <typename Rule>
-StepFunction OnlyStep(const float*) {
-  return StepBlock<Rule>;
+constexpr StepEntriesFunction kStepEntries = StepEntries<Rule>;
+template <typename Rule>
+  requires kHasRowSlots<Rule>
+constexpr StepEntriesFunction kStepEntries<Rule> = nullptr;
+template <template <typename> typename Rule>
+constexpr StepEntriesFunction kStepEntries<Rule<AnyPower>> = nullptr;
+
+template <typename Rule>
+Steps AllSteps(const float*) {
+  return {.block = StepBlock<Rule>, .entries = kStepEntries<Rule>};
 }
 
-// The step with the first of the powers that serves.
+// The steps with the first of the powers that serves.
 template <template <typename> typename Rule, typename Power,
           typename... OtherPowers>
-StepFunction StepWithPower(const float* hyperparameters) {
+Steps StepsWithPower(const float* hyperparameters) {
   if constexpr (sizeof...(OtherPowers) > 0) {
     if (!Power::Serves(Rule<Power>::Exponent(hyperparameters))) {
-      return StepWithPower<Rule, OtherPowers...>(hyperparameters);
+      return StepsWithPower<Rule, OtherPowers...>(hyperparameters);
     }
   }
-  return StepBlock<Rule<Power>>;
+  return AllSteps<Rule<Power>>(hyperparameters);
 }
 
 template <typename Kernel>
 constexpr Rule MakeRule(std::string_view name,
-                        StepFunction (*choose_step)(const float*)) {
+                        Steps (*choose_steps)(const float*)) {
   constexpr bool has_row_slots = kHasRowSlots<Kernel>;
   constexpr int num_slots = has_row_slots ? 1 : Kernel::kNumSlots;
   static_assert(num_slots <= kMaxSlots);
@@ -100,18 +111,18 @@ constexpr Rule MakeRule(std::string_view name,
           .num_slots = num_slots,
           .has_row_slots = has_row_slots,
           .num_hyperparameters = Kernel::kNumHyperparameters,
-          .choose_step = choose_step};
+          .choose_steps = choose_steps};
 }
 
 template <typename Kernel>
 constexpr Rule MakeRule(std::string_view name) {
-  return MakeRule<Kernel>(name, OnlyStep<Kernel>);
+  return MakeRule<Kernel>(name, AllSteps<Kernel>);
 }
 
 template <template <typename> typename Kernel, typename SpecialPower>
 constexpr Rule MakePowerRule(std::string_view name) {
   return MakeRule<Kernel<Power>>(
-      name, StepWithPower<Kernel, SpecialPower, Power, AnyPower>);
+      name, StepsWithPower<Kernel, SpecialPower, Power, AnyPower>);
 }
 
 constexpr Rule kRules[] = {

@@ -1,0 +1,146 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_entries.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
+
+namespace jte::kernels {
+
+namespace {
+
+constexpr int64_t kNumRows = 300;
+constexpr int64_t kNumSamples = 50;
+// With the special powers of rules that have some: -1/2, 1/2.
+constexpr float kHyperparameters[] = {0.3f, -0.5f, 0.6f, 0.2f, 2.0f, 1.0f};
+
+struct Tables {
+  std::vector<float> table;
+  std::vector<float> slots[2];
+
+  bool operator==(const Tables&) const = default;
+};
+
+class StepEntriesTest : public testing::TestWithParam<int64_t> {
+ protected:
+  // Two rows in three have 1 to 4 entries, and one has 200.
+  StepEntriesTest() {
+    for (int32_t row = 0; row < kNumRows; ++row) {
+      const int64_t size =
+          row == 70 ? 200 : row % 3 == 0 ? 0 : 1 + random_() % 4;
+      for (int64_t i = 0; i < size; ++i) {
+        rows_.push_back(row);
+        samples_.push_back(static_cast<int32_t>(random_() % kNumSamples));
+        gains_.push_back(uniform_(random_));
+      }
+    }
+    gradient_ = Random(kNumSamples * dim_);
+  }
+
+  std::vector<float> Random(int64_t size) {
+    std::vector<float> values(size);
+    for (float& value : values) value = uniform_(random_);
+    return values;
+  }
+
+  Tables RandomTables() {
+    return {.table = Random(kNumRows * dim_),
+            .slots = {Random(kNumRows * dim_), Random(kNumRows * dim_)}};
+  }
+
+  int64_t size() const { return std::ssize(rows_); }
+  PartitionOrder entries() const {
+    return {rows_.data(), samples_.data(), gains_.data()};
+  }
+
+  // In two passes.
+  Tables Expected(const Rule& rule, Tables tables) const {
+    const float* array = gradient_.data();
+    const RowUpdate update{
+        .table = std::span(tables.table),
+        .slots = {tables.slots[0].data(), tables.slots[1].data()},
+        .num_slots = rule.num_slots,
+        .has_row_slots = false,
+        .step = rule.choose_steps(kHyperparameters).block,
+        .hyperparameters = kHyperparameters,
+        .options = {},
+        .rounding = {}};
+    RowStepper stepper(update, dim_, kNumRows);
+    const SummedRows summed = SumRows(
+        entries(), 0, size(),
+        MakeActivationGradient(std::span(&array, 1), 1, kNumSamples, dim_),
+        kNumRows, stepper.rows(), stepper.gradients());
+    stepper.Add(summed.num_rows);
+    stepper.Flush();
+    return tables;
+  }
+
+  // By calls that end at these entries, each the first of a row or the end.
+  Tables Actual(const Rule& rule, Tables tables,
+                std::span<const int64_t> ends) const {
+    const EntriesUpdate update{
+        .gradient = {gradient_.data(), dim_},
+        .table = tables.table.data(),
+        .slots = {tables.slots[0].data(), tables.slots[1].data()},
+        .hyperparameters = kHyperparameters};
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      rule.choose_steps(kHyperparameters)
+          .entries(entries(), begin, end, update);
+      begin = end;
+    }
+    return tables;
+  }
+
+  const int64_t dim_ = GetParam();
+  std::mt19937_64 random_{1};
+  std::uniform_real_distribution<float> uniform_{0.1f, 1.0f};
+  std::vector<int32_t> rows_;
+  std::vector<int32_t> samples_;
+  std::vector<float> gains_;
+  std::vector<float> gradient_;
+};
+
+TEST_P(StepEntriesTest, HasTheBitsOfTwoPasses) {
+  std::vector<int64_t> row_starts;
+  for (int64_t i = 1; i < size(); ++i) {
+    if (rows_[i] != rows_[i - 1]) row_starts.push_back(i);
+  }
+  row_starts.push_back(size());
+  int num_rules = 0;
+  for (const Rule& rule : Rules()) {
+    if (rule.choose_steps(kHyperparameters).entries == nullptr) continue;
+    SCOPED_TRACE(rule.name);
+    ++num_rules;
+    const Tables tables = RandomTables();
+    const Tables expected = Expected(rule, tables);
+    EXPECT_NE(expected, tables);
+    EXPECT_EQ(Actual(rule, tables, std::vector{size()}), expected);
+    EXPECT_EQ(Actual(rule, tables, row_starts), expected);
+  }
+  EXPECT_EQ(num_rules, std::ssize(Rules()) - 1);  // not row-wise Adagrad
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StepEntriesTest,
+                         testing::Values(16, 32, 64, 128, 192));
+
+TEST(OnePassServesTest, AreNumbersOfColumnsThatLoopsAreMadeFor) {
+  std::vector<int64_t> served;
+  for (int64_t dim = 0; dim <= 256; ++dim) {
+    if (OnePassServes(dim)) served.push_back(dim);
+  }
+  EXPECT_EQ(served, (std::vector<int64_t>{16, 32, 64, 128, 192, 256}));
+}
+
+}  // namespace
+
+}  // namespace jte::kernels
