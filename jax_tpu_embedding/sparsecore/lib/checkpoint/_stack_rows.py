@@ -32,6 +32,7 @@ import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
 
+
 @dataclasses.dataclass(kw_only=True)
 class Stack:
   """A variable of a stack: the table, or a slot.
