@@ -17,6 +17,7 @@ Writing needs none: each process has all blocks, and takes its shards' rows.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -100,7 +101,6 @@ class StackRows:
     def begin(of_round):
       starts = [self._local_row(first, height) for first, _ in of_round]
       starts += [0] * (group - len(starts))
-      # Its transfers begin before the round before is done with.
       offset = self._table.row_offset_in_shard
       pieces = program(
           self._stack.value, np.array(starts, np.int32) + np.int32(offset)
@@ -108,11 +108,14 @@ class StackRows:
       return starts, pieces
 
     rounds = [ranges[i : i + group] for i in range(0, len(ranges), group)]
-    upcoming = begin(rounds[0]) if rounds else None
+    # Transfers of a block begin before the one before is done with. Of rounds
+    # of several processes, one is a block for each device, and enough memory.
+    ahead = 1 if group == 1 else 0
+    begun = collections.deque()
     for i, of_round in enumerate(rounds):
-      starts, pieces = upcoming
-      upcoming = begin(rounds[i + 1]) if i + 1 < len(rounds) else None
-      yield from self._in_order(of_round, starts, pieces, height)
+      for upcoming in rounds[i + len(begun) : i + 1 + ahead]:
+        begun.append(begin(upcoming))
+      yield from self._in_order(of_round, *begun.popleft(), height)
 
   def _in_order(self, of_round, starts, pieces, height):
     """The blocks of a round of which this process has the pieces."""
