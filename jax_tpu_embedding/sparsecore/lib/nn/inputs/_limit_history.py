@@ -19,7 +19,7 @@ from jax_tpu_embedding.sparsecore import extras
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 
 _FIRST_BLOCK = 100  # batches
-_MAX_BLOCKS = 1000
+_MAX_BLOCKS = 250
 # Stacks of which a line of the log has numbers.
 _MAX_LOGGED = 4
 
@@ -66,7 +66,7 @@ def log_growth(growths: tuple[Growth, ...]) -> None:
   )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Block:
   """The needs of some batches in a row."""
 
