@@ -13,6 +13,7 @@ import collections
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 from typing import Protocol
 
@@ -21,6 +22,9 @@ import numpy as np
 # Of one block: what one chunk of a file is cut to, and one read of an array.
 # Larger blocks save little time and cost memory (benchmarks/checkpoint).
 BLOCK_BYTES = 4 * 2**20
+
+# Of the arrays of XLA on CPU, which takes memory so aligned without a copy.
+_ALIGNMENT = 64
 
 # First row and the one after the last.
 Range = tuple[int, int]
@@ -151,6 +155,46 @@ def copy(
   for first, values in source.blocks(ranges):
     if window.error is None:
       window.add(sink.write(first, values), values.nbytes)
+
+
+class Buffers:
+  """Memory for blocks, used again when no array has it any more.
+
+  New pages take the system about as long as a block takes to be copied.
+  """
+
+  def __init__(self):
+    self._free: list[np.ndarray] = []
+
+  def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array with any contents, which JAX takes without a copy on a CPU."""
+    dtype = np.dtype(dtype)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    lease = _Lease(self._memory(num_bytes), self._free)
+    return np.asarray(lease)[:num_bytes].view(dtype).reshape(shape)
+
+  def _memory(self, num_bytes: int) -> np.ndarray:
+    while self._free:
+      # Of another thread's, too: lists are thread-safe.
+      memory = self._free.pop()
+      if memory.nbytes >= num_bytes:
+        return memory
+      # Blocks became larger; what is too small is not kept.
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + num_bytes]
+
+
+class _Lease:
+  """What arrays hold that have the memory, views and arrays of JAX included."""
+
+  def __init__(self, memory: np.ndarray, free: list[np.ndarray]):
+    self._memory = memory
+    self._free = free
+    self.__array_interface__ = memory.__array_interface__
+
+  def __del__(self):
+    self._free.append(self._memory)
 
 
 def rows_per_block(rows: int, row_bytes: int, block_bytes: int) -> int:

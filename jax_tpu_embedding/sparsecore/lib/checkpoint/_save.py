@@ -24,7 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 CheckpointError = _row_blocks.CheckpointError
 
 # Enough that the disk is never idle, little beside any table.
-HOST_BUFFER_BYTES = 16 * 2**20
+HOST_BUFFER_BYTES = 8 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@
 """Rows in a stack on devices, read and written where they are.
 
 Row i of a table is in shard (i + rotation) mod N, at local row i div N. Devices
-cut the local rows that a block needs out of their shards, and the host puts
-them in order, and the other way round. Nothing as large as a table is made, and
-a jax.Ref is changed in place.
+cut the local rows that a block needs out of their shards and put those of all
+their shards in order, and the host puts together what several devices have; and
+the other way round. Nothing as large as a table is made, and a jax.Ref is
+changed in place.
 
 With several processes the devices exchange what they cut, so that each gets
 whole blocks: a round is one block per device. That is a collective operation:
@@ -16,6 +17,7 @@ Writing needs none: each process has all blocks, and takes its shards' rows.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -30,9 +32,6 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
-
-# Of the arrays of XLA on CPU.
-_ALIGNMENT = 64
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -56,14 +55,14 @@ class StackRows:
   Args:
     stack: the variable.
     table: one of the tables in its placement.
-    buffers: for writing; those of several tables may share them.
+    buffers: those of several tables may share them.
   """
 
   def __init__(
       self,
       stack: Stack,
       table: _placement.TablePlacement,
-      buffers: Buffers | None = None,
+      buffers: _row_blocks.Buffers | None = None,
   ):
     self._stack = stack
     self.rows = table.vocabulary_size
@@ -74,7 +73,7 @@ class StackRows:
     )
     self._placement = stack.placement
     self._table = table
-    self._buffers = buffers or Buffers()
+    self._buffers = buffers or _row_blocks.Buffers()
     sharding = stack.value.sharding
     self._sharding = (
         sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
@@ -102,7 +101,6 @@ class StackRows:
     def begin(of_round):
       starts = [self._local_row(first, height) for first, _ in of_round]
       starts += [0] * (group - len(starts))
-      # Its transfers begin before the round before is done with.
       offset = self._table.row_offset_in_shard
       pieces = program(
           self._stack.value, np.array(starts, np.int32) + np.int32(offset)
@@ -110,11 +108,14 @@ class StackRows:
       return starts, pieces
 
     rounds = [ranges[i : i + group] for i in range(0, len(ranges), group)]
-    upcoming = begin(rounds[0]) if rounds else None
+    # Transfers of a block begin before the one before is done with. Of rounds
+    # of several processes, one is a block for each device, and enough memory.
+    ahead = 1 if group == 1 else 0
+    begun = collections.deque()
     for i, of_round in enumerate(rounds):
-      starts, pieces = upcoming
-      upcoming = begin(rounds[i + 1]) if i + 1 < len(rounds) else None
-      yield from self._in_order(of_round, starts, pieces, height)
+      for upcoming in rounds[i + len(begun) : i + 1 + ahead]:
+        begun.append(begin(upcoming))
+      yield from self._in_order(of_round, *begun.popleft(), height)
 
   def _in_order(self, of_round, starts, pieces, height):
     """The blocks of a round of which this process has the pieces."""
@@ -125,23 +126,43 @@ class StackRows:
         continue
       values = np.asarray(part.data)
       first_block = part.index[0].start or 0
-      first_shard = part.index[1].start or 0
+      runs = self._runs(part.index[2].start or 0, values.shape[2])
       for i in range(values.shape[0]):
         block = first_block + i
         if block >= len(of_round):
           continue
+        if runs == [(0, 0, num_shards)]:
+          blocks[block] = values[i]  # in order
+          continue
         if block not in blocks:
-          blocks[block] = np.empty(
+          blocks[block] = self._buffers.take(
               (height, num_shards, self.columns), self.dtype
           )
-        for j in range(values.shape[1]):
-          logical = (first_shard + j - self._table.shard_rotation) % num_shards
-          blocks[block][:, logical] = values[i, j]
+        for shard, logical, count in runs:
+          blocks[block][:, logical : logical + count] = values[
+              i, :, shard : shard + count
+          ]
     for block, rows in blocks.items():
       first, end = of_round[block]
       skip = starts[block] * num_shards
       rows = rows.reshape(-1, self.columns)[first - skip : end - skip]
       yield first, rows
+
+  def _runs(self, first: int, count: int) -> list[tuple[int, int, int]]:
+    """Which shards of a device follow one another in logical order.
+
+    Args:
+      first: its first shard.
+      count: how many it has.
+
+    Returns:
+      First shard, counted from `first`; its place in logical order; how many.
+    """
+    num_shards = self._placement.num_shards
+    place = (first - self._table.shard_rotation) % num_shards
+    before = min(count, num_shards - place)  # the last is followed by the first
+    runs = [(0, place, before), (before, 0, count - before)]
+    return [run for run in runs if run[2]]
 
   def write(self, first: int, values: np.ndarray) -> _Filled:
     num_shards = self._placement.num_shards
@@ -157,31 +178,28 @@ class StackRows:
       by_row[skip : skip + len(values)] = values
     by_row = by_row.reshape(height, num_shards, self.columns)
 
-    taken = []
-
-    def rows_of(index):
-      shards = np.arange(num_shards)[index[0]]
-      shape = (len(shards), height, self.columns)
-      num_bytes = int(np.prod(shape)) * self.dtype.itemsize
-      taken.append(self._buffers.take(num_bytes))
-      rows = taken[-1][:num_bytes].view(self.dtype).reshape(shape)
-      for i, shard in enumerate(shards):
-        logical = (shard - self._table.shard_rotation) % num_shards
-        rows[i] = by_row[:, logical]
+    def of_shards(index):
+      shards = range(num_shards)[index[1]]
+      runs = self._runs(shards.start, len(shards))
+      if runs == [(0, 0, num_shards)]:
+        return by_row  # in order
+      shape = (height, len(shards), self.columns)
+      rows = self._buffers.take(shape, self.dtype)
+      for shard, logical, count in runs:
+        rows[:, shard : shard + count] = by_row[:, logical : logical + count]
       return rows
 
-    shape = (num_shards, height, self.columns)
     axes = self._axes()
     if self._sharding is None:
       pieces = jax.device_put(
-          rows_of((slice(None),)), self._stack.value.sharding
+          of_shards((slice(None), slice(None))), self._stack.value.sharding
       )
     else:
       mesh = self._sharding.mesh
       pieces = jax.make_array_from_callback(
-          shape,
-          jax.sharding.NamedSharding(mesh, PartitionSpec(axes, None, None)),
-          rows_of,
+          by_row.shape,
+          jax.sharding.NamedSharding(mesh, PartitionSpec(None, axes, None)),
+          of_shards,
       )
     is_ref = isinstance(self._stack.value, jax.Ref)
     program = _fill_program(
@@ -209,7 +227,7 @@ class StackRows:
     )
     if not is_ref:
       self._stack.value = filled
-    return _Filled(done, self._buffers, taken)
+    return _Filled(done)
 
   def _axes(self):
     """The mesh axes by which rows are split."""
@@ -238,42 +256,11 @@ class StackRows:
 class _Filled:
   """A block on its way into a stack."""
 
-  def __init__(
-      self, done: jax.Array, buffers: Buffers, taken: Sequence[np.ndarray]
-  ):
+  def __init__(self, done: jax.Array):
     self._done = done
-    self._buffers = buffers
-    self._taken = taken
 
   def result(self) -> None:
     self._done.block_until_ready()
-    # The pieces have been read.
-    for memory in self._taken:
-      self._buffers.give(memory)
-
-
-class Buffers:
-  """Memory for blocks, to be used again once they are where they belong.
-
-  New pages take the system about as long as a block takes to be copied.
-  """
-
-  def __init__(self):
-    self._free = []
-
-  def take(self, num_bytes: int) -> np.ndarray:
-    """At least so many, which JAX takes without a copy on a CPU."""
-    for i, memory in enumerate(self._free):
-      if memory.nbytes >= num_bytes:
-        return self._free.pop(i)
-    # None of them is large enough any more.
-    self._free.clear()
-    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % _ALIGNMENT
-    return memory[first : first + num_bytes]
-
-  def give(self, memory: np.ndarray) -> None:
-    self._free.append(memory)
 
 
 def num_parts(mesh, axes) -> int:
@@ -299,7 +286,7 @@ def _value_of(stack):
 # differ in the shapes of stacks alone as a rule, which jit keeps apart.
 @functools.lru_cache(maxsize=256)
 def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
-  """(stack, starts i32[group]) -> pieces [group, num_shards, height, columns].
+  """(stack, starts i32[group]) -> pieces [group, height, num_shards, columns].
 
   Of each shard, its rows from starts[i] on. Where a table is in it is no part of
   the program, so that tables of one size share it. Of several
@@ -321,14 +308,15 @@ def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
     pieces = jnp.stack(pieces)
     if group > 1:
       pieces = jax.lax.all_to_all(pieces, axes, 0, 1, tiled=True)
-    return pieces
+    # Rows that follow one another in a table are in one shard after the other.
+    return pieces.swapaxes(1, 2)
 
   if mesh is not None:
     rows = PartitionSpec(axes, *[None] * (ndim - 1))
     out = (
         PartitionSpec(axes, None, None, None)
         if group > 1
-        else PartitionSpec(None, axes, None, None)
+        else PartitionSpec(None, None, axes, None)
     )
     cut = jax.shard_map(
         cut, mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=out
@@ -346,7 +334,7 @@ def _fill_program(
     axes,
     ndim,
 ):
-  """(stack, pieces [num_shards, height, columns], place i32[5]) -> both.
+  """(stack, pieces [height, num_shards, columns], place i32[5]) -> both.
 
   The inverse of a cut, in place: the stack, and `place`, which is there when
   all is done. `place` is where the table is, row offset and rotation; its local
@@ -357,6 +345,7 @@ def _fill_program(
   def fill(stack, pieces, place):
     values = _value_of(stack)
     row_offset, rotation, start, first, end = place
+    pieces = pieces.swapaxes(0, 1)
     shards = values.reshape(pieces.shape[0], -1, values.shape[-1])
     at = (0, row_offset + start, 0)
     if is_masked:
@@ -381,7 +370,7 @@ def _fill_program(
     fill = jax.shard_map(
         fill,
         mesh=mesh,
-        in_specs=(rows, PartitionSpec(axes, None, None), PartitionSpec()),
+        in_specs=(rows, PartitionSpec(None, axes, None), PartitionSpec()),
         out_specs=(PartitionSpec() if is_ref else rows, PartitionSpec()),
     )
   if is_ref:

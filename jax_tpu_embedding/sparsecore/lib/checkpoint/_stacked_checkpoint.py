@@ -144,7 +144,9 @@ class StackedCheckpoint:
       )
       for region in _orbax_tree.regions(store):
         try:
-          array[region] = store[region].read().result()
+          # Into the file, with no copy of a chunk between.
+          source = store[region].translate_to[(0,) * store.ndim]
+          tensorstore.array(array[region]).write(source).result()
         except (OSError, ValueError) as error:
           raise CheckpointError(
               f"Stack {stack!r}, {slot or 'table'}: {self._where} is damaged:"

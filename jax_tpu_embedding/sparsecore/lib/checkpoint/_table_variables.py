@@ -68,7 +68,7 @@ class TableVariables:
   ):
     self.tables = embedding.get_table_specs(feature_specs)
     self._variables = variables
-    self._buffers = _stack_rows.Buffers()
+    self._buffers = _row_blocks.Buffers()
     self._stacks = {}
     self._stack_of_table = {}
     by_stack = {}

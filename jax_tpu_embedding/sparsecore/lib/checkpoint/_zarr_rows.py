@@ -79,6 +79,7 @@ class Directory:
       # Not as a URL: names may have any character.
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
     self.path = path
+    self._buffers = _row_blocks.Buffers()
 
   @property
   def kvstore_spec(self) -> dict[str, Any]:
@@ -212,7 +213,8 @@ class Directory:
     store = tensorstore.open(
         spec, open=True, assume_metadata=True, context=context()
     ).result()
-    return ZarrRows(store, array, f"{self.path}/{name}", variable)
+    where = f"{self.path}/{name}"
+    return ZarrRows(store, array, where, variable, self._buffers)
 
 
 class ZarrRows:
@@ -223,6 +225,7 @@ class ZarrRows:
     array: its format.
     where: its directory, for errors.
     variable: what it has the rows of, for errors.
+    buffers: that rows are read into.
   """
 
   def __init__(
@@ -231,6 +234,7 @@ class ZarrRows:
       array: ArrayFormat,
       where: str,
       variable: _row_blocks.Variable,
+      buffers: _row_blocks.Buffers,
   ):
     self.rows = array.rows
     self.columns = array.columns
@@ -239,6 +243,7 @@ class ZarrRows:
     self._store = store
     self._where = where
     self._variable = variable
+    self._buffers = buffers
 
   def blocks(
       self, ranges: Sequence[_row_blocks.Range]
@@ -251,16 +256,24 @@ class ZarrRows:
     reads = collections.deque()
     for i, (first, _) in enumerate(ranges):
       while len(reads) < min(_READ_AHEAD, len(ranges) - i):
-        begin, end = ranges[i + len(reads)]
-        reads.append(self._store[begin:end].read())
+        reads.append(self._read(*ranges[i + len(reads)]))
+      values, is_read = reads.popleft()
       try:
-        values = reads.popleft().result()
+        is_read.result()
       except (OSError, ValueError) as error:
         raise _row_blocks.CheckpointError(
             f"{self._variable}: rows from {first} on in {self._where} are"
             f" damaged or missing: {error}"
         ) from error
       yield first, values
+
+  def _read(self, begin: int, end: int) -> tuple[np.ndarray, Any]:
+    """The array into which rows are being read, and the future of its end."""
+    values = self._buffers.take((end - begin, self.columns), self.dtype)
+    # Not read(), whose new memory JAX would mostly have to copy.
+    target = tensorstore.array(values, context=context())
+    source = self._store[begin:end].translate_to[0, 0]
+    return values, target.write(source).commit
 
   def write(self, first: int, values: np.ndarray) -> _Write:
     future = self._store[first : first + len(values)].write(

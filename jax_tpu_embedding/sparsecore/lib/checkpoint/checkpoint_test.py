@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from concurrent import futures
+import gc
 import hashlib
 import importlib.util
 import itertools
@@ -10,12 +12,14 @@ import json
 import os
 import pathlib
 import random
+import threading
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
@@ -51,6 +55,20 @@ def _hashes(path: pathlib.Path) -> dict[str, str]:
     name = str(file.relative_to(path))
     hashes[name] = hashlib.sha256(content).hexdigest()
   return hashes
+
+
+def _write_on(disk: futures.Executor, moves: threading.Event):
+  """ZarrRows.write for a disk that does nothing until it moves."""
+  write = _zarr_rows.ZarrRows.write
+
+  def write_later(self, first, values):
+    def wait_and_write():
+      moves.wait(60)
+      write(self, first, values).result()
+
+    return disk.submit(wait_and_write)
+
+  return write_later
 
 
 class CheckpointTest(parameterized.TestCase):
@@ -140,6 +158,35 @@ class CheckpointTest(parameterized.TestCase):
             any_tables.fill(restored, specs, target, zeros),
             any_tables.fill(fresh, specs, target, zeros),
         )
+
+  @parameterized.parameters(
+      (Topology(6, 1, "alone"), Topology(2, 3, "rotated")),
+      (Topology(2, 3, "auto"), Topology(6, 1, "auto")),
+  )
+  def test_the_next_step_has_equal_bits_on_as_many_sparsecores(
+      self, source, target
+  ):
+    specs = any_tables.feature_specs(source)
+    values = any_tables.values()
+    variables = any_tables.random_variables(source, specs, values)
+    any_tables.save(self.path, variables, specs)
+    expected = any_tables.read(
+        any_tables.step(variables, specs, source), specs, source
+    )
+    specs = any_tables.feature_specs(target)
+    restored = checkpoint.restore(
+        self.path,
+        specs,
+        any_tables.sharding(target),
+        num_sc_per_device=target.num_sc_per_device,
+    )
+    found = any_tables.read(
+        any_tables.step(restored, specs, target), specs, target
+    )
+    self.assertFalse(
+        np.array_equal(found["items"][None], values["items"][None])
+    )
+    self.assert_same_values(found, expected)
 
   @parameterized.product(is_ref=(False, True), ndim=(2, 3))
   def test_restores_into_variables_of_every_form(self, is_ref, ndim):
@@ -533,6 +580,60 @@ class CheckpointTest(parameterized.TestCase):
       ref[...] = np.zeros(ref.shape, ref.dtype)
     pending.wait()
     self.assertTrue(pending.done())
+    for name, slots in values.items():
+      for slot, rows in slots.items():
+        np.testing.assert_array_equal(
+            checkpoint.read_table(self.path, name, slot), rows
+        )
+
+  def test_memory_of_blocks_is_used_again_when_nothing_has_it(self):
+    buffers = _row_blocks.Buffers()
+    block = buffers.take((16, 8), np.float32)
+    place = block.ctypes.data
+    self.assertEqual(place % 64, 0)
+    block[...] = 1
+    # A part of it, and an array of JAX, which copies nothing.
+    holders = [block[3:], jax.device_put(block)]
+    del block
+    others = []
+    while holders:
+      others.append(buffers.take((16, 8), np.float32))
+      self.assertNotEqual(others[-1].ctypes.data, place)
+      others[-1][...] = 0
+      np.testing.assert_array_equal(holders.pop(), 1)
+    gc.collect()
+    smaller = buffers.take((4, 2), np.float32)
+    self.assertEqual(smaller.ctypes.data, place)
+    del others, smaller
+    # One that is too small is not taken.
+    larger = buffers.take((32, 8), np.float32)
+    self.assertNotEqual(larger.ctypes.data, place)
+
+  def test_training_goes_on_while_a_disk_is_slow(self):
+    specs = any_tables.feature_specs(_ONE)
+    values = any_tables.values()
+    variables = any_tables.random_variables(_ONE, specs, values)
+    variables = jax.tree.map(jax.new_ref, variables)
+    moves = threading.Event()
+    with (
+        futures.ThreadPoolExecutor(1) as disk,
+        mock.patch.object(_zarr_rows.ZarrRows, "write", _write_on(disk, moves)),
+    ):
+      pending = checkpoint.save_async(
+          self.path, variables, specs, host_buffer_bytes=None
+      )
+      arrays = jax.tree.map(lambda ref: ref[...], variables)
+      for _ in range(5):
+        arrays = any_tables.step(arrays, specs, _ONE)
+        for ref, array in zip(
+            jax.tree.leaves(variables), jax.tree.leaves(arrays)
+        ):
+          ref[...] = array
+      # Nothing is there yet, and no step had to wait for it.
+      self.assertFalse(pending.done())
+      self.assertEmpty(list(self.path.parent.rglob("c.*")))
+      moves.set()
+      pending.wait()
     for name, slots in values.items():
       for slot, rows in slots.items():
         np.testing.assert_array_equal(

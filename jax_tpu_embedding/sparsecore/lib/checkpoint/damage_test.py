@@ -15,6 +15,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import time
 
 from absl.testing import absltest
@@ -221,6 +222,26 @@ class DamageTest(parameterized.TestCase):
     child = one_run.start("memory", self.directory, num_devices)
     output, _ = child.communicate()
     peaks = json.loads(output)
+    for task, mebibytes in peaks.items():
+      self.assertLess(mebibytes, 64, f"{task}: {peaks}")
+
+  def test_memory_of_each_of_two_processes_is_bounded(self):
+    with socket.socket() as listener:
+      listener.bind(("localhost", 0))
+      port = listener.getsockname()[1]
+    children = [
+        one_run.start("memory_of_two", self.directory, i, port, 1)
+        for i in range(2)
+    ]
+    for child in children:
+      peaks = json.loads(child.communicate()[0].splitlines()[-1])
+      for task, mebibytes in peaks.items():
+        self.assertLess(mebibytes, 64, f"{task}: {peaks}")
+
+  def test_memory_of_converting_is_bounded(self):
+    one_run.start("write_stacked", self.directory).communicate()
+    output, _ = one_run.start("convert_memory", self.directory).communicate()
+    peaks = json.loads(output.splitlines()[-1])
     for task, mebibytes in peaks.items():
       self.assertLess(mebibytes, 64, f"{task}: {peaks}")
 

@@ -50,7 +50,12 @@ class Stages:
     """
     self._read, self._work, self._finish, self._end = read, work, finish, end
     self._room, self._num_finished, self._name = room, num_finished, name
-    self._changed = threading.Condition()
+    # One lock, and a condition for whoever may wait: each change wakes those
+    # that it concerns, and no others.
+    self._lock = threading.Lock()
+    self._has_room, self._has_work, self._has_result, self._has_finished = (
+        threading.Condition(self._lock) for _ in range(4)
+    )
     self._is_closed = False
     self._has_ended = False  # nothing more is read
     self._num_read = 0
@@ -73,8 +78,8 @@ class Stages:
 
   def next(self) -> Any:
     """The next finished item, or raises what ended the stages."""
-    with self._changed:
-      self._changed.wait_for(lambda: self._finished or self._is_closed)
+    with self._lock:
+      self._has_finished.wait_for(lambda: self._finished or self._is_closed)
       if self._last is not None:
         raise self._last.error
       if self._is_closed:
@@ -84,19 +89,20 @@ class Stages:
       if isinstance(item, _Failure):
         self._last = item
         self._finished.insert(0, item)
-        self._changed.notify_all()
         raise item.error
-      self._changed.notify_all()
+      self._has_room.notify()
+      if len(self._finished) == self._num_finished - 1:  # it was full
+        self._has_result.notify()
       return item
 
   def close(self) -> None:
     """Ends the threads, and waits for them. May be called again."""
-    with self._changed:
+    with self._lock:
       self._is_closed = True
       self._to_work.clear()
       self._to_finish.clear()
       self._finished.clear()
-      self._changed.notify_all()
+      self._wake_all()
     for thread in self._threads:
       if thread is not threading.current_thread():
         thread.join(_JOIN_SECONDS)
@@ -110,8 +116,8 @@ class Stages:
 
   def _run_reader(self) -> None:
     while True:
-      with self._changed:
-        self._changed.wait_for(
+      with self._lock:
+        self._has_room.wait_for(
             lambda: self._is_closed
             or self._has_ended
             or self._num_read - self._num_taken < self._room
@@ -125,15 +131,15 @@ class Stages:
       except BaseException as error:  # pylint: disable=broad-except
         self._put(number, _Failure.of(error, number, "read"))
         return
-      with self._changed:
+      with self._lock:
         self._to_work.append((number, item))
-        self._changed.notify_all()
+        self._has_work.notify()
       del item
 
   def _run_worker(self) -> None:
     while True:
-      with self._changed:
-        self._changed.wait_for(lambda: self._is_closed or self._to_work)
+      with self._lock:
+        self._has_work.wait_for(lambda: self._is_closed or self._to_work)
         if self._is_closed:
           return
         number, item = self._to_work.pop(0)
@@ -145,16 +151,17 @@ class Stages:
       del item, result
 
   def _put(self, number: int, result: Any) -> None:
-    with self._changed:
+    with self._lock:
       if not self._is_closed:
         self._to_finish[number] = result
-        self._changed.notify_all()
+        if number == self._num_finished_so_far:
+          self._has_result.notify()
 
   def _run_finisher(self) -> None:
     while True:
-      with self._changed:
+      with self._lock:
         number = self._num_finished_so_far
-        self._changed.wait_for(
+        self._has_result.wait_for(
             lambda: self._is_closed
             or (
                 number in self._to_finish
@@ -172,16 +179,26 @@ class Stages:
           result = self._finish(number, result)
       except BaseException as error:  # pylint: disable=broad-except
         result = _Failure.of(error, number, "send")
-      with self._changed:
+      with self._lock:
         if self._is_closed:
           return
         self._num_finished_so_far += 1
         self._finished.append(result)
-        self._has_ended |= isinstance(result, _Failure)
-        self._changed.notify_all()
-        if self._has_ended:
+        self._has_finished.notify()
+        if isinstance(result, _Failure):
+          self._has_ended = True
+          self._wake_all()
           return
       del result
+
+  def _wake_all(self) -> None:
+    for condition in (
+        self._has_room,
+        self._has_work,
+        self._has_result,
+        self._has_finished,
+    ):
+      condition.notify_all()
 
 
 class _Failure:

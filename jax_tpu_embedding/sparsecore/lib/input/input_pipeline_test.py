@@ -16,6 +16,10 @@ from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
 _NUM = 12
+# By hand: 1000, 20 and 200000.
+_DROPS = int(os.environ.get("DROPS", "300"))
+_RESUMES = int(os.environ.get("RESUMES", "10"))
+_BATCHES = int(os.environ.get("BATCHES", "2000"))
 
 
 def _specs():
@@ -194,7 +198,7 @@ class InputPipelineTest(parameterized.TestCase):
 
     items, specs = _items(), _specs()
     before = threading.active_count()
-    for i in range(300):
+    for i in range(_DROPS):
       pipeline = _pipeline(items, specs=specs, workers=2)
       for _ in range(3):
         next(pipeline)
@@ -209,7 +213,7 @@ class InputPipelineTest(parameterized.TestCase):
   def test_resumes_after_any_batch(self, make_source):
     with _pipeline(make_source(), host_prefetch=4) as batches:
       expected = list(batches)
-    for number in np.random.default_rng(0).integers(1, _NUM, 10):
+    for number in np.random.default_rng(0).integers(1, _NUM, _RESUMES):
       with _pipeline(make_source(), host_prefetch=4, workers=3) as batches:
         for _ in range(number):
           next(batches)
@@ -220,7 +224,7 @@ class InputPipelineTest(parameterized.TestCase):
 
   def test_many_small_batches_take_no_more_memory(self):
     specs = _specs()
-    num_batches = 2000
+    num_batches = _BATCHES
     source = (
         {"ids": np.full((24, 1), i % 7), "label": np.zeros(24, np.float32)}
         for i in range(num_batches)

@@ -525,17 +525,14 @@ def _limits_for(
   """Those that AdaptiveLimits sets for a batch that needs as much."""
   rule = _limits.GrowthRule()
   needs = _limits.Limits(tuple((k, x.needs) for k, x in counts.items()))
-  least = _limits.Limits(
-      tuple((name, _limits.StackLimits(1, 1, 8)) for name in counts)
-  )
+  least = _limits.Limits.least(counts)
   ceiling = topology.chip.max_unique_ids_per_partition
-  return rule.grown(
-      least,
-      rule.wanted(least, needs, needs),
+  bounds = _limits.Bounds(
       _limits.rows_per_sc(features, topology.num_scs),
       topology.num_scs,
-      ceiling and {"max_unique_ids_per_partition": ceiling},
+      {"max_unique_ids_per_partition": ceiling} if ceiling else {},
   )
+  return rule.grown(least, rule.wanted(least, needs, needs), bounds)
 
 
 def _stack_cost(

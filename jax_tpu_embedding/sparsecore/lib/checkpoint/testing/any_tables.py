@@ -136,6 +136,43 @@ def values(
   return result
 
 
+def step(variables: Any, specs: Any, topology: Topology) -> Any:
+  """The variables after a training step, on ids that do not depend on them."""
+  devices = topology.num_devices
+  rng = np.random.default_rng(1)
+  ids = {
+      name: rng.integers(feature.table_spec.vocabulary_size, size=(48, 2))
+      for name, feature in specs.items()
+  }
+  inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+      ids,
+      None,
+      specs,
+      devices,
+      devices,
+      num_sc_per_device=topology.num_sc_per_device,
+  )
+
+  def on_device(inputs, variables):
+    options = dict(global_device_count=devices)
+    activations = embedding.tpu_sparse_dense_matmul(
+        inputs, variables, specs, **options
+    )
+    return embedding.tpu_sparse_dense_matmul_grad(
+        activations, inputs, variables, specs, **options
+    )
+
+  rows = jax.sharding.PartitionSpec("x")
+  program = jax.shard_map(
+      on_device,
+      mesh=sharding(topology).mesh,
+      in_specs=rows,
+      out_specs=rows,
+      check_vma=False,
+  )
+  return jax.jit(program)(inputs, variables)
+
+
 def save(path: str, variables: Any, specs: Any, **options: Any) -> None:
   """checkpoint.save with small chunks."""
   options.setdefault("block_bytes", BLOCK_BYTES)

@@ -5,6 +5,9 @@
 
 python one_run.py save_forever DIRECTORY
 python one_run.py memory DIRECTORY NUM_DEVICES
+python one_run.py memory_of_two DIRECTORY PROCESS PORT NUM_DEVICES
+python one_run.py write_stacked DIRECTORY
+python one_run.py convert_memory DIRECTORY
 python one_run.py plain_orbax DIRECTORY
 python one_run.py one_of_two DIRECTORY PROCESS PORT
 python one_run.py fails_to_write DIRECTORY PROCESS PORT
@@ -26,9 +29,10 @@ from typing import Any
 
 import numpy as np
 
-# Rows of the table whose memory is measured, of 64 columns: 128 MiB, and as
-# much for its slot.
-MEMORY_ROWS = 2**19
+# Of the table whose memory is measured, and as much for its slot. By hand: 1024.
+MEMORY_MEBIBYTES = int(os.environ.get("MEMORY_MEBIBYTES", "128"))
+_COLUMNS = 64
+_ROWS = MEMORY_MEBIBYTES * 2**20 // (4 * _COLUMNS)
 
 
 def start(task: str, directory: Any, *args: Any) -> subprocess.Popen:
@@ -73,31 +77,60 @@ def _save_forever(directory: pathlib.Path) -> None:
 
 
 def _memory(directory: pathlib.Path, num_devices: int) -> None:
-  """Prints the peak of memory beyond the tables, in MiB."""
+  """Prints the peaks of memory beyond the tables, in MiB."""
   import jax  # pylint: disable=g-import-not-at-top
 
   jax.config.update("jax_num_cpu_devices", num_devices)
+  _print_peaks(directory, num_devices)
+
+
+def _memory_of_two(
+    directory: pathlib.Path, process: int, port: int, num_devices: int
+) -> None:
+  """The same in a process of so many devices, with another one."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", num_devices)
+  jax.distributed.initialize(f"localhost:{port}", 2, process)
+  _print_peaks(directory, 2 * num_devices)
+
+
+def _print_peaks(directory: pathlib.Path, num_devices: int) -> None:
+  import jax  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
 
   topology = any_tables.Topology(num_devices, 2, "auto")
 
   def model(rows):
-    return any_tables.feature_specs(topology, (("items", rows, 64),))
+    return any_tables.feature_specs(topology, (("items", rows, _COLUMNS),))
+
+  def restore(name, specs):
+    return checkpoint.restore(
+        directory / name,
+        specs,
+        any_tables.sharding(topology),
+        num_sc_per_device=2,
+    )
+
+  def num_bytes(variables):
+    return sum(
+        part.data.nbytes
+        for array in jax.tree.leaves(variables)
+        for part in array.addressable_shards
+    )
 
   # Compilers and libraries take memory once; what is measured is per table.
   small = model(50000)
   checkpoint.save(
       directory / "small", any_tables.new_variables(topology, small), small
   )
-  checkpoint.restore(
-      directory / "small", small, any_tables.sharding(topology),
-      num_sc_per_device=2,
-  )  # fmt: skip
-  specs = model(MEMORY_ROWS)
+  restore("small", small)
+  specs = model(_ROWS)
   arrays = any_tables.new_variables(topology, specs)
   variables = jax.tree.map(jax.new_ref, arrays)
-  jax.block_until_ready([ref[0] for ref in jax.tree.leaves(variables)])
+  for ref in jax.tree.leaves(variables):
+    jax.block_until_ready(ref[...])
   del arrays
   gc.collect()
   result = {}
@@ -108,16 +141,53 @@ def _memory(directory: pathlib.Path, num_devices: int) -> None:
   gc.collect()
   restored = []
   with _PeakOfMemory() as peak:
-    restored.append(
-        checkpoint.restore(
-            directory / "large",
-            specs,
-            any_tables.sharding(topology),
-            num_sc_per_device=2,
-        )
+    restored.append(restore("large", specs))
+    jax.block_until_ready(restored)
+  result["restore"] = peak.mebibytes - num_bytes(restored) / 2**20
+  print(json.dumps(result), flush=True)
+
+
+def _write_stacked(directory: pathlib.Path) -> None:
+  """Writes checkpoints of 0.1, a small one and the one that is measured."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  jax.config.update("jax_num_cpu_devices", 16)
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables  # pylint: disable=g-import-not-at-top
+  from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import stacked_checkpoints  # pylint: disable=g-import-not-at-top
+
+  # A device has 8 MiB of the table, which is a chunk of the file. Packed and
+  # unpacked, it is in memory some four times.
+  topology = any_tables.Topology(16, 2, "auto")
+  for name, rows in (("small", 50000), ("large", _ROWS)):
+    tables = (("items", rows, _COLUMNS),)
+    stacked_checkpoints.save(
+        directory / name, topology, any_tables.values(tables), tables=tables
     )
-  tables = sum(array.nbytes for array in jax.tree.leaves(restored))
-  result["restore"] = peak.mebibytes - tables / 2**20
+
+
+def _convert_memory(directory: pathlib.Path) -> None:
+  """Prints the peaks of memory while they are converted, there and back."""
+  from jax_tpu_embedding.sparsecore.lib.checkpoint import convert  # pylint: disable=g-import-not-at-top
+
+  def to_logical(name):
+    convert.convert(directory / name / "3", directory / f"{name} logical")
+
+  def to_stacked(name):
+    convert.convert(
+        directory / f"{name} logical",
+        directory / f"{name} stacked",
+        layout="stacked",
+        num_devices=4,
+        num_sc_per_device=2,
+    )
+
+  result = {}
+  for name in ("small", "large"):
+    for task in (to_logical, to_stacked):
+      gc.collect()
+      with _PeakOfMemory() as peak:
+        task(name)
+      result[task.__name__] = peak.mebibytes
   print(json.dumps(result))
 
 
@@ -239,6 +309,9 @@ if __name__ == "__main__":
   _tasks = {
       "save_forever": _save_forever,
       "memory": _memory,
+      "memory_of_two": _memory_of_two,
+      "write_stacked": _write_stacked,
+      "convert_memory": _convert_memory,
       "plain_orbax": _plain_orbax,
       "one_of_two": _one_of_two,
       "fails_to_write": _fails_to_write,

@@ -368,12 +368,12 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       self.assertEqual(file.read(4), b"\x89PNG")
 
   def test_memory_does_not_grow_with_batches(self):
-    history = _limit_history.LimitHistory()
-    rule = _limits.GrowthRule()
+    with mock.patch.object(_limit_history, "_FIRST_BLOCK", 1):
+      history = _limit_history.LimitHistory(_limits.GrowthRule())
     for i in range(1000):
       needs = _limits.Limits((("t", _limits.StackLimits(i + 1, 1, 8)),))
-      with mock.patch.multiple(_limit_history, _MAX_BLOCKS=4, _FIRST_BLOCK=1):
-        history.add(needs, rule)
+      with mock.patch.object(_limit_history, "_MAX_BLOCKS", 4):
+        history.add(needs)
     blocks = history._blocks["t", "max_ids_per_partition"]  # pylint: disable=protected-access
     self.assertLessEqual(len(blocks), 4)
     self.assertEqual(sum(block.size for block in blocks), 1000)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Any
 from typing import NamedTuple
 import warnings
 
@@ -148,9 +147,19 @@ def limits_of_specs(
 
 @functools.lru_cache(maxsize=256)
 def settings(
+    global_device_count: int,
+    num_sc_per_device: int,
     limits: tuple[tuple[str, PartitionLimits], ...],
+    enable_minibatching: bool,
+    feature_stacking_strategy: str,
     batches: tuple[tuple[str, int], ...],
-    **others: Any,
 ) -> BufferSettings:
   """BufferSettings, one object for equal ones: each batch asks for them."""
-  return BufferSettings(limits=limits, batches=batches, **others)
+  return BufferSettings(
+      global_device_count=global_device_count,
+      num_sc_per_device=num_sc_per_device,
+      limits=limits,
+      enable_minibatching=enable_minibatching,
+      feature_stacking_strategy=feature_stacking_strategy,
+      batches=batches,
+  )

@@ -50,6 +50,13 @@ def feature_stacking_strategy_to_enum(
   return _STRATEGIES[name.upper()]
 
 
+def feature_stacking_strategy_name(name: str | FeatureStackingStrategy) -> str:
+  """That of the strategy as BufferSettings have it; raises as above."""
+  if isinstance(name, str) and name in _STRATEGIES:
+    return name  # for every batch
+  return feature_stacking_strategy_to_enum(name).name
+
+
 def runs_per_device(
     strategy: FeatureStackingStrategy, num_sc_per_device: int
 ) -> int:

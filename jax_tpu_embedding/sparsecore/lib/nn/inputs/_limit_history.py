@@ -1,23 +1,72 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the batches of a run needed, in memory that does not grow with them."""
+"""What the batches of a run needed, and which limits grew: to be looked at.
+
+Memory does not grow with the batches.
+"""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
 import dataclasses
+import functools
+import logging
 from typing import Any
 
 from jax_tpu_embedding.sparsecore import extras
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 
 _FIRST_BLOCK = 100  # batches
-_MAX_BLOCKS = 1000
+_MAX_BLOCKS = 250
+# Stacks of which a line of the log has numbers.
+_MAX_LOGGED = 4
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class Growth:
+  """A number that grew.
+
+  Attributes:
+    batch_number: of the batch that did not fit, on some process.
+    stack: its name.
+    number: a field of StackLimits.
+    need: the largest that this process has seen so far.
+    old: what it was.
+    new: what it is since.
+  """
+
+  batch_number: int
+  stack: str
+  number: str
+  need: int
+  old: int
+  new: int
+
+
+def log_growth(growths: tuple[Growth, ...]) -> None:
+  """Logs what grew at one batch, in one line."""
+  by_stack = {}
+  for growth in growths:
+    by_stack.setdefault(growth.stack, []).append(
+        f"{growth.number} {growth.old} -> {growth.new} (need {growth.need})"
+    )
+  listed = [
+      f"stack {name!r}: {', '.join(changes)}"
+      for name, changes in by_stack.items()
+  ]
+  if len(listed) > _MAX_LOGGED:
+    others = len(listed) - _MAX_LOGGED
+    listed[_MAX_LOGGED:] = [f"and those of {others} other stacks"]
+  logging.getLogger(__name__).info(
+      "limits: batch %d, %s. The step compiles again.",
+      growths[0].batch_number,
+      "; ".join(listed),
+  )
+
+
+@dataclasses.dataclass(slots=True)
 class _Block:
   """The needs of some batches in a row."""
 
@@ -25,6 +74,14 @@ class _Block:
   least: int
   total: int
   most: int
+
+  def add_batch(self, need: int) -> None:
+    self.size += 1
+    self.total += need
+    if need < self.least:
+      self.least = need
+    elif need > self.most:
+      self.most = need
 
   def add(self, other: _Block) -> None:
     self.size += other.size
@@ -34,9 +91,15 @@ class _Block:
 
 
 class LimitHistory:
-  """The needs of each stack and number over the batches. Not thread-safe."""
+  """The needs of each stack and number over the batches. Not thread-safe.
 
-  def __init__(self):
+  Args:
+    rule: what rungs needs are counted by.
+  """
+
+  def __init__(self, rule: _limits.GrowthRule):
+    # Needs repeat, and their rungs take a logarithm.
+    self._rung_above = functools.lru_cache(maxsize=4096)(rule.rung_above)
     self._block_size = _FIRST_BLOCK
     self._blocks: dict[tuple[str, str], list[_Block]] = collections.defaultdict(
         list
@@ -46,20 +109,21 @@ class LimitHistory:
         collections.defaultdict(collections.Counter)
     )
 
-  def add(self, needs: _limits.Limits, rule: _limits.GrowthRule) -> None:
-    """Adds a batch. The rule must always be the same."""
+  def add(self, needs: _limits.Limits) -> None:
+    """Adds a batch."""
+    is_long = False
     for stack, of_stack in needs.stacks:
       for number in _limits.NUMBERS:
         need = getattr(of_stack, number)
         key = stack, number
-        self._rungs[key][rule.rung_above(need)] += 1
+        self._rungs[key][self._rung_above(need)] += 1
         blocks = self._blocks[key]
-        block = _Block(1, need, need, need)
         if blocks and blocks[-1].size < self._block_size:
-          blocks[-1].add(block)
+          blocks[-1].add_batch(need)
         else:
-          blocks.append(block)
-    if any(len(blocks) > _MAX_BLOCKS for blocks in self._blocks.values()):
+          blocks.append(_Block(1, need, need, need))
+          is_long = is_long or len(blocks) > _MAX_BLOCKS
+    if is_long:
       self._block_size *= 2
       for blocks in self._blocks.values():
         for i in range(0, len(blocks) - 1, 2):
@@ -132,3 +196,42 @@ class LimitHistory:
         axes.set_xlabel("batch", fontsize=8)
     all_axes[0][0].legend(frameon=False, fontsize=8)
     picture.savefig(path)
+
+
+def describe(
+    limits: _limits.Limits,
+    largest: _limits.Limits | None,
+    shrunk: _limits.Limits | None,
+) -> list[str]:
+  """Lines of text: limits beside the largest needs, and what is empty.
+
+  Args:
+    limits: the present ones.
+    largest: what a batch needed at most; None before the first one.
+    shrunk: what a restart could have; None before the first batch.
+  """
+  lines = []
+  for name, of_stack in limits.stacks:
+    lines.append(f"  {name}:")
+    for number in _limits.NUMBERS:
+      limit = getattr(of_stack, number)
+      line = f"    {number}: {limit}"
+      if largest is not None:
+        need = getattr(largest[name], number)
+        line += f", largest need {need}" + (
+            f" ({100 * (limit - need) / limit:.0f}% above it)"
+            if limit >= need
+            else ", in several passes"
+        )
+      lines.append(line)
+  if shrunk is not None:
+    saved = sum(
+        4 * 3 * (of_stack.coo_cells_per_sc - shrunk[name].coo_cells_per_sc)
+        for name, of_stack in limits.stacks
+    )
+    if saved > 0:
+      lines.append(
+          f"  A restart with start=limits.shrunk() would save {saved} bytes"
+          " per SparseCore and batch."
+      )
+  return lines

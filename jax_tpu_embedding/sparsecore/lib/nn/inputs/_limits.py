@@ -12,7 +12,9 @@ and bursts that gave 8 programs, where following the largest need gave 78.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import copy
 import dataclasses
 import functools
@@ -54,12 +56,9 @@ class StackLimits:
   coo_cells_per_sc: int
 
   def __post_init__(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
+    for name, value in vars(self).items():
       if not isinstance(value, int) or value <= 0:
-        raise ValueError(
-            f"{field.name} must be a positive integer, got {value!r}."
-        )
+        raise ValueError(f"{name} must be a positive integer, got {value!r}.")
 
   def covers(self, other: StackLimits) -> bool:
     return (
@@ -99,6 +98,16 @@ class Limits:
 
   def __getitem__(self, stack_name: str) -> StackLimits:
     return dict(self.stacks)[stack_name]
+
+  @classmethod
+  def least(
+      cls, stack_names: Iterable[str], enable_minibatching: bool = False
+  ) -> Limits:
+    """Enough to count what a batch needs."""
+    least = StackLimits(1, 1, _ALIGNMENT)
+    return cls(
+        tuple((name, least) for name in stack_names), enable_minibatching
+    )
 
   @classmethod
   def of(
@@ -146,7 +155,10 @@ class Limits:
     """
     needs = stats if isinstance(stats, Limits) else needs_of(stats)
     limits = dict(self.stacks)
-    return all(limits[name].covers(need) for name, need in needs.stacks)
+    for name, need in needs.stacks:  # for every batch: no generator
+      if not limits[name].covers(need):
+        return False
+    return True
 
   def union(self, other: Limits) -> Limits:
     """The least that covers both, which have the same stacks."""
@@ -239,21 +251,43 @@ def needs_of(stats: _stats.SparseDenseMatmulInputStats) -> Limits:
   """What a batch with these statistics needs, in one pass."""
   stacks = []
   for name, ids in stats.max_ids_per_partition.items():
-    cells = np.asarray(stats.required_buffer_size_per_sc[name])
+    cells = stats.required_buffer_size_per_sc[name]
     alignment = stats.minibatch_alignment_per_sc.get(name)
     if alignment is not None:
-      cells = cells + alignment
+      cells = np.asarray(cells) + alignment
     stacks.append(
         (
             name,
             StackLimits(
-                max(int(np.max(ids)), 1),
-                max(int(np.max(stats.max_unique_ids_per_partition[name])), 1),
-                max(int(cells.max()), 1),
+                _largest(ids),
+                _largest(stats.max_unique_ids_per_partition[name]),
+                _largest(cells),
             ),
         )
     )
   return Limits(tuple(stacks))
+
+
+def _largest(values: np.ndarray | Sequence[int] | int) -> int:
+  """The largest, and at least 1."""
+  values = np.asarray(values)
+  # Of one number, as on one SparseCore, a reduction takes most of the time.
+  return max(values.item() if values.size == 1 else int(values.max()), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+  """What limits make sense up to.
+
+  Attributes:
+    rows_per_sc: stack name -> rows of a SparseCore.
+    num_scs: of the job.
+    ceiling: number -> the most that it grows to.
+  """
+
+  rows_per_sc: Mapping[str, int]
+  num_scs: int
+  ceiling: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,9 +355,7 @@ class GrowthRule:
       self,
       limits: Limits,
       rungs: list[int],
-      rows_per_sc: Mapping[str, int],
-      num_scs: int,
-      ceiling: Mapping[str, int] | None = None,
+      bounds: Bounds,
   ) -> Limits:
     """`limits` with numbers raised to rungs, as far as that makes sense.
 
@@ -333,11 +365,8 @@ class GrowthRule:
     Args:
       limits: the present ones.
       rungs: for each stack and number, or 0.
-      rows_per_sc: stack name -> rows of a SparseCore.
-      num_scs: of the job.
-      ceiling: number -> the most that it grows to.
+      bounds: what they make sense up to.
     """
-    ceiling = ceiling or {}
     stacks = []
     rungs = iter(rungs)
     passes = constants.MAX_MINIBATCHES if limits.enable_minibatching else 1
@@ -345,13 +374,16 @@ class GrowthRule:
       new = {}
       for number in NUMBERS:
         k = next(rungs)
-        value = min(self.rung(k), ceiling.get(number, math.inf)) if k else 0
+        value = (
+            min(self.rung(k), bounds.ceiling.get(number, math.inf)) if k else 0
+        )
         new[number] = max(value, getattr(old, number))
       ids, unique, cells = new.values()
       unique = max(
-          min(unique, ids, rows_per_sc[name]), old.max_unique_ids_per_partition
+          min(unique, ids, bounds.rows_per_sc[name]),
+          old.max_unique_ids_per_partition,
       )
-      most_cells = _round_up(ids) * num_scs * passes
+      most_cells = _round_up(ids) * bounds.num_scs * passes
       cells = max(min(_round_up(cells), most_cells), old.coo_cells_per_sc)
       stacks.append((name, StackLimits(ids, unique, cells)))
     return dataclasses.replace(limits, stacks=tuple(stacks))

@@ -38,7 +38,9 @@ def _needs(ids, unique):
 
 def _grow(rule, limits, needs, largest):
   return rule.grown(
-      limits, rule.wanted(limits, needs, largest), {"s": _ROWS}, _NUM_SCS
+      limits,
+      rule.wanted(limits, needs, largest),
+      _limits.Bounds({"s": _ROWS}, _NUM_SCS),
   )
 
 
@@ -103,7 +105,9 @@ class GrowthRuleTest(parameterized.TestCase):
     rule = _limits.GrowthRule()
     limits = _limits_of(1, 1, 8)
     new = rule.grown(
-        limits, rule.wanted(limits, needs, needs), {"s": 100}, _NUM_SCS
+        limits,
+        rule.wanted(limits, needs, needs),
+        _limits.Bounds({"s": 100}, _NUM_SCS),
     )
     self.assertEqual(new["s"].max_unique_ids_per_partition, 100)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 from typing import Literal
 from typing import NamedTuple
@@ -26,9 +25,6 @@ import numpy as np
 
 OutputPool = _to_buffers.OutputPool
 sharding_strategy_to_enum = _to_buffers.sharding_strategy_to_enum
-
-# Held while limits of specs are raised, so that they are raised once.
-_GROWTH = threading.Lock()
 
 
 def preprocess_sparse_dense_matmul_input(
@@ -119,62 +115,46 @@ def preprocess_sparse_dense_matmul_input(
     TypeError: for ids that are not integers.
     RuntimeError: when the reduction between hosts fails.
   """
-  devices = local_device_count, global_device_count
-  options = dict(
-      num_sc_per_device=num_sc_per_device,
-      has_leading_dimension=has_leading_dimension,
-      feature_stacking_strategy=feature_stacking_strategy,
-      num_threads=num_threads,
-      output_pool=output_pool,
+  if sharding_strategy != "MOD":
+    sharding_strategy_to_enum(sharding_strategy)  # raises
+  conversion = _to_buffers.Conversion(
+      local_device_count,
+      global_device_count,
+      hardware.resolve_num_sc_per_device(num_sc_per_device),
+      has_leading_dimension,
+      enable_minibatching,
+      all_reduce_interface,
+      _feature_stacking.feature_stacking_strategy_name(
+          feature_stacking_strategy
+      ),
+      num_threads,
+      output_pool,
+  )
+  if _grows(limits, conversion):
+    return _adaptive_limits.preprocess_growing(
+        conversion, features, features_weights, feature_specs
+    )
+  if isinstance(limits, _limits.Limits):
+    _check_minibatching(limits, enable_minibatching)
+    feature_specs = limits.on_copies(
+        feature_specs, conversion.num_sc_per_device
+    )
+  return _to_buffers.to_buffers(
+      conversion,
+      features,
+      features_weights,
+      feature_specs,
+      allow_id_dropping,
+      batch_number,
   )
 
-  def convert():
-    return _to_buffers.to_buffers(
-        features,
-        features_weights,
-        feature_specs,
-        *devices,
-        sharding_strategy=sharding_strategy,
-        allow_id_dropping=allow_id_dropping,
-        batch_number=batch_number,
-        enable_minibatching=enable_minibatching,
-        all_reduce_interface=all_reduce_interface,
-        limits=limits if isinstance(limits, _limits.Limits) else None,
-        **options,
-    )
 
-  if not _grows(
-      limits,
-      hardware.resolve_num_sc_per_device(num_sc_per_device) == 1,
-      local_device_count == global_device_count,
-      enable_minibatching,
-  ):
-    return convert()
-  while True:
-    num_changes = _limits.num_changes()
-    error = result = None
-    try:
-      result = convert()
-    except ValueError as e:
-      error = e
-    # Not of a stack of which another thread had raised some tables only.
-    if num_changes == _limits.num_changes():
-      break
-  if result is not None and not any(result[1].id_drop_counters.values()):
-    return result
-  with _GROWTH:
-    adaptive = _adaptive_limits.AdaptiveLimits(
-        feature_specs, *devices, start="specs", **options
+def _check_minibatching(limits: _limits.Limits, enable_minibatching: bool):
+  if limits.enable_minibatching != enable_minibatching:
+    raise ValueError(
+        f"limits have enable_minibatching={limits.enable_minibatching}, and"
+        f" the call has {enable_minibatching}."
     )
-    if result is not None and adaptive.limits.covers(result[1]):
-      return result  # policies of features dropped them, not limits
-    try:
-      return adaptive.preprocess(features, features_weights)
-    except ValueError:
-      # What was wrong is said once, where it was not for limits.
-      if error is None:
-        raise
-      raise error from None
 
 
 class _SparseTensor(NamedTuple):
@@ -184,26 +164,27 @@ class _SparseTensor(NamedTuple):
 
 
 def _grows(
-    limits: _limits.Limits | str | None,
-    has_one_sc: bool,
-    is_one_process: bool,
-    enable_minibatching: bool,
+    limits: _limits.Limits | str | None, conversion: _to_buffers.Conversion
 ) -> bool:
   """Whether limits that a batch exceeds are raised."""
   if limits is None:
-    return has_one_sc and is_one_process and not enable_minibatching
+    return (
+        conversion.num_sc_per_device == 1
+        and conversion.local_device_count == conversion.global_device_count
+        and not conversion.enable_minibatching
+    )
   if isinstance(limits, _limits.Limits) or limits == "specs":
     return False
   if limits != "grow":
     raise ValueError(
         f"limits must be Limits, 'specs', 'grow' or None, got {limits!r}."
     )
-  if not is_one_process:
+  if not conversion.is_of_one_process:
     raise ValueError(
         "limits='grow' is for one process: several have to agree. Use"
         " AdaptiveLimits with an all_reduce_interface."
     )
-  if enable_minibatching:
+  if conversion.enable_minibatching:
     raise ValueError(
         "limits='grow' is for one pass: with enable_minibatching, what exceeds"
         " limits takes several. Use AdaptiveLimits to have both."

@@ -81,14 +81,26 @@ class SparseDenseMatmulInputStats:
   @classmethod
   def from_cc(cls, stats: Any) -> SparseDenseMatmulInputStats:
     """Takes over the statistics of the native converter, dicts included."""
-    return cls(
-        stats.max_ids_per_partition,
-        stats.max_unique_ids_per_partition,
-        stats.required_buffer_sizes,
+    new = object.__new__(cls)
+    # For every batch: __init__ of a frozen class sets one field after another.
+    new.__dict__.update(
+        max_ids_per_partition=stats.max_ids_per_partition,
+        max_unique_ids_per_partition=stats.max_unique_ids_per_partition,
+        required_buffer_size_per_sc=stats.required_buffer_sizes,
         # A later member, which other converters do not have.
-        getattr(stats, "minibatch_alignment", {}),
-        stats.dropped_id_count,
+        minibatch_alignment_per_sc=getattr(stats, "minibatch_alignment", {}),
+        id_drop_counters=stats.dropped_id_count,
+        entries={},
+        distinct_rows={},
+        dropped_by_limit={},
+        num_minibatches={},
+        num_ids={},
+        dropped_by_policy={},
+        clamped={},
+        wrapped={},
+        bad_weights={},
     )
+    return new
 
   def replace(self, **changes: Any) -> SparseDenseMatmulInputStats:
     """A copy with some fields replaced."""

@@ -30,7 +30,7 @@ def flatten_as(
     tree: Any, structure: jax.tree_util.PyTreeDef, name: str, like_name: str
 ) -> list[Any]:
   """flatten_like for a tree that was flattened before: its structure."""
-  leaves, found = jax.tree.flatten(tree)
+  leaves, found = jax.tree_util.tree_flatten(tree)
   if found == structure:
     return leaves
   like = jax.tree.unflatten(structure, range(structure.num_leaves))

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import NamedTuple
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
@@ -24,35 +22,65 @@ import numpy as np
 
 OutputPool = converter.OutputPool
 
+_MOD = converter.ShardingStrategy.MOD
+_STRATEGIES = dict(converter.FeatureStackingStrategy.__members__)
+
+
+class Conversion(NamedTuple):
+  """What is the same for all batches of a run.
+
+  Attributes:
+    local_device_count: as in preprocess_sparse_dense_matmul_input, like the
+      others.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores per device.
+    has_leading_dimension: whether buffers are [devices, size].
+    enable_minibatching: whether a batch may take several passes.
+    all_reduce_interface: how processes agree on passes.
+    feature_stacking_strategy: a name of FeatureStackingStrategy.
+    num_threads: how many threads work.
+    output_pool: where the buffers' memory comes from.
+  """
+
+  local_device_count: int
+  global_device_count: int
+  num_sc_per_device: int
+  has_leading_dimension: bool
+  enable_minibatching: bool
+  all_reduce_interface: Any | None
+  feature_stacking_strategy: str
+  num_threads: int | None
+  output_pool: OutputPool | None
+
+  @property
+  def is_of_one_process(self) -> bool:
+    return self.local_device_count == self.global_device_count
+
 
 def to_buffers(
+    conversion: Conversion,
     features: Any,
     features_weights: Any | None,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
-    local_device_count: int,
-    global_device_count: int,
-    *,
-    num_sc_per_device: int | None = None,
-    sharding_strategy: str = "MOD",
-    has_leading_dimension: bool = False,
-    allow_id_dropping: bool = False,
-    batch_number: int = 0,
-    enable_minibatching: bool = False,
-    all_reduce_interface: Any | None = None,
-    feature_stacking_strategy: str = "SPLIT_THEN_STACK",
-    num_threads: int | None = None,
-    output_pool: OutputPool | None = None,
-    limits: _limits.Limits | None = None,
+    allow_id_dropping: bool,
+    batch_number: int,
 ) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
-  """preprocess_sparse_dense_matmul_input, where limits hold and never grow.
+  """preprocess_sparse_dense_matmul_input, where the specs' limits hold.
 
-  Args, returns and raises as there; `limits` hold in place of those of specs.
+  Args, returns and raises as there.
   """
-  num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-  if isinstance(limits, _limits.Limits):
-    _check_minibatching(limits, enable_minibatching)
-    feature_specs = limits.on_copies(feature_specs, num_sc_per_device)
-  specs, structure = jax.tree.flatten(feature_specs)
+  (
+      local_device_count,
+      global_device_count,
+      num_sc_per_device,
+      has_leading_dimension,
+      enable_minibatching,
+      all_reduce_interface,
+      strategy,
+      num_threads,
+      output_pool,
+  ) = conversion
+  specs, structure = jax.tree_util.tree_flatten(feature_specs)
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
   weights = _structure.flatten_weights(features_weights, structure)
   if (
@@ -66,13 +94,11 @@ def to_buffers(
         " devices. get_all_reduce_interface makes one."
     )
   _plan.check_prepared(specs, global_device_count * num_sc_per_device)
-  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
-      feature_stacking_strategy
-  )
   batches = _batch_sizes.of_ids(
       ids, specs, local_device_count, global_device_count
   )
-  specs = _batch_sizes.resize(specs, batches)
+  if batches:
+    specs = _batch_sizes.resize(specs, batches)
   for i, spec in enumerate(specs):
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
@@ -80,25 +106,24 @@ def to_buffers(
       weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
 
   # Plain calls and no helpers: this is most of the time of a small batch.
-  converted = converter.preprocess_sparse_dense_matmul_input(
-      ids,
-      weights,
-      specs,
-      local_device_count,
-      global_device_count,
-      num_sc_per_device=num_sc_per_device,
-      sharding_strategy=sharding_strategy_to_enum(sharding_strategy),
-      has_leading_dimension=has_leading_dimension,
-      allow_id_dropping=allow_id_dropping,
-      batch_number=batch_number,
-      enable_minibatching=enable_minibatching,
-      all_reduce_interface=all_reduce_interface,
-      feature_stacking_strategy=strategy,
-      num_threads=num_threads,
-      output_pool=output_pool,
-  )
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
-      converted
+      converter.preprocess_sparse_dense_matmul_input(
+          ids,
+          weights,
+          specs,
+          local_device_count,
+          global_device_count,
+          num_sc_per_device=num_sc_per_device,
+          sharding_strategy=_MOD,
+          has_leading_dimension=has_leading_dimension,
+          allow_id_dropping=allow_id_dropping,
+          batch_number=batch_number,
+          enable_minibatching=enable_minibatching,
+          all_reduce_interface=all_reduce_interface,
+          feature_stacking_strategy=_STRATEGIES[strategy],
+          num_threads=num_threads,
+          output_pool=output_pool,
+      )
   )
   minibatches_per_device = np.empty(
       (local_device_count, 1) if has_leading_dimension else local_device_count,
@@ -112,12 +137,12 @@ def to_buffers(
           ),
           minibatches_per_device,
           _buffers.settings(
+              global_device_count,
+              num_sc_per_device,
               _buffers.limits_of_specs(specs),
-              tuple(batches.items()),
-              global_device_count=global_device_count,
-              num_sc_per_device=num_sc_per_device,
-              enable_minibatching=enable_minibatching,
-              feature_stacking_strategy=strategy.name,
+              enable_minibatching,
+              strategy,
+              tuple(batches.items()) if batches else (),
           ),
       ),
       _stats.SparseDenseMatmulInputStats.from_cc(stats),
@@ -133,14 +158,6 @@ def _positions_as_samples(
   # Of a masked array too, which the converter refuses.
   values = np.asanyarray(values)
   return _samples.one_row_per_sample(values, feature, batch, name)
-
-
-def _check_minibatching(limits: _limits.Limits, enable_minibatching: bool):
-  if limits.enable_minibatching != enable_minibatching:
-    raise ValueError(
-        f"limits have enable_minibatching={limits.enable_minibatching}, and"
-        f" the call has {enable_minibatching}."
-    )
 
 
 def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
