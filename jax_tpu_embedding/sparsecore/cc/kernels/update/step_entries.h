@@ -8,13 +8,13 @@
 // read them again, and ask the memory for rows in bursts, between which it
 // waits. The bits are the same.
 //
-// One thread beside others on a shared Xeon with AVX-512; one pass took of the
-// time of two, for SGD and Adagrad, tables of 256 MiB:
+// What one pass takes of the time of two, SGD and Adagrad: one thread, medians
+// of 15 rounds in turns, a quiet Xeon with AVX-512, tables of 256 MiB:
 //
-//   columns                  16          32          64          128
-//   16384 x 1, uniform       0.47, 0.53  0.48, 0.68  0.4,  0.6   1.0,  1.0
-//   16384 x 20, uniform      0.62, 0.61  0.67, 0.77  0.85, 0.9   0.8,  0.9
-//   4096 x 100, uniform      0.54, 0.57  0.63, 0.79  0.87, 0.95  0.9,  0.95
+//   columns               16          32          64          128
+//   16384 x 1, uniform    0.39, 0.51  0.43, 0.51  0.43, 0.71  0.93, 1.08
+//   16384 x 20, uniform   0.60, 0.64  0.75, 0.76  0.90, 0.84  0.87, 0.90
+//   4096 x 100, uniform   0.55, 0.64  0.72, 0.78  0.96, 0.91  0.98, 0.92
 //
 // Threading: free functions over the caller's memory.
 
