@@ -458,7 +458,7 @@ def _make_padding(
       array = program(argument)
     if _shardings.auto(sharding) == sharding:
       return array
-    return jax.device_put(array, _fills.layout_of(sharding))
+    return jax.device_put(array, _fills.layout_of(sharding, dtype))
 
   optimizer = tables[0].optimizer
   initializers = optimizer.slot_variables_initializers()
@@ -482,7 +482,7 @@ def _zeros(key: jax.Array, shape: Sequence[int]) -> np.ndarray:
 def _on_devices(make, shape, dtype, sharding):
   return jax.jit(
       lambda argument: jnp.reshape(make(argument), shape).astype(dtype),
-      out_shardings=_fills.layout_of(_shardings.auto(sharding)),
+      out_shardings=_fills.layout_of(_shardings.auto(sharding), dtype),
   )
 
 
