@@ -4,11 +4,20 @@
 """Python tests of a folder that share a process."""
 
 # Most of the time of these tests is XLA's, which compiles thousands of small
-# programs. Its newer emitters of fused loops take a third of that time; without
-# them the loops are the same, made by the older ones.
-_ENV = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+# programs. Its newer emitters of fused loops take a third of that time; here
+# the older ones make the loops. Some functions and roundings to 16 bits are
+# less exact with them: tests that notice are `as_users_compile`, and so are all
+# that run alone, and those of examples, documents, clients and properties.
+_QUICK = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
 
-def py_tests(name, srcs, deps, alone = [], shard_count = None, **kwargs):
+def py_tests(
+        name,
+        srcs,
+        deps,
+        alone = [],
+        as_users_compile = False,
+        shard_count = None,
+        **kwargs):
     """A py_test that runs files in one process, as starting JAX takes seconds.
 
     `./bazelw test :name` and `//...` run them all. For each file there is also
@@ -20,15 +29,17 @@ def py_tests(name, srcs, deps, alone = [], shard_count = None, **kwargs):
         number of devices, and the like, of jax.config.
       deps: of all of them.
       alone: those of `srcs` that need a process of their own.
+      as_users_compile: with XLA's default settings.
       shard_count: of the test of the files that share a process.
       **kwargs: of every py_test.
     """
+    env = {} if as_users_compile else _QUICK
     together = [src for src in srcs if src not in alone]
     if together:
         native.py_test(
             name = name,
             srcs = together + ["//tools:run_test_files.py"],
-            env = dict(_ENV, TEST_FILES = " ".join([
+            env = dict(env, TEST_FILES = " ".join([
                 native.package_name() + "/" + src
                 for src in together
             ])),
@@ -41,7 +52,7 @@ def py_tests(name, srcs, deps, alone = [], shard_count = None, **kwargs):
         native.py_test(
             name = src[:-len(".py")],
             srcs = [src],
-            env = {} if src in alone else _ENV,
+            env = {} if src in alone else env,
             tags = [] if src in alone else ["manual"],
             deps = deps,
             **kwargs
