@@ -18,7 +18,11 @@ class LookupTest(absltest.TestCase):
   def test_measures_everything_without_the_peers(self):
     directory = self.create_tempdir().full_path
     with flagsaver.flagsaver(
-        quick=True, peers="/nowhere", rounds=2, output_dir=directory
+        quick=True,
+        cases="16384 x 20",
+        peers="/nowhere",
+        rounds=2,
+        output_dir=directory,
     ):
       lookup.main(["lookup"])
     text = pathlib.Path(directory, "RESULTS.md").read_text()
@@ -33,7 +37,7 @@ class LookupTest(absltest.TestCase):
         "## Several devices",
     ):
       self.assertIn(heading, text)
-    self.assertLen(results, len(cases.CASES) * len(cases.STEPS))
+    self.assertLen(results, 2 * len(cases.STEPS))
     for result in results:
       self.assertEqual(result["problems"], {})
       names = [
