@@ -76,13 +76,13 @@ struct RowTerms {
   }
 };
 
-// The loops over columns are of one vector of AVX-512 each. GCC 12 makes sixteen
-// scalars of a loop of sixteen before it looks for vectors, unless it is told
-// not to unroll it.
+// The loops over columns are of one vector of AVX-512 each. GCC 12 makes
+// sixteen scalars of a loop of sixteen before it looks for vectors, unless it
+// is told not to unroll it.
 inline constexpr int kLanes = 16;
 
-// Sums and steps the columns [column, column + kWidth) of the row that entry `i`
-// is of. Returns the first entry of the next row.
+// Sums and steps the columns [column, column + kWidth) of the row that entry
+// `i` is of. Returns the first entry of the next row.
 template <int kWidth, typename Rule, typename Terms>
 [[gnu::always_inline]] inline int64_t StepPiece(const Rule& rule,
                                                 const Terms& terms, int64_t i,

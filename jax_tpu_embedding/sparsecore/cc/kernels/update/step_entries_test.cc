@@ -35,8 +35,9 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
   // Two rows in three have 1 to 4 entries, and one has 200.
   StepEntriesTest() {
     for (int32_t row = 0; row < kNumRows; ++row) {
-      const int64_t size =
-          row == 70 ? 200 : row % 3 == 0 ? 0 : 1 + random_() % 4;
+      const int64_t size = row == 70      ? 200
+                           : row % 3 == 0 ? 0
+                                          : 1 + random_() % 4;
       for (int64_t i = 0; i < size; ++i) {
         rows_.push_back(row);
         samples_.push_back(static_cast<int32_t>(random_() % kNumSamples));

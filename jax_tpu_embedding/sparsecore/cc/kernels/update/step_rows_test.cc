@@ -193,14 +193,15 @@ TEST(StepRowsTest, EveryRuleTreatsAllColumnsAlike) {
         std::vector<std::vector<float>> slots(
             2, std::vector<float>(
                    rule.has_row_slots ? kNumRows : kNumRows * dim, 0.5f));
-        const RowUpdate update{.table = std::span(table),
-                               .slots = {slots[0].data(), slots[1].data()},
-                               .num_slots = rule.num_slots,
-                               .has_row_slots = rule.has_row_slots,
-                               .step = rule.choose_steps(hyperparameters.data()).block,
-                               .hyperparameters = hyperparameters.data(),
-                               .options = {},
-                               .rounding = {}};
+        const RowUpdate update{
+            .table = std::span(table),
+            .slots = {slots[0].data(), slots[1].data()},
+            .num_slots = rule.num_slots,
+            .has_row_slots = rule.has_row_slots,
+            .step = rule.choose_steps(hyperparameters.data()).block,
+            .hyperparameters = hyperparameters.data(),
+            .options = {},
+            .rounding = {}};
         RowStepper stepper(update, dim, max_rows);
         for (int64_t row = 0; row < kNumRows;) {
           const int64_t count = std::min(max_rows, kNumRows - row);

@@ -257,8 +257,9 @@ class FeaturesTest(CompileTestCase):
     self.assertNotIn("HAS_ALL_FEATURES", os.environ)
     updated, changes = _UPDATES[name]
     # Unless calls are asked for, kernels do it: tpu_kernels/compile_test.py.
-    with choice.lower_by("calls"), self.assertRaisesRegex(
-        NotImplementedError, "Use libtpu"
+    with (
+        choice.lower_by("calls"),
+        self.assertRaisesRegex(NotImplementedError, "Use libtpu"),
     ):
       jitted, args = _program(updated, _sizes(**changes))
       jitted.lower(*args)
