@@ -58,6 +58,9 @@ def flatten_weights(
   """
   if features_weights is None:
     return [None] * structure.num_leaves
+  leaves, found = jax.tree_util.tree_flatten(features_weights)
+  if found == structure:  # every feature has an array: most calls
+    return leaves
   # None is a tree without leaves, and here it has to be one.
   no_weights = object()
   leaves = flatten_as(

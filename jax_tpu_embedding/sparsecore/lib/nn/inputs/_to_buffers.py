@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ import numpy as np
 
 OutputPool = converter.OutputPool
 
-_MOD = converter.ShardingStrategy.MOD
 _STRATEGIES = dict(converter.FeatureStackingStrategy.__members__)
 
 
@@ -114,7 +114,6 @@ def to_buffers(
           local_device_count,
           global_device_count,
           num_sc_per_device=num_sc_per_device,
-          sharding_strategy=_MOD,
           has_leading_dimension=has_leading_dimension,
           allow_id_dropping=allow_id_dropping,
           batch_number=batch_number,
@@ -125,17 +124,14 @@ def to_buffers(
           output_pool=output_pool,
       )
   )
-  minibatches_per_device = np.empty(
-      (local_device_count, 1) if has_leading_dimension else local_device_count,
-      np.int32,
-  )
-  minibatches_per_device.fill(num_minibatches)
   return (
       _buffers.PreprocessedInput(
           _buffers.SparseDenseMatmulInput(
               row_pointers, embedding_ids, sample_ids, gains
           ),
-          minibatches_per_device,
+          _minibatches_per_device(
+              num_minibatches, local_device_count, has_leading_dimension
+          ),
           _buffers.settings(
               global_device_count,
               num_sc_per_device,
@@ -147,6 +143,17 @@ def to_buffers(
       ),
       _stats.SparseDenseMatmulInputStats.from_cc(stats),
   )
+
+
+@functools.lru_cache(maxsize=64)
+def _minibatches_per_device(
+    num_minibatches: int, num_devices: int, has_leading_dimension: bool
+) -> np.ndarray:
+  """i32[num_devices], or [num_devices, 1]; one array for all batches."""
+  shape = (num_devices, 1) if has_leading_dimension else (num_devices,)
+  result = np.full(shape, num_minibatches, np.int32)
+  result.flags.writeable = False
+  return result
 
 
 def _positions_as_samples(
