@@ -153,9 +153,9 @@ void ExpectWellFormed(const Converted& converted, const StackPlan& plan,
     const auto order = [&all, num_scs, first_cell = region * cells,
                         num_minibatches](int64_t cell, int64_t target) {
       const int64_t row = all.embedding_ids[first_cell + cell];
-      const int64_t column = row * num_scs + target;
+      const int64_t stack_row = row * num_scs + target;
       const int bucket =
-          num_minibatches > 1 ? BucketOf(static_cast<uint32_t>(column)) : 0;
+          num_minibatches > 1 ? BucketOf(static_cast<uint32_t>(stack_row)) : 0;
       return std::tuple(bucket, row, all.sample_ids[first_cell + cell]);
     };
     int64_t cell = 0;  // the next one

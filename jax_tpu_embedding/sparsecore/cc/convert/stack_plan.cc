@@ -216,10 +216,11 @@ Result<int64_t> CheckRows(const FeatureInput& feature, int64_t num_scs) {
       (feature.vocabulary_size - 1) / num_scs + col_offset / num_scs;
   // Also keeps every row below the padding value.
   if (last_row < kMaxInt32 / num_scs) return last_row;
-  return FeatureError(feature, "vocabulary_size=", feature.vocabulary_size,
-                      " at col_offset=", col_offset, " on ", num_scs,
-                      " SparseCores needs columns beyond int32. Put its table "
-                      "into a smaller stack.");
+  return FeatureError(
+      feature, "vocabulary_size=", feature.vocabulary_size,
+      " at col_offset=", col_offset, " on ", num_scs,
+      " SparseCores needs stack rows beyond int32. Put its table "
+      "into a smaller stack.");
 }
 
 Result<FeaturePlan> PlanFeature(FeatureInput feature, const Topology& topology,

@@ -348,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(
            r.features[0].transform.col_offset = (int64_t{1} << 31) - 8 - 96;
          },
          "Feature 'late': vocabulary_size=100 at col_offset=2147483544 on 8 "
-         "SparseCores needs columns beyond int32."},
+         "SparseCores needs stack rows beyond int32."},
         {"OverlappingFeatures",
          [](Request& r) { r.features[0].transform.row_offset = 8; },
          "Stack 'items': feature 'early' at row_offset=0 has 2 samples per "

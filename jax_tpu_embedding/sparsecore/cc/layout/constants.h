@@ -27,7 +27,7 @@ inline constexpr int64_t kMinRowPointersPerBlock = 8;
 // 26 bits for the sample.
 inline constexpr int64_t kMaxSamplesPerDevice = (int64_t{1} << 26) - 1;
 
-// Buckets that minibatching splits the columns of a step into, and so the
+// Buckets that minibatching splits the stack rows of a step into, and so the
 // largest number of minibatches.
 inline constexpr int64_t kMaxMinibatches = 64;
 

@@ -9,8 +9,9 @@
 //   shard     = (i + r) mod num_shards
 //   local row = i div num_shards + row_offset_in_shard
 //
-// A "column" holds both in one number, column = local row * num_shards + shard,
-// so that shard = column mod num_shards and local row = column div num_shards.
+// A stack row holds both in one number, local row * num_shards + shard, so that
+// shard = stack row mod num_shards and local row = stack row div num_shards.
+// The public names col_offset and col_shift speak of it as of a column.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_LAYOUT_MOD_SHARD_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_LAYOUT_MOD_SHARD_H_
@@ -26,7 +27,7 @@ struct IdTransform {
   int64_t col_shift = 0;   // shard rotation
 
   // id >= 0. The result fits int32 when the stack's vocabulary does.
-  int64_t Column(int64_t id, int64_t num_shards) const {
+  int64_t StackRow(int64_t id, int64_t num_shards) const {
     return (id + col_shift) % num_shards + (id - id % num_shards) + col_offset;
   }
 };

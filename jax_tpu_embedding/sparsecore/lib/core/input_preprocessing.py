@@ -237,8 +237,8 @@ def _buckets(
 ) -> list[list[coo_entries.Entry]]:
   buckets = [[] for _ in range(minibatch_split.NUM_BUCKETS)]
   for entry in entries:
-    column = entry.row * topology.num_scs + entry.partition
-    buckets[minibatch_split.bucket_of(column)].append(entry)
+    stack_row = entry.row * topology.num_scs + entry.partition
+    buckets[minibatch_split.bucket_of(stack_row)].append(entry)
   return buckets
 
 

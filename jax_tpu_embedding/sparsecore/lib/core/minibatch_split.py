@@ -4,7 +4,7 @@
 """How a step is split into minibatches; in readable and slow Python.
 
 A stage of the reference converter, input_preprocessing.py. A hash spreads the
-columns of a step over 64 buckets, and neighbouring buckets join into
+stack rows of a step over 64 buckets, and neighbouring buckets join into
 minibatches as long as every partition stays within its limits.
 """
 
@@ -40,8 +40,8 @@ _MASK64 = 2**64 - 1
 _MASK32 = 2**32 - 1
 
 
-def hash_column(column: int) -> int:
-  """HighwayHash-64 of the four little-endian bytes of a column.
+def hash_stack_row(stack_row: int) -> int:
+  """HighwayHash-64 of the four little-endian bytes of a stack row.
 
   Source: Alakuijala, Cox and Wassenberg, "Fast keyed hash/pseudo-random
   function using SIMD multiply and permute", arXiv:1612.06257, 2016.
@@ -56,15 +56,15 @@ def hash_column(column: int) -> int:
       for mul, key in zip(_MUL1, _KEY)
   ]
   state = (v0, v1, list(_MUL0), list(_MUL1))
-  _update(state, [column, 0, 0, 0])
+  _update(state, [stack_row, 0, 0, 0])
   for _ in range(4):
     _update(state, [_swap_halves(v0[i]) for i in (2, 3, 0, 1)])
   return sum(words[0] for words in state) & _MASK64
 
 
-def bucket_of(column: int) -> int:
-  """The bucket of a column, in [0, NUM_BUCKETS)."""
-  return hash_column(column) % NUM_BUCKETS
+def bucket_of(stack_row: int) -> int:
+  """The bucket of a stack row, in [0, NUM_BUCKETS)."""
+  return hash_stack_row(stack_row) % NUM_BUCKETS
 
 
 def split_bits(counts: Sequence[int], limit: int) -> int:

@@ -23,13 +23,13 @@ class BucketTest(parameterized.TestCase):
       (12345, 0x739891B7B6FD0E2E, 46),
       (2147483647, 0xD3A183578274BDAE, 46),
   )
-  def test_hashes_are_those_of_the_buffer_format(self, column, value, bucket):
-    self.assertEqual(minibatch_split.hash_column(column), value)
-    self.assertEqual(minibatch_split.bucket_of(column), bucket)
+  def test_hashes_are_those_of_the_buffer_format(self, stack_row, value, bucket):
+    self.assertEqual(minibatch_split.hash_stack_row(stack_row), value)
+    self.assertEqual(minibatch_split.bucket_of(stack_row), bucket)
 
   def test_buckets_are_those_of_the_buffer_format(self):
     self.assertEqual(
-        [minibatch_split.bucket_of(column) for column in range(16)],
+        [minibatch_split.bucket_of(stack_row) for stack_row in range(16)],
         [7, 39, 13, 35, 34, 53, 9, 54, 14, 43, 17, 51, 23, 60, 14, 12],
     )
 

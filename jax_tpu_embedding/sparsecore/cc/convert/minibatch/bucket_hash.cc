@@ -17,22 +17,23 @@ namespace {
 
 #if defined(__x86_64__)
 
-using FindBucketsOfBlocks = void(std::span<const uint32_t> columns,
+using FindBucketsOfBlocks = void(std::span<const uint32_t> stack_rows,
                                  std::span<uint8_t> buckets);
 
-// All columns, by a function for blocks of kBlock of them.
+// All stack rows, by a function for blocks of kBlock of them.
 template <size_t kBlock>
-void FindBucketsInBlocks(std::span<const uint32_t> columns,
+void FindBucketsInBlocks(std::span<const uint32_t> stack_rows,
                          std::span<uint8_t> buckets,
                          FindBucketsOfBlocks& find_buckets) {
-  const size_t size_of_blocks = columns.size() / kBlock * kBlock;
-  find_buckets(columns.first(size_of_blocks), buckets.first(size_of_blocks));
-  if (size_of_blocks == columns.size()) return;
-  std::array<uint32_t, kBlock> last_columns = {};
+  const size_t size_of_blocks = stack_rows.size() / kBlock * kBlock;
+  find_buckets(stack_rows.first(size_of_blocks), buckets.first(size_of_blocks));
+  if (size_of_blocks == stack_rows.size()) return;
+  std::array<uint32_t, kBlock> last_stack_rows = {};
   std::array<uint8_t, kBlock> last_buckets;
-  std::ranges::copy(columns.subspan(size_of_blocks), last_columns.begin());
-  find_buckets(last_columns, last_buckets);
-  std::copy_n(last_buckets.begin(), columns.size() - size_of_blocks,
+  std::ranges::copy(stack_rows.subspan(size_of_blocks),
+                    last_stack_rows.begin());
+  find_buckets(last_stack_rows, last_buckets);
+  std::copy_n(last_buckets.begin(), stack_rows.size() - size_of_blocks,
               buckets.begin() + size_of_blocks);
 }
 
@@ -40,30 +41,31 @@ void FindBucketsInBlocks(std::span<const uint32_t> columns,
 
 }  // namespace
 
-uint64_t HashColumn(uint32_t column) {
+uint64_t HashStackRow(uint32_t stack_row) {
   HighwayState state = kHighwayStart;
-  state.Update({column, 0, 0, 0});
+  state.Update({stack_row, 0, 0, 0});
   for (int round = 0; round < kHighwayFinalRounds; ++round) {
     state.FinalUpdate();
   }
   return state.v0[0] + state.v1[0] + state.mul0[0] + state.mul1[0];
 }
 
-void FindBuckets(std::span<const uint32_t> columns,
+void FindBuckets(std::span<const uint32_t> stack_rows,
                  std::span<uint8_t> buckets) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bw")) {
-    FindBucketsInBlocks<kColumnsWithAvx512>(columns, buckets,
-                                            FindBucketsWithAvx512);
+    FindBucketsInBlocks<kStackRowsWithAvx512>(stack_rows, buckets,
+                                              FindBucketsWithAvx512);
     return;
   }
   if (__builtin_cpu_supports("avx2")) {
-    FindBucketsInBlocks<kColumnsWithAvx2>(columns, buckets,
-                                          FindBucketsWithAvx2);
+    FindBucketsInBlocks<kStackRowsWithAvx2>(stack_rows, buckets,
+                                            FindBucketsWithAvx2);
     return;
   }
 #endif
-  for (size_t i = 0; i < columns.size(); ++i) buckets[i] = BucketOf(columns[i]);
+  for (size_t i = 0; i < stack_rows.size(); ++i)
+    buckets[i] = BucketOf(stack_rows[i]);
 }
 
 }  // namespace jte::convert

@@ -1,9 +1,9 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Which of the 64 buckets of minibatching a column belongs to.
+// Which of the 64 buckets of minibatching a stack row belongs to.
 //
-// The bucket is the low 6 bits of the HighwayHash-64 of the column's four
+// The bucket is the low 6 bits of the HighwayHash-64 of the stack row's four
 // little-endian bytes, with a key that the buffer format fixes: hosts agree on
 // the bucket of a row without talking to each other.
 //
@@ -22,16 +22,17 @@
 
 namespace jte::convert {
 
-// HighwayHash-64 of one column. Plain, and some 300 ns.
-uint64_t HashColumn(uint32_t column);
+// HighwayHash-64 of one stack row. Plain, and some 300 ns.
+uint64_t HashStackRow(uint32_t stack_row);
 
-inline uint8_t BucketOf(uint32_t column) {
-  return static_cast<uint8_t>(HashColumn(column) % kMaxMinibatches);
+inline uint8_t BucketOf(uint32_t stack_row) {
+  return static_cast<uint8_t>(HashStackRow(stack_row) % kMaxMinibatches);
 }
 
-// The buckets of many columns; spans of one size. Some 3.6 ns each where the
+// The buckets of many stack rows; spans of one size. Some 3.6 ns each where the
 // machine has AVX-512, 5.4 where it has AVX2.
-void FindBuckets(std::span<const uint32_t> columns, std::span<uint8_t> buckets);
+void FindBuckets(std::span<const uint32_t> stack_rows,
+                 std::span<uint8_t> buckets);
 
 }  // namespace jte::convert
 

@@ -45,14 +45,14 @@ struct Avx2 {
 
 }  // namespace
 
-void FindBucketsWithAvx2(std::span<const uint32_t> columns,
+void FindBucketsWithAvx2(std::span<const uint32_t> stack_rows,
                          std::span<uint8_t> buckets) {
   const __m256i zero = _mm256_setzero_si256();
   const __m256i first_halves = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
   const __m128i first_bytes = _mm_set1_epi32(0x0c080400);
-  for (size_t i = 0; i < columns.size(); i += kColumnsWithAvx2) {
-    const __m256i words = _mm256_cvtepu32_epi64(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns.data() + i)));
+  for (size_t i = 0; i < stack_rows.size(); i += kStackRowsWithAvx2) {
+    const __m256i words = _mm256_cvtepu32_epi64(_mm_loadu_si128(
+        reinterpret_cast<const __m128i*>(stack_rows.data() + i)));
     const auto even =
         PairHash<Avx2>::Of(Avx2::Words(_mm256_unpacklo_epi64(words, zero)));
     const auto odd =

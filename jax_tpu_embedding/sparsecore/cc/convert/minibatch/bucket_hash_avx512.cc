@@ -54,12 +54,12 @@ struct Avx512 {
 
 }  // namespace
 
-void FindBucketsWithAvx512(std::span<const uint32_t> columns,
+void FindBucketsWithAvx512(std::span<const uint32_t> stack_rows,
                            std::span<uint8_t> buckets) {
-  for (size_t i = 0; i < columns.size(); i += kColumnsWithAvx512) {
+  for (size_t i = 0; i < stack_rows.size(); i += kStackRowsWithAvx512) {
     const __m512i words = _mm512_maskz_cvtepu32_epi64(
-        kAllWords, _mm256_loadu_si256(
-                       reinterpret_cast<const __m256i*>(columns.data() + i)));
+        kAllWords, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
+                       stack_rows.data() + i)));
     const auto even = PairHash<Avx512>::Of(
         Avx512::Words(_mm512_maskz_mov_epi64(kFirstWords, words)));
     const auto odd = PairHash<Avx512>::Of(

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 
 TEST(BucketHashTest, GivesTheHashesOfTheBufferFormat) {
   const struct {
-    uint32_t column;
+    uint32_t stack_row;
     uint64_t hash;
     int bucket;
   } rows[] = {
@@ -30,31 +30,31 @@ TEST(BucketHashTest, GivesTheHashesOfTheBufferFormat) {
       {100, 0x36876f139ec4d47c, 60},     {12345, 0x739891b7b6fd0e2e, 46},
       {1000003, 0xd3e1acd16376bc12, 18}, {2147483647, 0xd3a183578274bdae, 46},
   };
-  for (const auto& [column, hash, bucket] : rows) {
-    EXPECT_EQ(HashColumn(column), hash) << column;
-    EXPECT_EQ(BucketOf(column), bucket) << column;
+  for (const auto& [stack_row, hash, bucket] : rows) {
+    EXPECT_EQ(HashStackRow(stack_row), hash) << stack_row;
+    EXPECT_EQ(BucketOf(stack_row), bucket) << stack_row;
   }
 }
 
-TEST(BucketHashTest, FindsTheBucketsOfManyColumns) {
-  std::vector<uint32_t> columns(16);
-  for (uint32_t i = 0; i < 16; ++i) columns[i] = i;
+TEST(BucketHashTest, FindsTheBucketsOfManyStackRows) {
+  std::vector<uint32_t> stack_rows(16);
+  for (uint32_t i = 0; i < 16; ++i) stack_rows[i] = i;
   std::vector<uint8_t> buckets(16);
-  FindBuckets(columns, buckets);
+  FindBuckets(stack_rows, buckets);
   EXPECT_THAT(buckets, ElementsAre(7, 39, 13, 35, 34, 53, 9, 54, 14, 43, 17, 51,
                                    23, 60, 14, 12));
 }
 
-TEST(BucketHashTest, ManyColumnsHaveTheBucketsOfEach) {
+TEST(BucketHashTest, ManyStackRowsHaveTheBucketsOfEach) {
   std::mt19937 random(1);
-  std::uniform_int_distribution<uint32_t> any_column(0, 0x7fffffff);
+  std::uniform_int_distribution<uint32_t> any_stack_row(0, 0x7fffffff);
   for (int size : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 1003}) {
-    std::vector<uint32_t> columns(size);
-    for (uint32_t& column : columns) column = any_column(random);
+    std::vector<uint32_t> stack_rows(size);
+    for (uint32_t& stack_row : stack_rows) stack_row = any_stack_row(random);
     std::vector<uint8_t> buckets(size + 1, 255);
-    FindBuckets(columns, std::span(buckets).first(size));
+    FindBuckets(stack_rows, std::span(buckets).first(size));
     for (int i = 0; i < size; ++i) {
-      EXPECT_EQ(buckets[i], BucketOf(columns[i])) << columns[i];
+      EXPECT_EQ(buckets[i], BucketOf(stack_rows[i])) << stack_rows[i];
     }
     EXPECT_EQ(buckets[size], 255) << "wrote beyond the end";
   }
@@ -66,7 +66,7 @@ TEST(BucketHashTest, ManyColumnsHaveTheBucketsOfEach) {
 struct InstructionSet {
   const char* name;
   bool is_supported;
-  void (*find_buckets)(std::span<const uint32_t> columns,
+  void (*find_buckets)(std::span<const uint32_t> stack_rows,
                        std::span<uint8_t> buckets);
 };
 
@@ -77,12 +77,12 @@ TEST_P(InstructionSetTest, FindsTheSameBuckets) {
     GTEST_SKIP() << "This processor has no " << GetParam().name << ".";
   }
   std::mt19937 random(2);
-  std::vector<uint32_t> columns(64);
-  for (uint32_t& column : columns) column = random();
-  std::vector<uint8_t> expected(columns.size());
-  std::ranges::transform(columns, expected.begin(), BucketOf);
-  std::vector<uint8_t> buckets(columns.size(), 255);
-  GetParam().find_buckets(columns, buckets);
+  std::vector<uint32_t> stack_rows(64);
+  for (uint32_t& stack_row : stack_rows) stack_row = random();
+  std::vector<uint8_t> expected(stack_rows.size());
+  std::ranges::transform(stack_rows, expected.begin(), BucketOf);
+  std::vector<uint8_t> buckets(stack_rows.size(), 255);
+  GetParam().find_buckets(stack_rows, buckets);
   EXPECT_EQ(buckets, expected);
 }
 

@@ -1,15 +1,15 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The buckets of bucket_hash.h, of several columns at a time.
+// The buckets of bucket_hash.h, of several stack rows at a time.
 //
 // A register holds a pair of words of one vector of the state, for some of the
-// columns; highway_state.h says why pairs. So the packet of a final round is
-// the other pair's register as it is. Rounds that are the same for all columns
-// are constants, and products that nothing needs are not computed. With a
-// register for all four words of a column, packets are permutations instead,
-// nothing can be left out, and a column takes 5.4 ns with AVX-512 and 7.3 with
-// AVX2 instead of 3.6 and 5.4.
+// stack rows; highway_state.h says why pairs. So the packet of a final round is
+// the other pair's register as it is. Rounds that are the same for all are
+// constants, and products that nothing needs are not computed. With a register
+// for all four words of a stack row, packets are permutations instead, nothing
+// can be left out, and a stack row takes 5.4 ns with AVX-512 and 7.3 with AVX2
+// instead of 3.6 and 5.4.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_MINIBATCH_BUCKET_HASH_VECTORS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_MINIBATCH_BUCKET_HASH_VECTORS_H_
@@ -22,15 +22,15 @@
 
 namespace jte::convert {
 
-// How many columns the functions below take at a time.
-inline constexpr size_t kColumnsWithAvx2 = 4;
-inline constexpr size_t kColumnsWithAvx512 = 8;
+// How many stack rows the functions below take at a time.
+inline constexpr size_t kStackRowsWithAvx2 = 4;
+inline constexpr size_t kStackRowsWithAvx512 = 8;
 
-// The same as FindBuckets, for whole multiples of that many columns, on
+// The same as FindBuckets, for whole multiples of that many stack rows, on
 // machines that have AVX2, or AVX-512 F and BW. For x86-64 only.
-void FindBucketsWithAvx2(std::span<const uint32_t> columns,
+void FindBucketsWithAvx2(std::span<const uint32_t> stack_rows,
                          std::span<uint8_t> buckets);
-void FindBucketsWithAvx512(std::span<const uint32_t> columns,
+void FindBucketsWithAvx512(std::span<const uint32_t> stack_rows,
                            std::span<uint8_t> buckets);
 
 // The two differ in what `Vectors` is: a register of `Words`, and operations
@@ -41,10 +41,10 @@ class PairHash {
   using Words = typename Vectors::Words;
 
   // The hash, in the first word of each pair; the second is of no use.
-  // `columns`: pairs of a column and 0.
-  [[gnu::always_inline]] static Words Of(Words columns) {
+  // `stack_rows`: pairs of a stack row and 0.
+  [[gnu::always_inline]] static Words Of(Words stack_rows) {
     Pair low = Broadcast(kHighwayStart, 0);
-    Update(low, columns);
+    Update(low, stack_rows);
     // The other pair of the first packet is 0.
     constexpr HighwayState kNext = [] {
       HighwayState state = kHighwayStart;

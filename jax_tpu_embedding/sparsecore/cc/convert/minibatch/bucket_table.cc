@@ -19,9 +19,10 @@ namespace jte::convert {
 namespace {
 
 JTE_VECTOR_CLONES
-uint32_t Largest(std::span<const uint32_t> columns) {
+uint32_t Largest(std::span<const uint32_t> stack_rows) {
   uint32_t largest = 0;
-  for (const uint32_t column : columns) largest = std::max(largest, column);
+  for (const uint32_t stack_row : stack_rows)
+    largest = std::max(largest, stack_row);
   return largest;
 }
 
@@ -33,28 +34,32 @@ BucketTable& BucketTable::OfProcess() {
   return table;
 }
 
-void BucketTable::Find(std::span<const uint32_t> columns,
+void BucketTable::Find(std::span<const uint32_t> stack_rows,
                        std::span<uint8_t> buckets) {
-  if (Largest(columns) >= kNumColumns) return FindBuckets(columns, buckets);
+  if (Largest(stack_rows) >= kNumStackRows)
+    return FindBuckets(stack_rows, buckets);
   if (const uint8_t* const known = buckets_.load(std::memory_order_acquire)) {
-    for (size_t i = 0; i < columns.size(); ++i) buckets[i] = known[columns[i]];
+    for (size_t i = 0; i < stack_rows.size(); ++i)
+      buckets[i] = known[stack_rows[i]];
     return;
   }
-  FindBuckets(columns, buckets);
-  const auto size = static_cast<int64_t>(columns.size());
+  FindBuckets(stack_rows, buckets);
+  const auto size = static_cast<int64_t>(stack_rows.size());
   const int64_t before = num_hashed_.fetch_add(size, std::memory_order_relaxed);
   // True for one thread, once. If it does not get there, because the process
   // forks, there is no table.
-  if (before < kNumColumns && before + size >= kNumColumns) Make();
+  if (before < kNumStackRows && before + size >= kNumStackRows) Make();
 }
 
 void BucketTable::Make() {
   try {
-    auto buckets = std::make_unique_for_overwrite<uint8_t[]>(kNumColumns);
-    std::vector<uint32_t> columns(4096);
-    for (uint32_t first = 0; first < kNumColumns; first += columns.size()) {
-      std::iota(columns.begin(), columns.end(), first);
-      FindBuckets(columns, std::span(buckets.get() + first, columns.size()));
+    auto buckets = std::make_unique_for_overwrite<uint8_t[]>(kNumStackRows);
+    std::vector<uint32_t> stack_rows(4096);
+    for (uint32_t first = 0; first < kNumStackRows;
+         first += stack_rows.size()) {
+      std::iota(stack_rows.begin(), stack_rows.end(), first);
+      FindBuckets(stack_rows,
+                  std::span(buckets.get() + first, stack_rows.size()));
     }
     buckets_.store(buckets.release(), std::memory_order_release);
   } catch (const std::bad_alloc&) {

@@ -1,15 +1,15 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The buckets of the first columns, remembered.
+// The buckets of the first stack rows, remembered.
 //
-// A bucket is a function of the column alone. Once the process has hashed as
-// many columns as the table has, it makes the table: so that costs as much time
-// as was spent before, at most, and a process that seldom needs buckets never
-// has one. It takes 1 MiB, which fits an L2 cache, and it is never freed.
+// A bucket is a function of the stack row alone. Once the process has hashed as
+// many as the table has, it makes the table: so that costs as much time as was
+// spent before, at most, and a process that seldom needs buckets never has one.
+// It takes 1 MiB, which fits an L2 cache, and it is never freed.
 //
 // Measured with AVX-512: 4 minibatches of a table of 1 M rows take 10.2 ns per
-// id in all, and 13.2 when every column is hashed. A table for 40 M columns
+// id in all, and 13.2 when every stack row is hashed. A table for 40 M of them
 // leaves the cache and was slower than hashing.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_MINIBATCH_BUCKET_TABLE_H_
@@ -24,7 +24,7 @@ namespace jte::convert {
 // Thread-safe. Nobody waits: while one thread makes the table, others hash.
 class BucketTable {
  public:
-  static constexpr uint32_t kNumColumns = uint32_t{1} << 20;
+  static constexpr uint32_t kNumStackRows = uint32_t{1} << 20;
 
   static BucketTable& OfProcess();
 
@@ -34,14 +34,14 @@ class BucketTable {
   ~BucketTable() { delete[] buckets_.load(); }
 
   // The same as FindBuckets of bucket_hash.h.
-  void Find(std::span<const uint32_t> columns, std::span<uint8_t> buckets);
+  void Find(std::span<const uint32_t> stack_rows, std::span<uint8_t> buckets);
 
   bool is_made() const { return buckets_.load() != nullptr; }
 
  private:
   void Make();
 
-  std::atomic<const uint8_t*> buckets_ = nullptr;  // of column 0, 1, ...
+  std::atomic<const uint8_t*> buckets_ = nullptr;  // of stack row 0, 1, ...
   std::atomic<int64_t> num_hashed_ = 0;
 };
 

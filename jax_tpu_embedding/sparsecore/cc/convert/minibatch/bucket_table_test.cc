@@ -16,46 +16,46 @@
 namespace jte::convert {
 namespace {
 
-std::vector<uint32_t> ColumnsFrom(uint32_t first, uint32_t size) {
-  std::vector<uint32_t> columns(size);
-  std::iota(columns.begin(), columns.end(), first);
-  return columns;
+std::vector<uint32_t> StackRowsFrom(uint32_t first, uint32_t size) {
+  std::vector<uint32_t> stack_rows(size);
+  std::iota(stack_rows.begin(), stack_rows.end(), first);
+  return stack_rows;
 }
 
 // Asks the table, and checks its answer.
-void Find(BucketTable& table, const std::vector<uint32_t>& columns) {
-  std::vector<uint8_t> expected(columns.size());
-  FindBuckets(columns, expected);
-  std::vector<uint8_t> buckets(columns.size());
-  table.Find(columns, buckets);
+void Find(BucketTable& table, const std::vector<uint32_t>& stack_rows) {
+  std::vector<uint8_t> expected(stack_rows.size());
+  FindBuckets(stack_rows, expected);
+  std::vector<uint8_t> buckets(stack_rows.size());
+  table.Find(stack_rows, buckets);
   EXPECT_EQ(buckets, expected);
 }
 
-TEST(BucketTableTest, IsMadeOnceAsManyColumnsWereHashed) {
+TEST(BucketTableTest, IsMadeOnceAsManyStackRowsWereHashed) {
   const auto table = std::make_unique<BucketTable>();
-  const auto half = ColumnsFrom(0, BucketTable::kNumColumns / 2);
+  const auto half = StackRowsFrom(0, BucketTable::kNumStackRows / 2);
   Find(*table, half);
   Find(*table, {});
   EXPECT_FALSE(table->is_made());
   Find(*table, half);
   EXPECT_TRUE(table->is_made());
-  Find(*table, ColumnsFrom(0, BucketTable::kNumColumns));
+  Find(*table, StackRowsFrom(0, BucketTable::kNumStackRows));
 }
 
-TEST(BucketTableTest, ColumnsBeyondItAreHashed) {
+TEST(BucketTableTest, StackRowsBeyondItAreHashed) {
   const auto table = std::make_unique<BucketTable>();
   const auto beyond =
-      ColumnsFrom(BucketTable::kNumColumns, BucketTable::kNumColumns);
-  const std::vector<uint32_t> first_beyond(BucketTable::kNumColumns,
-                                           BucketTable::kNumColumns);
-  for (const auto& columns : {beyond, first_beyond}) {
-    Find(*table, columns);
+      StackRowsFrom(BucketTable::kNumStackRows, BucketTable::kNumStackRows);
+  const std::vector<uint32_t> first_beyond(BucketTable::kNumStackRows,
+                                           BucketTable::kNumStackRows);
+  for (const auto& stack_rows : {beyond, first_beyond}) {
+    Find(*table, stack_rows);
     EXPECT_FALSE(table->is_made()) << "it would not have helped";
   }
-  Find(*table, ColumnsFrom(0, BucketTable::kNumColumns));
+  Find(*table, StackRowsFrom(0, BucketTable::kNumStackRows));
   ASSERT_TRUE(table->is_made());
   Find(*table, beyond);
-  Find(*table, ColumnsFrom(BucketTable::kNumColumns - 3, 6));
+  Find(*table, StackRowsFrom(BucketTable::kNumStackRows - 3, 6));
   Find(*table, {0x7fffffff, 0});
 }
 
@@ -65,7 +65,7 @@ TEST(BucketTableTest, ThreadsShareIt) {
   for (uint32_t t = 0; t < 4; ++t) {
     threads.emplace_back([&table, t] {
       for (uint32_t i = 0; i < 200; ++i) {
-        Find(*table, ColumnsFrom((t * 200 + i) * 1000, 3000));
+        Find(*table, StackRowsFrom((t * 200 + i) * 1000, 3000));
       }
     });
   }

@@ -27,14 +27,14 @@ constexpr size_t kBlock = 8;
 // Returns the number of rows.
 JTE_VECTOR_CLONES
 size_t WriteRows(std::span<const uint64_t> elements, const SortKey& sort_key,
-                 uint32_t num_scs, uint32_t* columns, uint32_t* ends) {
+                 uint32_t num_scs, uint32_t* stack_rows, uint32_t* ends) {
   if (elements.empty()) return 0;
   const SortKey key_parts = sort_key;  // not loaded again in each turn
-  const auto column = [&key_parts, num_scs](uint64_t element) {
+  const auto stack_row = [&key_parts, num_scs](uint64_t element) {
     const uint32_t key = SortKey::KeyOf(element);
     return key_parts.RowOf(key) * num_scs + key_parts.PartitionOfKey(key);
   };
-  columns[0] = column(elements[0]);
+  stack_rows[0] = stack_row(elements[0]);
   ends[0] = 1;
   size_t row = 0;  // of the last element
   size_t done = 1;
@@ -53,7 +53,7 @@ size_t WriteRows(std::span<const uint64_t> elements, const SortKey& sort_key,
     if (repeats == 0) {
 #pragma GCC unroll 1
       for (size_t i = 0; i < kBlock; ++i) {
-        columns[row + 1 + i] = column(block[i]);
+        stack_rows[row + 1 + i] = stack_row(block[i]);
         ends[row + 1 + i] = static_cast<uint32_t>(done + i + 1);
       }
       row += kBlock;
@@ -62,7 +62,7 @@ size_t WriteRows(std::span<const uint64_t> elements, const SortKey& sort_key,
       // branch on the data.
       for (size_t i = 0; i < size; ++i) {
         row += SortKey::KeyOf(block[i]) != SortKey::KeyOf(before[i]);
-        columns[row] = column(block[i]);
+        stack_rows[row] = stack_row(block[i]);
         ends[row] = static_cast<uint32_t>(done + i + 1);
       }
     }
@@ -75,9 +75,10 @@ size_t WriteRows(std::span<const uint64_t> elements, const SortKey& sort_key,
 
 RowList ListRows(std::span<const uint64_t> elements, const SortKey& sort_key,
                  uint32_t num_scs, const RowList& memory) {
-  const size_t num_rows = WriteRows(elements, sort_key, num_scs,
-                                    memory.columns.data(), memory.ends.data());
-  return {.columns = memory.columns.first(num_rows),
+  const size_t num_rows =
+      WriteRows(elements, sort_key, num_scs, memory.stack_rows.data(),
+                memory.ends.data());
+  return {.stack_rows = memory.stack_rows.first(num_rows),
           .ends = memory.ends.first(num_rows)};
 }
 
@@ -225,11 +226,13 @@ PartitionTable SortIntoBuckets(SortedIds& ids, const PartitionTable& partitions,
                                const PartitionLimits& limits,
                                RowScratch& scratch) {
   const size_t num_elements = ids.elements.size();
-  const RowList rows = ListRows(ids.elements, sort_key, limits.num_scs,
-                                {.columns = scratch.columns.Take(num_elements),
-                                 .ends = scratch.ends.Take(num_elements)});
-  const std::span<uint8_t> buckets = scratch.buckets.Take(rows.columns.size());
-  BucketTable::OfProcess().Find(rows.columns, buckets);
+  const RowList rows =
+      ListRows(ids.elements, sort_key, limits.num_scs,
+               {.stack_rows = scratch.stack_rows.Take(num_elements),
+                .ends = scratch.ends.Take(num_elements)});
+  const std::span<uint8_t> buckets =
+      scratch.buckets.Take(rows.stack_rows.size());
+  BucketTable::OfProcess().Find(rows.stack_rows, buckets);
   PartitionTable table = {
       .num_buckets = kMaxMinibatches,
       .counts = std::vector<BucketCounts>(limits.num_scs * kMaxMinibatches)};

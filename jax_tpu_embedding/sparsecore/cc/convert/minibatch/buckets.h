@@ -61,12 +61,12 @@ PartitionTable CountPartitions(const SortedIds& ids, const SortKey& sort_key,
 
 // The distinct rows of a SparseCore, for the time of a SortIntoBuckets.
 struct RowScratch {
-  ScratchArray<uint32_t> columns;
+  ScratchArray<uint32_t> stack_rows;
   ScratchArray<uint32_t> ends;
   ScratchArray<uint8_t> buckets;
 
   size_t capacity_bytes() const {
-    return columns.capacity_bytes() + ends.capacity_bytes() +
+    return stack_rows.capacity_bytes() + ends.capacity_bytes() +
            buckets.capacity_bytes();
   }
 };
@@ -80,10 +80,10 @@ PartitionTable SortIntoBuckets(SortedIds& ids, const PartitionTable& partitions,
 
 // ---- The distinct rows of sorted elements.
 
-// For each row, in the order of the elements: its column, and where its
-// elements end. Those of the next row begin there.
+// For each row, in the order of the elements: its number in the stack, and
+// where its elements end. Those of the next row begin there.
 struct RowList {
-  std::span<uint32_t> columns;
+  std::span<uint32_t> stack_rows;
   std::span<uint32_t> ends;
 };
 

@@ -26,52 +26,52 @@ using ::testing::ElementsAreArray;
 constexpr uint32_t kNumScs = 3;
 constexpr SortKey kSortKey(kNumScs, 999'999);
 
-uint64_t Element(uint32_t column, uint32_t payload) {
-  return SortKey::Element(kSortKey.Key(column % kNumScs, column / kNumScs),
-                          payload);
+uint64_t Element(uint32_t stack_row, uint32_t payload) {
+  return SortKey::Element(
+      kSortKey.Key(stack_row % kNumScs, stack_row / kNumScs), payload);
 }
 
 // With memory of exactly one row per element, which a sanitizer watches.
 struct Listed {
   explicit Listed(const std::vector<uint64_t>& elements)
-      : columns(elements.size()),
+      : stack_rows(elements.size()),
         ends(elements.size()),
         rows(ListRows(elements, kSortKey, kNumScs,
-                      {.columns = columns, .ends = ends})) {}
+                      {.stack_rows = stack_rows, .ends = ends})) {}
 
-  std::vector<uint32_t> columns;
+  std::vector<uint32_t> stack_rows;
   std::vector<uint32_t> ends;
   RowList rows;
 };
 
-TEST(RowListTest, GivesColumnsAndEnds) {
+TEST(RowListTest, GivesStackRowsAndEnds) {
   const Listed listed(
       {Element(3, 1), Element(3, 1), Element(6, 0), Element(4, 2)});
-  EXPECT_THAT(listed.rows.columns, ElementsAre(3, 6, 4));
+  EXPECT_THAT(listed.rows.stack_rows, ElementsAre(3, 6, 4));
   EXPECT_THAT(listed.rows.ends, ElementsAre(2, 3, 4));
 }
 
 TEST(RowListTest, ListsWhatALoopFinds) {
-  for (const uint32_t num_columns : {1, 20, 500, 3'000'000}) {
+  for (const uint32_t num_stack_rows : {1, 20, 500, 3'000'000}) {
     for (const size_t size : {0, 1, 2, 8, 9, 10, 17, 25, 1000}) {
-      std::mt19937 random(size + num_columns);
+      std::mt19937 random(size + num_stack_rows);
       std::vector<uint64_t> elements(size);
       for (uint64_t& element : elements) {
-        element = Element(random() % num_columns, random() % 4);
+        element = Element(random() % num_stack_rows, random() % 4);
       }
       std::ranges::sort(elements);
-      std::vector<uint32_t> columns, ends;
+      std::vector<uint32_t> stack_rows, ends;
       for (size_t i = 0; i < size; ++i) {
         const uint32_t key = SortKey::KeyOf(elements[i]);
         if (i == 0 || SortKey::KeyOf(elements[i - 1]) != key) {
-          columns.push_back(kSortKey.RowOf(key) * kNumScs +
-                            kSortKey.PartitionOfKey(key));
+          stack_rows.push_back(kSortKey.RowOf(key) * kNumScs +
+                               kSortKey.PartitionOfKey(key));
           ends.push_back(0);
         }
         ends.back() = i + 1;
       }
       const Listed listed(elements);
-      EXPECT_THAT(listed.rows.columns, ElementsAreArray(columns));
+      EXPECT_THAT(listed.rows.stack_rows, ElementsAreArray(stack_rows));
       EXPECT_THAT(listed.rows.ends, ElementsAreArray(ends));
     }
   }
@@ -108,7 +108,7 @@ auto BucketOrder(uint64_t element) {
 }
 
 TEST(BucketCountsTest, CountsEntriesAndRowsOfPartitions) {
-  // Column 0 twice in sample 5 and once in 6, column 3; column 1.
+  // Stack row 0 twice in sample 5 and once in 6, stack row 3; stack row 1.
   const Sorted sorted({Element(0, 5), Element(0, 5), Element(0, 6),
                        Element(3, 5), Element(1, 5)});
   const PartitionTable table = CountPartitions(sorted.ids, kSortKey, kNumScs);
@@ -137,7 +137,7 @@ TEST(BucketCountsTest, TakesSamplesFromTheWeightedIds) {
 }
 
 TEST(BucketCountsTest, SortsElementsByPartitionAndBucket) {
-  // Columns 0, 3 and 6 are in buckets 7, 35 and 9.
+  // Stack rows 0, 3 and 6 are in buckets 7, 35 and 9.
   Sorted sorted({Element(0, 1), Element(0, 2), Element(3, 1), Element(6, 1),
                  Element(1, 1)});
   RowScratch scratch;
@@ -153,7 +153,7 @@ TEST(BucketCountsTest, SortsElementsByPartitionAndBucket) {
 }
 
 TEST(BucketCountsTest, KeepsThePrefixOfABucketThatIsWithinItsLimits) {
-  // Column 0 in three samples, the first twice.
+  // Stack row 0 in three samples, the first twice.
   const std::vector<uint64_t> elements = {Element(0, 0), Element(0, 0),
                                           Element(0, 1), Element(0, 2)};
   for (const auto& [max_ids, max_unique_ids, kept] :

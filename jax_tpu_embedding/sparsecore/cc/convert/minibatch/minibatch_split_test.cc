@@ -54,7 +54,7 @@ TEST(MinibatchSplitTest, KeepsEveryBoundaryIfNoTwoBucketsFit) {
   EXPECT_EQ(MinibatchSplit(bits).size(), kMaxMinibatches);
 }
 
-// The example of the buffer format: columns 0 .. 4, 6, 8 on two SparseCores.
+// The example of the buffer format: stack rows 0 .. 4, 6, 8 on two SparseCores.
 TEST(MinibatchSplitTest, KeepsTheBoundariesOfTheWorkedExample) {
   Counts sc0_partition0 = {};
   sc0_partition0[7] = sc0_partition0[9] = sc0_partition0[13] =

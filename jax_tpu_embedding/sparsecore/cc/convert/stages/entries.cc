@@ -52,7 +52,7 @@ struct BeginBits {
 // 16 elements at a time, without a branch: lanes that begin an entry are
 // compressed to the front of a vector, which is written as a whole.
 [[gnu::target("avx512f,popcnt")]] int64_t CompactInVectors(
-    std::span<const uint64_t> elements, const EntryColumns& entries,
+    std::span<const uint64_t> elements, const EntryArrays& entries,
     BeginBits& begin_bits) {
   const __m512i lanes =
       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -193,14 +193,14 @@ template <bool kHasGains>
 
 JTE_VECTOR_CLONES
 int64_t CompactWithGains(std::span<const uint64_t> elements,
-                         const float* id_gains, const EntryColumns& entries) {
+                         const float* id_gains, const EntryArrays& entries) {
   return CompactBlocks<true>(elements, id_gains, entries.keys, entries.samples,
                              entries.gains, entries.begins + 1);
 }
 
 JTE_VECTOR_CLONES
 int64_t CompactWithoutGains(std::span<const uint64_t> elements,
-                            const EntryColumns& entries) {
+                            const EntryArrays& entries) {
   return CompactBlocks<false>(elements, nullptr, entries.keys, entries.samples,
                               entries.gains, entries.begins + 1);
 }
@@ -209,7 +209,7 @@ int64_t CompactWithoutGains(std::span<const uint64_t> elements,
 
 int64_t CompactEntriesPortably(std::span<const uint64_t> elements,
                                std::span<const float> id_gains,
-                               const EntryColumns& entries) {
+                               const EntryArrays& entries) {
   entries.begins[0] = 0;
   if (!id_gains.empty()) {
     return CompactWithGains(elements, id_gains.data(), entries);
@@ -221,7 +221,7 @@ int64_t CompactEntriesPortably(std::span<const uint64_t> elements,
 
 int64_t CompactEntries(std::span<const uint64_t> elements,
                        std::span<const float> id_gains,
-                       const EntryColumns& entries) {
+                       const EntryArrays& entries) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) {
     BeginBits begin_bits;

@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxCompactSize = 512;
 
 // Where entries go; there is room for as many as elements, and kCompactSlack
 // more.
-struct EntryColumns {
+struct EntryArrays {
   uint32_t* keys;
   int32_t* samples;
   float* gains;
@@ -43,16 +43,16 @@ struct EntryColumns {
 // 0.5 where nothing does, and 2 where much does, at places hard to predict.
 int64_t CompactEntries(std::span<const uint64_t> elements,
                        std::span<const float> id_gains,
-                       const EntryColumns& entries);
+                       const EntryArrays& entries);
 
 // The same for any machine.
 int64_t CompactEntriesPortably(std::span<const uint64_t> elements,
                                std::span<const float> id_gains,
-                               const EntryColumns& entries);
+                               const EntryArrays& entries);
 
 // ---- Reading entries, block by block.
 //
-// Entries come in blocks that fit the L1 cache, in columns, so that they are
+// Entries come in blocks that fit the L1 cache, in arrays, so that they are
 // made and read by vector instructions.
 
 // A block of entries.

@@ -27,7 +27,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Columns that were written, `size` entries of them.
+// Arrays that were written, `size` entries of them.
 struct Entries {
   std::vector<uint32_t> keys;
   std::vector<int32_t> samples;

@@ -190,7 +190,7 @@ TEST(ExtractIdsTest, AgreesWithIdTransformForAnyNumberOfSparseCores) {
     const std::vector<Id> extracted = Extract(plan, 0);
     for (size_t i = 0; i < ids.size(); ++i) {
       EXPECT_EQ(extracted[i].row * num_scs + extracted[i].partition,
-                feature.transform.Column(ids[i], num_scs));
+                feature.transform.StackRow(ids[i], num_scs));
     }
   }
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The row of an id, without the offset of its table, and its partition: equal
-// to IdTransform::Column, taken apart. A rotation moves the partition and not
+// to IdTransform::StackRow, taken apart. A rotation moves the partition and not
 // the row.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_LOCATE_ROW_H_

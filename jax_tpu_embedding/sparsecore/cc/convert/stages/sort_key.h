@@ -12,8 +12,8 @@
 // the sample, so ties are in order of samples.
 //
 // The two parts of the key are as wide as the stack needs: a sort looks at
-// num_bits() bits only. They always fit. A column, row * num_scs + partition,
-// is below 2^31, so with p = ceil(log2(num_scs)) > 0 a row is below
+// num_bits() bits only. They always fit. A stack row, row * num_scs +
+// partition, is below 2^31, so with p = ceil(log2(num_scs)) > 0 a row is below
 // 2^31 / num_scs < 2^(32 - p).
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_SORT_KEY_H_

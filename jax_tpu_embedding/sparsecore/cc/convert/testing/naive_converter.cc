@@ -94,10 +94,10 @@ bool AddSample(const FeatureInput& feature, Combiner combiner, int64_t r,
     weights.push_back(**weight);
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    const int64_t column = feature.transform.Column(ids[i], num_scs);
+    const int64_t stack_row = feature.transform.StackRow(ids[i], num_scs);
     core.occurrences.push_back(
-        {.target = column % num_scs,
-         .row = column / num_scs,
+        {.target = stack_row % num_scs,
+         .row = stack_row / num_scs,
          .sample = sample,
          .gain = batch.weights ? WeightedGain(weights[i],
                                               WeightDivisor(combiner, weights))

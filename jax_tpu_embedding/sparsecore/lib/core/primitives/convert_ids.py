@@ -131,7 +131,7 @@ def _check_feature(feature: raw_ids.Feature, topology: layout.Topology) -> None:
     raise ValueError(
         f"{prefix}vocabulary_size={feature.vocabulary_size} at"
         f" col_offset={feature.col_offset} on {num_scs} SparseCores needs"
-        " columns beyond int32. Put its table into a smaller stack."
+        " stack rows beyond int32. Put its table into a smaller stack."
     )
 
 

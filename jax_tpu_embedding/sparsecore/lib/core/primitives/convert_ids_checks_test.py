@@ -168,7 +168,7 @@ class ConvertIdsChecksTest(parameterized.TestCase):
       (
           "columns",
           _second(vocabulary_size=2**31 - 8),
-          "Feature 'g': .*needs columns beyond int32",
+          "Feature 'g': .*needs stack rows beyond int32",
       ),
       (
           "overlap",
