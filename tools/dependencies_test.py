@@ -20,6 +20,7 @@ _PACKAGE = _FILES / "jax_tpu_embedding/sparsecore"
 _EXTRAS = {
     "checkpoint": ("lib/checkpoint/", "lib/flax/nnx/checkpoint_utils"),
     "examples": "examples/",
+    "export": "lib/export/",
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",
     "plots": (

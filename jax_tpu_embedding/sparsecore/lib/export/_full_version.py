@@ -1,0 +1,221 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tables to files: every row, encoded, in logical order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import dataclasses
+import math
+import os
+import pathlib
+from typing import Any
+import urllib.parse
+
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.export import _encodings
+from jax_tpu_embedding.sparsecore.lib.export import _served_directory
+from jax_tpu_embedding.sparsecore.lib.export import _sources
+from jax_tpu_embedding.sparsecore.lib.export import _table_files
+import numpy as np
+
+# Called with a table's name, a row, and the encoded rows from it on.
+Observer = Callable[[str, int, np.ndarray], None]
+
+
+@dataclasses.dataclass
+class Errors:
+  """What encoding has lost, of the rows seen so far."""
+
+  max_error: float = 0.0
+  squared_error: float = 0.0
+  num_values: int = 0
+
+  def add(self, encoded: _encodings.EncodedRows, columns: int) -> None:
+    self.max_error = max(self.max_error, encoded.max_error)
+    self.squared_error += encoded.squared_error
+    self.num_values += len(encoded.rows) * columns
+
+  @property
+  def rms_error(self) -> float:
+    return math.sqrt(self.squared_error / max(self.num_values, 1))
+
+
+def encoded_blocks(
+    table: _sources.Table, rows: _row_blocks.RowSource
+) -> Iterator[tuple[int, _encodings.EncodedRows]]:
+  """(first row, encoded rows) of all rows of a table.
+
+  Raises:
+    ValueError: rows cannot be encoded; all have been read then, to count them.
+  """
+  first_refused = None
+  num_refused = 0
+  ranges = _row_blocks.ranges_of(table.rows, rows.block_rows)
+  for first, values in rows.blocks(ranges):
+    encoded = _encodings.encode(table.encoding, values)
+    if encoded.refused is not None:
+      num_refused += int(encoded.refused.sum())
+      if first_refused is None:
+        at = int(encoded.refused.argmax())
+        first_refused = (first + at, _offending(table.encoding, values[at]))
+    if not num_refused:
+      yield first, encoded
+  if num_refused:
+    row, what = first_refused
+    raise ValueError(
+        f"Table {table.name!r}: {num_refused} of {table.rows} rows cannot be"
+        f" encoded as {table.encoding.name}. The first is row {row}: {what}."
+        " Nothing was exported. Find out why training made it, clip the table,"
+        " or choose another encoding."
+    )
+
+
+def _offending(encoding: _encodings.Encoding, values: np.ndarray) -> str:
+  values = values.astype(np.float32)
+  beyond = ~(np.abs(values) <= encoding.max_value)
+  if beyond.any():
+    column = int(beyond.argmax())
+    return f"{values[column]} in column {column}"
+  return f"values from {values.min()} to {values.max()}"
+
+
+def write(
+    directory: pathlib.Path,
+    source: _sources.Source,
+    file_format: str,
+    max_file_bytes: int,
+    observe: Observer = lambda *_: None,
+) -> dict[str, dict[str, Any]]:
+  """Writes all tables; what the manifest says of them."""
+  total = sum(
+      table.rows * 4 * table.columns for table in source.tables.values()
+  )
+  entries = {}
+  with _progress.Progress("exporting", total) as progress:
+    for name, table in source.tables.items():
+      entries[name] = _write_table(
+          directory,
+          table,
+          progress.of(source.rows_of[name]),
+          file_format,
+          max_file_bytes,
+          observe,
+      )
+  return entries
+
+
+def _write_table(
+    directory, table, rows, file_format, max_file_bytes, observe
+) -> dict[str, Any]:
+  suffix, file_type, _ = _table_files.FILE_FORMATS[file_format]
+  per_file = max(1, max_file_bytes // table.row_bytes)
+  if file_format == "npy":
+    per_file = table.rows  # one array is one file
+  ranges = _row_blocks.ranges_of(table.rows, per_file)
+  files = []
+  errors = Errors()
+  open_file = None
+  with _Closing() as closing:
+    for first, encoded in encoded_blocks(table, rows):
+      observe(table.name, first, encoded.rows)
+      errors.add(encoded, table.columns)
+      end = first + len(encoded.rows)
+      at = first
+      while at < end:
+        begin_of_file, end_of_file = ranges[len(files)]
+        if open_file is None:
+          name = _file_name(table.name, len(files), len(ranges), suffix)
+          open_file = file_type(
+              os.fspath(directory / name), table, end_of_file - begin_of_file
+          )
+          closing.file = open_file
+        until = min(end, end_of_file)
+        open_file.write(at, encoded.rows[at - first : until - first])
+        at = until
+        if at == end_of_file:
+          files.append(
+              {
+                  "name": name,
+                  "first_row": begin_of_file,
+                  "rows": end_of_file - begin_of_file,
+              }
+              | open_file.close()
+          )
+          open_file = closing.file = None
+  return table_entry(table, errors, files)
+
+
+class _Closing:
+  """Closes the file that is open when something went wrong."""
+
+  file: Any = None
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    if self.file is not None:
+      try:
+        self.file.close()
+      except Exception:  # the first error counts
+        pass
+
+
+def _file_name(table: str, index: int, count: int, suffix: str) -> str:
+  name = quoted(table)
+  if suffix == ".npy":
+    return name + suffix
+  return f"{name}-{index + 1:05}-of-{count:05}{suffix}"
+
+
+def quoted(table: str) -> str:
+  """A table's name as part of the name of a file."""
+  return urllib.parse.quote(table, safe="")
+
+
+def table_entry(
+    table: _sources.Table, errors: Errors, files: list[Mapping[str, Any]]
+) -> dict[str, Any]:
+  """What the manifest says of a table."""
+  return {
+      "rows": table.rows,
+      "columns": table.columns,
+      "row_bytes": table.row_bytes,
+      "encoding": table.encoding.name,
+      "combiner": table.combiner,
+      "max_error": errors.max_error,
+      "rms_error": errors.rms_error,
+      "deleted_rows": 0,
+      "files": files,
+  }
+
+
+def manifest(
+    number: int,
+    kind: str,
+    run: str,
+    step: int | None,
+    tables: Mapping[str, Any],
+    features: Mapping[str, str] | None,
+    **more: Any,
+) -> dict[str, Any]:
+  """The manifest of a version."""
+  result = {
+      "format": _served_directory.FORMAT,
+      "format_version": _served_directory.FORMAT_VERSION,
+      "version": number,
+      "kind": kind,
+      "run": run,
+      "step": step,
+      "tables": tables,
+  } | more
+  if features is not None:
+    result["features"] = {
+        name: {"table": table} for name, table in features.items()
+    }
+  return result
