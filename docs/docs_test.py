@@ -69,6 +69,7 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/plan.md",
       "how_to/preprocess.md",
       "how_to/profile.md",
+      "how_to/serve.md",
       "how_to/sparse_gradients.md",
       "reference/served_tables.md",
   )

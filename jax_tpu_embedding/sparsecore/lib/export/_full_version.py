@@ -46,9 +46,17 @@ class Errors:
 
 
 def encoded_blocks(
-    table: _sources.Table, rows: _row_blocks.RowSource
-) -> Iterator[tuple[int, _encodings.EncodedRows]]:
-  """(first row, encoded rows) of all rows of a table.
+    table: _sources.Table,
+    rows: _row_blocks.RowSource,
+    *,
+    measure: bool = True,
+) -> Iterator[tuple[int, np.ndarray, _encodings.EncodedRows]]:
+  """(first row, values, encoded rows) of all rows of a table.
+
+  Args:
+    table: of which the rows are.
+    rows: of the table.
+    measure: whether to measure what is lost.
 
   Raises:
     ValueError: rows cannot be encoded; all have been read then, to count them.
@@ -57,14 +65,14 @@ def encoded_blocks(
   num_refused = 0
   ranges = _row_blocks.ranges_of(table.rows, rows.block_rows)
   for first, values in rows.blocks(ranges):
-    encoded = _encodings.encode(table.encoding, values)
+    encoded = _encodings.encode(table.encoding, values, measure=measure)
     if encoded.refused is not None:
       num_refused += int(encoded.refused.sum())
       if first_refused is None:
         at = int(encoded.refused.argmax())
         first_refused = (first + at, _offending(table.encoding, values[at]))
     if not num_refused:
-      yield first, encoded
+      yield first, values, encoded
   if num_refused:
     row, what = first_refused
     raise ValueError(
@@ -92,11 +100,8 @@ def write(
     observe: Observer = lambda *_: None,
 ) -> dict[str, dict[str, Any]]:
   """Writes all tables; what the manifest says of them."""
-  total = sum(
-      table.rows * 4 * table.columns for table in source.tables.values()
-  )
   entries = {}
-  with _progress.Progress("exporting", total) as progress:
+  with _progress.Progress("exporting", source.num_bytes) as progress:
     for name, table in source.tables.items():
       entries[name] = _write_table(
           directory,
@@ -121,7 +126,7 @@ def _write_table(
   errors = Errors()
   open_file = None
   with _Closing() as closing:
-    for first, encoded in encoded_blocks(table, rows):
+    for first, _, encoded in encoded_blocks(table, rows):
       observe(table.name, first, encoded.rows)
       errors.add(encoded, table.columns)
       end = first + len(encoded.rows)

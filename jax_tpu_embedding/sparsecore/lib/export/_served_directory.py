@@ -152,16 +152,20 @@ class ServedDirectory:
     Raises:
       DamagedError: it cannot be read.
     """
-    try:
-      text = (self.path / _CURRENT).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not self.exists():
       return None
-    except (OSError, UnicodeDecodeError) as error:
-      raise DamagedError(f"{self.path / _CURRENT}: {error}") from error
+    text = self._current_text()
     found = re.fullmatch(r"(\d+) v(\d{6,}) ([0-9a-f]{8})\n", text)
     if not found or int(found[1]) != int(found[2]):
       raise DamagedError(f"{self.path / _CURRENT} is damaged: {text[:80]!r}.")
     return self._version(int(found[1]), found[3])
+
+  def _current_text(self) -> str:
+    """What CURRENT says; empty if there is none."""
+    try:
+      return (self.path / _CURRENT).read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+      return ""
 
   def chain(self) -> list[Version]:
     """The last full version and the deltas up to the current one.
@@ -202,6 +206,18 @@ class ServedDirectory:
         int(found[1]) for found in map(_VERSION_NAME.fullmatch, names) if found
     )
 
+  def full_numbers(self) -> list[int]:
+    """Of the full versions whose manifests can be read."""
+    result = []
+    for number in self.numbers():
+      try:
+        path = self.version_path(number) / _MANIFEST
+        if json.loads(path.read_bytes())["kind"] == "full":
+          result.append(number)
+      except (OSError, ValueError, KeyError):
+        pass  # of a writer that died
+    return result
+
   @contextlib.contextmanager
   def new_version(self, number: int) -> Iterator[pathlib.Path]:
     """An empty directory for a version; removed if it cannot be finished."""
@@ -212,7 +228,9 @@ class ServedDirectory:
     try:
       yield path
     except BaseException:
-      shutil.rmtree(path, ignore_errors=True)
+      # Not if it is what readers see: then it was complete before.
+      if not self._current_text().startswith(f"{number} "):
+        shutil.rmtree(path, ignore_errors=True)
       raise
 
   def commit(self, number: int, manifest: Mapping[str, Any]) -> Version:

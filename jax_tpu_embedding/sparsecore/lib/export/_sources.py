@@ -61,6 +61,14 @@ class Source:
   features: Mapping[str, str] | None = None
   step: int | None = None
 
+  @property
+  def num_bytes(self) -> int:
+    """Of all rows, as they are read."""
+    return sum(
+        rows.rows * rows.columns * rows.dtype.itemsize
+        for rows in self.rows_of.values()
+    )
+
 
 def of(
     source: Any,

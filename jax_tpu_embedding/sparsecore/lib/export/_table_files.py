@@ -116,6 +116,30 @@ def safetensors_header(
   return len(text).to_bytes(8, "little") + text
 
 
+def check(path: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
+  """Raises ValueError unless a file is as the manifest says."""
+  if os.path.getsize(path) != entry["bytes"]:
+    raise ValueError(
+        f"{path} has {os.path.getsize(path)} bytes, not {entry['bytes']}."
+    )
+  with open(path, "rb", buffering=0) as file:
+    for i, expected in enumerate(entry["crc32"]):
+      if f"{zlib.crc32(file.read(CHECKED_BYTES)):08x}" != expected:
+        raise ValueError(
+            f"{path} is damaged within 4 MiB from byte {i * CHECKED_BYTES} on."
+        )
+
+
+def map_tensor(path: str | os.PathLike[str], name: str) -> np.ndarray:
+  """The bytes of a tensor in a file of safetensors, as a memory map."""
+  with open(path, "rb") as file:
+    length = int.from_bytes(file.read(8), "little")
+    begin, end = json.loads(file.read(length))[name]["data_offsets"]
+  if begin == end:
+    return np.zeros(0, np.uint8)
+  return np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,))
+
+
 class SafetensorsFile:
   """One tensor with the name of its table, [rows, elements of a row]."""
 

@@ -23,12 +23,14 @@ from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
 from jax_tpu_embedding.sparsecore.lib.export import _published
+from jax_tpu_embedding.sparsecore.lib.export import _publisher
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
 
 PublishedTable = _published.PublishedTable
 PublishedVersion = _published.PublishedVersion
+Publisher = _publisher.Publisher
 
 
 def export_tables(
