@@ -8,6 +8,8 @@
     publisher = Publisher("/served", feature_specs)
     publisher.publish(variables, step)     # every few minutes of training
 
+    export_lookup("/program", feature_specs)    # ids to activations, with JAX alone
+
 Files have rows in logical order (row = id), as float32, in 16 bits, or as codes
 of 8 or 4 bits with a scale and bias per row: docs/reference/served_tables.md.
 Rows go from devices or from a checkpoint to files in blocks; never is there a
@@ -21,6 +23,7 @@ from collections.abc import Sequence
 import os
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.export import _exported_lookup
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
 from jax_tpu_embedding.sparsecore.lib.export import _published
 from jax_tpu_embedding.sparsecore.lib.export import _publisher
@@ -31,6 +34,7 @@ from jax_tpu_embedding.sparsecore.lib.export import _table_files
 PublishedTable = _published.PublishedTable
 PublishedVersion = _published.PublishedVersion
 Publisher = _publisher.Publisher
+export_lookup = _exported_lookup.export_lookup
 
 
 def export_tables(
