@@ -8,9 +8,13 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 import numpy as np
+
+# As the files that share a process with this one.
+jax.config.update("jax_num_cpu_devices", 4)
 
 _PAGE = pathlib.Path(__file__).parents[4] / "docs/reference/served_tables.md"
 _ALL = tuple(_encodings.ENCODINGS)
@@ -117,6 +121,9 @@ class EncodingsTest(parameterized.TestCase):
       ("int4", [0.5] * 4, "0000 003c 0038"),
       # Too close to divide by: as if they were the same, the smallest one.
       ("int8", [1e-40, 0, 0, 2e-40], "00000000 0000803f 00000000"),
+      # A bias of zero has no sign: which of the two is smaller is not defined.
+      ("int8", [-0.0, 0.0, -0.0], "00000000 0000803f 00000000"),
+      ("int4", [0.0, -0.0], "00 003c 0000"),
       # Ties to even: 0.5 is code 0 and 1.5 is code 2, of 0, 1, .. 255.
       ("int8", [0, 0.5, 1.5, 255], "000002ff 0000803f 00000000"),
       ("int4", [0, 0.5, 1.5, 15], "00f2 003c 0000"),
