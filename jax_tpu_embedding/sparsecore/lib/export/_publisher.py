@@ -47,6 +47,7 @@ class Publisher:
     ValueError: specs, tables and encodings do not fit each other, or what is in
       the directory. No file was made.
     RuntimeError: there is another publisher.
+    NotImplementedError: there are several processes.
   """
 
   def __init__(
@@ -68,6 +69,7 @@ class Publisher:
     ):
       if value < 1:
         raise ValueError(f"{name} must be positive, got {value}.")
+    _sources.check_one_process()
     self._feature_specs = feature_specs
     self._encoding = encoding
     self._names = tables
@@ -109,7 +111,6 @@ class Publisher:
       RuntimeError: the publisher was closed.
       OSError: files cannot be written. Readers stay with the version before,
         and the next version has the changes of both.
-      NotImplementedError: variables of several processes.
     """
     if self._is_open is None:
       raise RuntimeError("This publisher was closed. Make another one.")
@@ -250,4 +251,8 @@ class Publisher:
     self._full_numbers = self._full_numbers[-self._keep_full :]
     current = self._chain[-1].number
     kept = range(self._full_numbers[0], current + 1)
-    self._served.remove_others(set(kept))
+    try:
+      self._served.remove_others(set(kept))
+    except OSError as error:
+      # The version is published; the next one tries again.
+      logging.warning("Old versions stay in %s: %s", self._served.path, error)

@@ -90,12 +90,7 @@ def of(
         "Variables need feature_specs: those that they were made for. A"
         " checkpoint, given by its path, does not."
     )
-  if jax.process_count() > 1:
-    raise NotImplementedError(
-        f"Variables of {jax.process_count()} processes are not exported"
-        " directly. Save them with checkpoint.save, and export the checkpoint"
-        " from one process."
-    )
+  check_one_process()
   of_model = _table_variables.TableVariables(
       source, feature_specs, num_sc_per_device, with_slots=False
   )
@@ -108,6 +103,16 @@ def of(
       },
       features=features_of(feature_specs, described),
   )
+
+
+def check_one_process() -> None:
+  """Raises NotImplementedError if there are several processes."""
+  if jax.process_count() > 1:
+    raise NotImplementedError(
+        f"Variables of {jax.process_count()} processes are not exported"
+        " directly. Save them with checkpoint.save, and export the checkpoint"
+        " from one process."
+    )
 
 
 def of_specs(

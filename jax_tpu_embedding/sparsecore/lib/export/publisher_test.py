@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -269,6 +270,11 @@ class PublisherTest(parameterized.TestCase):
     _assert_same(plain_reader.read(self.served), _encoded("int8", self.values))
 
   def test_errors_before_any_file(self):
+    with mock.patch.object(jax, "process_count", return_value=2):
+      with self.assertRaisesRegex(
+          NotImplementedError, "of 2 processes .*checkpoint.save, and export"
+      ):
+        self.publisher()
     for name in "full_every", "keep_full", "max_file_bytes":
       with self.assertRaisesRegex(
           ValueError, f"{name} must be positive, got 0"
@@ -320,6 +326,18 @@ class PublisherTest(parameterized.TestCase):
       self.assertEqual(version.tables["hours"].written_rows, 1)
     _assert_same(
         plain_reader.read(self.served), _encoded("float32", self.values)
+    )
+
+  def test_old_versions_that_cannot_be_removed_are_tried_again(self):
+    with self.publisher(full_every=1, keep_full=1) as publisher:
+      publisher.publish(self.variables(), 1)
+      with mock.patch("shutil.rmtree", side_effect=OSError("busy")):
+        with self.assertLogs(level="WARNING") as logs:
+          self.assertEqual(publisher.publish(self.variables(), 2).number, 1)
+      self.assertRegex(logs.output[0], "Old versions stay in .*: busy")
+      publisher.publish(self.variables(), 3)
+    self.assertCountEqual(
+        os.listdir(self.served), ["CURRENT", "LOCK", "v000002"]
     )
 
   def test_killed_at_any_moment_current_opens(self):
