@@ -328,6 +328,21 @@ class PublisherTest(parameterized.TestCase):
         plain_reader.read(self.served), _encoded("float32", self.values)
     )
 
+  def test_what_a_publisher_left_half_done_is_removed(self):
+    with self.publisher() as publisher:
+      publisher.publish(self.variables(), 1)
+    for number in 1, 3:
+      (self.served / f"v00000{number}").mkdir()
+      (self.served / f"v00000{number}" / "items.delta.safetensors").touch()
+    (self.served / "CURRENT.new").write_text("1 v0000")
+    self.values["items"][None][4] = 9
+    with self.publisher() as publisher:
+      publisher.publish(self.variables(), 2)
+    _assert_same(plain_reader.read(self.served), _encoded("int8", self.values))
+    self.assertCountEqual(
+        os.listdir(self.served), ["CURRENT", "LOCK", "v000000", "v000001"]
+    )
+
   def test_old_versions_that_cannot_be_removed_are_tried_again(self):
     with self.publisher(full_every=1, keep_full=1) as publisher:
       publisher.publish(self.variables(), 1)
@@ -357,8 +372,9 @@ class PublisherTest(parameterized.TestCase):
       time.sleep(rng.uniform(0, 0.4))
       os.kill(child, signal.SIGKILL)
       done = first_step - 1
-      while (line := parent.stdout.readline()) != "killed\n":
+      while (line := parent.stdout.readline())[:-1].isdigit():
         done = int(line)
+      self.assertEqual(line, "killed\n")
       if done < 0 and not (self.served / "CURRENT").exists():
         continue
       manifest = plain_reader.versions(self.served)[-1]

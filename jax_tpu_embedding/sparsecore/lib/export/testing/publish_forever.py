@@ -8,13 +8,14 @@ python publish_forever.py DIRECTORY
 Each line of input is a step to begin with. The versions are published by a
 forked process, since most of the time of a process is that of importing. It
 prints its number, and each step as soon as that is published; this one prints
-"killed" when it is.
+"killed" when it is, or "ended" if something else ended it.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 from typing import Any
 from unittest import mock
@@ -73,8 +74,9 @@ def main() -> None:
     if os.fork() == 0:
       print(os.getpid(), flush=True)
       _publish(sys.argv[1], int(line))
-    os.wait()
-    print("killed", flush=True)
+    _, status = os.wait()
+    is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    print("killed" if is_killed else "ended", flush=True)
 
 
 if __name__ == "__main__":
