@@ -27,37 +27,37 @@ import numpy as np
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-# Rows at a time: their words, one place after the other, stay in the cache.
-_TILE_ROWS = 1024
+# Of rows at a time: they and what is made of them stay in the cache.
+_TILE_BYTES = 128 * 2**10
 
 
 def of_rows(rows: np.ndarray) -> np.ndarray:
   """u8[n, row_bytes] -> u64[n]."""
   num_rows, row_bytes = rows.shape
-  result = np.zeros(num_rows, np.uint64)
+  result = np.empty(num_rows, np.uint64)
   num_words = -(-row_bytes // 8)
-  constants = _constants(num_words)
-  padded = np.zeros((min(num_rows, _TILE_ROWS), num_words * 8), np.uint8)
-  for first in range(0, num_rows, _TILE_ROWS):
-    tile = rows[first : first + _TILE_ROWS]
-    words = padded[: len(tile)]
-    words[:, :row_bytes] = tile
-    words = words.view("<u8")
-    total = result[first : first + _TILE_ROWS]
-    for place, (first_factor, second_factor) in enumerate(constants):
-      mixed = words[:, place] ^ (words[:, place] >> np.uint64(32))
-      mixed *= first_factor
-      mixed ^= mixed >> np.uint64(29)
-      mixed *= second_factor
-      total += mixed
+  first_factors, second_factors = _factors(num_words)
+  per_tile = max(1, _TILE_BYTES // (8 * num_words))
+  all_words = np.empty((min(num_rows, per_tile), num_words), np.uint64)
+  all_shifted = np.empty_like(all_words)
+  for first in range(0, num_rows, per_tile):
+    tile = rows[first : first + per_tile]
+    words, shifted = all_words[: len(tile)], all_shifted[: len(tile)]
+    words[:, -1] = 0
+    words.view(np.uint8)[:, :row_bytes] = tile
+    words ^= np.right_shift(words, np.uint64(32), out=shifted)
+    words *= first_factors
+    words ^= np.right_shift(words, np.uint64(29), out=shifted)
+    words *= second_factors
+    np.add.reduce(words, axis=1, out=result[first : first + per_tile])
   return result
 
 
 @functools.lru_cache(maxsize=8)
-def _constants(count: int) -> np.ndarray:
-  """Odd numbers without a pattern, u64[count, 2]."""
+def _factors(count: int) -> np.ndarray:
+  """Odd numbers without a pattern, u64[2, count]."""
   state = np.arange(1, 2 * count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
   state = (state ^ (state >> np.uint64(30))) * _MULTIPLIERS[0]
   state = (state ^ (state >> np.uint64(27))) * _MULTIPLIERS[1]
   state = (state ^ (state >> np.uint64(31))) | np.uint64(1)
-  return state.reshape(count, 2)
+  return state.reshape(2, count)

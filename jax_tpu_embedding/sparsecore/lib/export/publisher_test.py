@@ -76,10 +76,11 @@ class FingerprintsTest(absltest.TestCase):
 
   def test_a_row_has_one_fingerprint_wherever_it_is(self):
     rows = np.random.default_rng(0).integers(
-        256, size=(2500, 20), dtype=np.uint8
+        256, size=(6000, 20), dtype=np.uint8
     )
     whole = _fingerprints.of_rows(rows)
-    for i in (0, 1023, 1024, 2499):
+    # Also those at the ends of tiles of 128 KiB, of 24 bytes a row.
+    for i in (0, 1023, 2499, 5460, 5461, 5999):
       self.assertEqual(_fingerprints.of_rows(rows[i : i + 1])[0], whole[i])
 
 
