@@ -80,7 +80,7 @@ def _write_table(
       waiting.seek(0)
       name = f"{_full_version.quoted(table.name)}.delta.safetensors"
       files.append(
-          {"name": name}
+          {"name": name, "first_row": 0, "rows": num_changed}
           | _write_file(
               directory / name, table, np.concatenate(changed_rows), waiting
           )

@@ -80,7 +80,7 @@ def read(served: pathlib.Path) -> dict[str, np.ndarray]:
         if is_delta:
           changed = tensors[f"{name}.rows"]
           assert (np.diff(changed) > 0).all(), path
-          assert len(changed) == entry["changed_rows"] > 0, path
+          assert len(changed) == entry["changed_rows"] == file["rows"] > 0, path
           assert tensors[f"{name}.deleted"].shape == (entry["deleted_rows"],)
         else:
           changed = file["first_row"] + np.arange(file["rows"])
