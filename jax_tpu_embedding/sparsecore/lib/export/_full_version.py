@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import math
 import os
@@ -115,60 +116,69 @@ def write(
 
 
 def _write_table(
-    directory, table, rows, file_format, max_file_bytes, observe
+    directory: pathlib.Path,
+    table: _sources.Table,
+    rows: _row_blocks.RowSource,
+    file_format: str,
+    max_file_bytes: int,
+    observe: Observer,
 ) -> dict[str, Any]:
-  suffix, file_type, _ = _table_files.FILE_FORMATS[file_format]
-  per_file = max(1, max_file_bytes // table.row_bytes)
-  if file_format == "npy":
-    per_file = table.rows  # one array is one file
-  ranges = _row_blocks.ranges_of(table.rows, per_file)
-  files = []
   errors = Errors()
-  open_file = None
-  with _Closing() as closing:
+  files = _RowFiles(directory, table, file_format, max_file_bytes)
+  with contextlib.closing(files):
     for first, _, encoded in encoded_blocks(table, rows):
       observe(table.name, first, encoded.rows)
       errors.add(encoded, table.columns)
-      end = first + len(encoded.rows)
-      at = first
-      while at < end:
-        begin_of_file, end_of_file = ranges[len(files)]
-        if open_file is None:
-          name = _file_name(table.name, len(files), len(ranges), suffix)
-          open_file = file_type(
-              os.fspath(directory / name), table, end_of_file - begin_of_file
-          )
-          closing.file = open_file
-        until = min(end, end_of_file)
-        open_file.write(at, encoded.rows[at - first : until - first])
-        at = until
-        if at == end_of_file:
-          files.append(
-              {
-                  "name": name,
-                  "first_row": begin_of_file,
-                  "rows": end_of_file - begin_of_file,
-              }
-              | open_file.close()
-          )
-          open_file = closing.file = None
-  return table_entry(table, errors, files)
+      files.write(first, encoded.rows)
+  return table_entry(table, errors, files.entries)
 
 
-class _Closing:
-  """Closes the file that is open when something went wrong."""
+class _RowFiles:
+  """The files of a table, one after another as rows come.
 
-  file: Any = None
+  Attributes:
+    entries: what the manifest says of those that are complete.
+  """
 
-  def __enter__(self):
-    return self
+  def __init__(
+      self,
+      directory: pathlib.Path,
+      table: _sources.Table,
+      file_format: str,
+      max_file_bytes: int,
+  ):
+    self.entries = []
+    self._directory = directory
+    self._table = table
+    self._suffix, self._type, _ = _table_files.FILE_FORMATS[file_format]
+    per_file = max(1, max_file_bytes // table.row_bytes)
+    if file_format == "npy":
+      per_file = table.rows  # one array is one file
+    self._ranges = _row_blocks.ranges_of(table.rows, per_file)
+    self._file: _table_files.RowFile | None = None
 
-  def __exit__(self, *error):
-    if self.file is not None:
-      try:
-        self.file.close()
-      except Exception:  # the first error counts
-        pass
+  def write(self, first: int, rows: np.ndarray) -> None:
+    """Adds encoded rows, which follow those before."""
+    while len(rows):
+      index = len(self.entries)
+      begin, end = self._ranges[index]
+      name = _file_name(
+          self._table.name, index, len(self._ranges), self._suffix
+      )
+      if self._file is None:
+        path = os.fspath(self._directory / name)
+        self._file = self._type(path, self._table, end - begin)
+      count = min(len(rows), end - first)
+      self._file.write(first, rows[:count])
+      first, rows = first + count, rows[count:]
+      if first == end:
+        about_rows = {"name": name, "first_row": begin, "rows": end - begin}
+        self.entries.append(about_rows | self.close())
+
+  def close(self) -> dict[str, Any]:
+    """Closes the file that is open; what the manifest says of it."""
+    file, self._file = self._file, None
+    return {} if file is None else file.close()
 
 
 def _file_name(table: str, index: int, count: int, suffix: str) -> str:

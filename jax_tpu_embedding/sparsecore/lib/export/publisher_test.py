@@ -305,8 +305,12 @@ class PublisherTest(parameterized.TestCase):
         os.listdir(self.served), ["CURRENT", "LOCK", "v000000"]
     )
 
-  def test_a_full_disk_leaves_readers_with_the_version_before(self):
-    with self.publisher(encoding="float32") as publisher:
+  @parameterized.parameters((24, "delta", 1), (1, "full", 5))
+  def test_a_full_disk_leaves_readers_with_the_version_before(
+      self, full_every, kind, written
+  ):
+    options = dict(encoding="float32", full_every=full_every)
+    with self.publisher(**options) as publisher:
       publisher.publish(self.variables(), 1)
       before = _encoded("float32", self.values)
       self.values["hours"][None][0] += 1  # is written before it fails
@@ -323,8 +327,8 @@ class PublisherTest(parameterized.TestCase):
       _assert_same(plain_reader.read(self.served), before)
       self.assertNotIn("v000001", os.listdir(self.served))
       version = publisher.publish(self.variables(), 2)
-      self.assertEqual(version.kind, "delta")
-      self.assertEqual(version.tables["hours"].written_rows, 1)
+      self.assertEqual(version.kind, kind)
+      self.assertEqual(version.tables["hours"].written_rows, written)
     _assert_same(
         plain_reader.read(self.served), _encoded("float32", self.values)
     )
