@@ -21,6 +21,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
+from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
 from jax_tpu_embedding.sparsecore.lib.export.testing import publish_forever
@@ -332,6 +333,24 @@ class PublisherTest(parameterized.TestCase):
     _assert_same(
         plain_reader.read(self.served), _encoded("float32", self.values)
     )
+
+  def test_an_error_after_a_version_became_current_leaves_it_current(self):
+    with self.publisher() as publisher:
+      publisher.publish(self.variables(), 1)
+      self.values["items"][None][4] = 9
+      # Of the version, of the directory, and again when CURRENT was renamed.
+      errors = [None, None, OSError("disk is gone")]
+      with mock.patch.object(
+          _served_directory, "_sync_directory", side_effect=errors
+      ):
+        with self.assertRaisesRegex(OSError, "disk is gone"):
+          publisher.publish(self.variables(), 2)
+      expected = _encoded("int8", self.values)
+      _assert_same(plain_reader.read(self.served), expected)
+      version = publisher.publish(self.variables(), 3)
+    self.assertEqual((version.number, version.kind), (2, "delta"))
+    self.assertEqual(version.tables["items"].written_rows, 0)
+    self.assertLen(plain_reader.versions(self.served), 3)
 
   def test_what_a_publisher_left_half_done_is_removed(self):
     with self.publisher() as publisher:
