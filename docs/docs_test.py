@@ -69,7 +69,9 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/plan.md",
       "how_to/preprocess.md",
       "how_to/profile.md",
+      "how_to/serve.md",
       "how_to/sparse_gradients.md",
+      "reference/served_tables.md",
   )
   def test_pages_print_what_they_say(self, page):
     self.check_page(page)

@@ -29,6 +29,7 @@ class ExtrasTest(parameterized.TestCase):
       ("optax", "lib.flax.embed", "flax"),
       ("flax", "lib.flax.nnx.embed", "flax"),
       ("orbax", "examples.dlrm.dlrm", "examples"),
+      ("orbax", "lib.export.export", "export"),
   )
   def test_a_part_says_which_extra_it_needs(self, absent, module, extra):
     module = f"jax_tpu_embedding.sparsecore.{module}"

@@ -1,0 +1,294 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Rows of tables as bytes: what each encoding is, in NumPy.
+
+An encoded row is its bytes, little endian; n encoded rows are u8[n, row_bytes].
+
+    float32, bfloat16, float16   the values
+    int8     a code per column, zeros up to a multiple of 4 bytes, then float32
+             scale and bias: x = code * scale + bias
+    int4     two codes a byte, the first in the low half, then float16 scale and
+             bias
+
+This is the definition of the bytes (docs/reference/served_tables.md). Whatever
+encodes faster takes the place of `encode`, and is tested against this.
+
+Source: the layouts of Fused8BitRowwise (as on GPUs, which pad) and
+FusedNBitRowwiseSBHalf in FBGEMM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+_FLOAT16_MAX = 65504.0
+# Of a row of int8, so that code * scale is finite.
+_INT8_MAX_SPAN = 2.0**127
+# Bytes of values that are encoded at a time: what is made of them stays in the
+# second-level cache.
+_TILE_BYTES = 64 * 2**10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoding:
+  """How rows are written.
+
+  Attributes:
+    name: of the encoding.
+    tensor_type: that of the tensor in a file of safetensors.
+    element: NumPy's type of an element of that tensor.
+    row_bytes: columns -> bytes of a row.
+    encode: (finite f32[n, columns] within the limits, their smallest, their
+      largest: f32[n, 1], of each row, if is_scaled) -> u8[n, row_bytes].
+    decode: (u8[n, row_bytes], columns) -> f32[n, columns].
+    is_scaled: whether codes depend on the smallest and largest value of a row.
+    is_exact: whether decoded float32 rows are what was encoded.
+    max_value: the largest magnitude that can be encoded.
+    max_span: the largest difference of two values of a row.
+  """
+
+  name: str
+  tensor_type: str
+  element: np.dtype
+  row_bytes: Callable[[int], int]
+  encode: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+  decode: Callable[[np.ndarray, int], np.ndarray]
+  is_scaled: bool = False
+  is_exact: bool = False
+  max_value: float = float(np.finfo(np.float32).max)
+  max_span: float = np.inf
+
+  def row_elements(self, columns: int) -> int:
+    """Elements of a row in the tensor of a file."""
+    return self.row_bytes(columns) // self.element.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRows:
+  """Encoded rows, and what was lost.
+
+  Attributes:
+    rows: u8[n, row_bytes]; what is at rows that cannot be encoded is undefined.
+    max_error: the largest difference of a decoded value.
+    squared_error: the sum of the squares of all.
+    refused: bool[n], rows that cannot be encoded; None if all can be.
+  """
+
+  rows: np.ndarray
+  max_error: float
+  squared_error: float
+  refused: np.ndarray | None = None
+
+
+def encode(
+    encoding: Encoding, values: np.ndarray, *, measure: bool = True
+) -> EncodedRows:
+  """Encodes rows [n, columns] of float32, bfloat16 or float16.
+
+  Args:
+    encoding: of the rows.
+    values: the rows.
+    measure: whether to decode them for the errors, which are 0 otherwise.
+  """
+  num_rows, columns = values.shape
+  rows = np.empty((num_rows, encoding.row_bytes(columns)), np.uint8)
+  refused = np.zeros(num_rows, bool)
+  max_error = squared_error = 0.0
+  per_tile = max(1, _TILE_BYTES // (4 * columns))
+  for first in range(0, num_rows, per_tile):
+    tile = slice(first, first + per_tile)
+    part = values[tile].astype(np.float32, copy=False)
+    smallest, largest = _extremes(encoding, part)
+    is_bad = _refused(encoding, part, smallest, largest)
+    if is_bad is not None:
+      refused[tile] = is_bad
+      part = np.where(is_bad[:, None], np.float32(0), part)
+      smallest, largest = _extremes(encoding, part)
+    rows[tile] = encoding.encode(part, smallest, largest)
+    if measure and not encoding.is_exact:
+      lost = np.subtract(encoding.decode(rows[tile], columns), part)
+      error = max(float(lost.max()), -float(lost.min()))
+      max_error = max(max_error, error)
+      flat = lost.ravel()
+      # Squares of float32 that are too large, or too small to count.
+      exact = flat if 1e-15 < error < 1e15 else flat.astype(np.float64)
+      squared_error += float(np.dot(exact, exact))
+  return EncodedRows(
+      rows, max_error, squared_error, refused if refused.any() else None
+  )
+
+
+def _extremes(
+    encoding: Encoding, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The smallest and the largest value: of each row if codes depend on it."""
+  if not encoding.is_scaled:
+    return values.min(), values.max()
+  # NumPy is several times faster across rows than along them.
+  by_column = np.ascontiguousarray(values.T)
+  # -0.0 + 0.0 is 0.0: which of the two is smaller is not defined.
+  smallest = by_column.min(axis=0)[:, None] + np.float32(0)
+  return smallest, by_column.max(axis=0)[:, None]
+
+
+def _refused(
+    encoding: Encoding,
+    values: np.ndarray,
+    smallest: np.ndarray,
+    largest: np.ndarray,
+) -> np.ndarray | None:
+  """bool[n]: rows with values that cannot be encoded; None if there is none."""
+
+  def fits(smallest, largest):
+    # NaN, which an extreme is if a value is, does not.
+    with np.errstate(over="ignore", invalid="ignore"):
+      return (
+          (-smallest <= encoding.max_value)
+          & (largest <= encoding.max_value)
+          & (largest - smallest <= encoding.max_span)
+      )
+
+  if np.all(fits(smallest, largest)):
+    return None
+  return ~fits(values.min(axis=1), values.max(axis=1))
+
+
+def _as_type(dtype: np.dtype) -> dict[str, object]:
+  """The parts of an encoding that is a conversion to a type."""
+
+  def encode_values(values, *extremes):
+    del extremes
+    converted = np.ascontiguousarray(values).astype(dtype, copy=False)
+    return converted.view(np.uint8).reshape(len(values), -1)
+
+  def decode_values(rows, columns):
+    del columns
+    return np.ascontiguousarray(rows).view(dtype).astype(np.float32)
+
+  return dict(
+      element=dtype,
+      row_bytes=lambda columns: columns * dtype.itemsize,
+      encode=encode_values,
+      decode=decode_values,
+  )
+
+
+def _padded(columns: int) -> int:
+  return -(-columns // 4) * 4
+
+
+def _int8_encode(
+    values: np.ndarray, bias: np.ndarray, largest: np.ndarray
+) -> np.ndarray:
+  num_rows, columns = values.shape
+  rows = np.zeros((num_rows, _padded(columns) + 8), np.uint8)
+  span = largest - bias
+  with np.errstate(over="ignore", divide="ignore"):
+    inverse = np.float32(255) / span
+  # Of one value, or of values too close to divide by.
+  is_constant = np.isinf(inverse)
+  codes = np.subtract(values, bias)
+  codes *= np.where(is_constant, np.float32(0), inverse)
+  scale = np.where(is_constant, np.float32(1), span / np.float32(255))
+  # At most 255 (1 + 2^-22), and so a code without being cut off.
+  rows[:, :columns] = np.rint(codes, out=codes)
+  rows[:, -8:-4] = scale.view(np.uint8)
+  rows[:, -4:] = bias.view(np.uint8)
+  return rows
+
+
+def _int8_decode(rows: np.ndarray, columns: int) -> np.ndarray:
+  scale, bias = np.ascontiguousarray(rows[:, -8:]).view("<f4").T[..., None]
+  values = rows[:, :columns].astype(np.float32)
+  values *= scale
+  values += bias
+  return values
+
+
+def _int4_encode(
+    values: np.ndarray, smallest: np.ndarray, largest: np.ndarray
+) -> np.ndarray:
+  num_rows, columns = values.shape
+  packed = -(-columns // 2)
+  rows = np.zeros((num_rows, packed + 4), np.uint8)
+  bias = smallest.astype(np.float16)
+  bias = np.where(
+      bias > smallest, np.nextafter(bias, np.float16(-np.inf)), bias
+  )
+  span = largest - bias.astype(np.float32)
+  step = span / np.float32(15)
+  scale = step.astype(np.float16)
+  scale = np.where(scale < step, np.nextafter(scale, np.float16(np.inf)), scale)
+  tiny = np.finfo(np.float16).smallest_subnormal
+  scale = np.where((scale == 0) & (span > 0), tiny, scale)
+  scale = np.where(span == 0, np.float16(1), scale)
+  codes = values - bias.astype(np.float32)
+  codes /= scale.astype(np.float32)
+  # At most 15 (1 + 2^-22), and so a code without being cut off.
+  codes = np.rint(codes, out=codes).astype(np.uint8)
+  rows[:, :packed] = codes[:, ::2]
+  rows[:, : columns // 2] |= codes[:, 1::2] << 4
+  rows[:, -4:-2] = scale.view(np.uint8)
+  rows[:, -2:] = bias.view(np.uint8)
+  return rows
+
+
+def _int4_decode(rows: np.ndarray, columns: int) -> np.ndarray:
+  scale, bias = np.ascontiguousarray(rows[:, -4:]).view("<f2").T[..., None]
+  packed = rows[:, :-4]
+  codes = np.stack([packed & 15, packed >> 4], axis=-1)
+  values = codes.reshape(len(rows), -1)[:, :columns].astype(np.float32)
+  values *= scale.astype(np.float32)
+  values += bias.astype(np.float32)
+  return values
+
+
+ENCODINGS = {
+    encoding.name: encoding
+    for encoding in (
+        Encoding(
+            name="float32",
+            tensor_type="F32",
+            is_exact=True,
+            **_as_type(np.dtype("<f4")),
+        ),
+        Encoding(
+            name="bfloat16",
+            tensor_type="BF16",
+            # Half a unit more becomes infinity.
+            max_value=float(np.uint32(0x7F7F7FFF).view(np.float32)),
+            **_as_type(np.dtype(jnp.bfloat16)),
+        ),
+        Encoding(
+            name="float16",
+            tensor_type="F16",
+            max_value=float(np.nextafter(np.float32(65520), np.float32(0))),
+            **_as_type(np.dtype("<f2")),
+        ),
+        Encoding(
+            name="int8",
+            tensor_type="U8",
+            element=np.dtype(np.uint8),
+            row_bytes=lambda columns: _padded(columns) + 8,
+            encode=_int8_encode,
+            decode=_int8_decode,
+            is_scaled=True,
+            max_span=_INT8_MAX_SPAN,
+        ),
+        Encoding(
+            name="int4",
+            tensor_type="U8",
+            element=np.dtype(np.uint8),
+            row_bytes=lambda columns: -(-columns // 2) + 4,
+            encode=_int4_encode,
+            decode=_int4_decode,
+            is_scaled=True,
+            max_value=_FLOAT16_MAX,
+        ),
+    )
+}

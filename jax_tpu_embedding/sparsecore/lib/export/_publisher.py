@@ -1,0 +1,258 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Versions of tables while they are trained: full ones, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import os
+from typing import Any
+
+from absl import logging
+from jax_tpu_embedding.sparsecore.lib.export import _delta_version
+from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
+from jax_tpu_embedding.sparsecore.lib.export import _full_version
+from jax_tpu_embedding.sparsecore.lib.export import _published
+from jax_tpu_embedding.sparsecore.lib.export import _served_directory
+from jax_tpu_embedding.sparsecore.lib.export import _sources
+import numpy as np
+
+
+class Publisher:
+  """Publishes tables, again and again, for readers that follow.
+
+  A version is full, or has exactly the rows whose encoded bytes differ from
+  those of the version before: a step that does not change a code of int8 ships
+  nothing. Which rows these are is known from a fingerprint of 8 bytes per row,
+  which is what a publisher keeps in memory; one that is started again computes
+  them from the files, and goes on.
+
+  Args:
+    directory: a new or empty one, or one that was published to. It is this
+      publisher's until it is closed or the process ends.
+    feature_specs: what the variables are made for.
+    encoding: as of export_tables.
+    tables: the names of those to publish; default: all.
+    full_every: every so many versions one is full: readers that start apply
+      fewer deltas.
+    keep_full: so many full versions stay, and all deltas since the oldest of
+      them.
+    max_file_bytes: of a file's rows, of full versions.
+    num_sc_per_device: default: what the specs were prepared for.
+
+  Raises:
+    ValueError: specs, tables and encodings do not fit each other, or what is in
+      the directory. No file was made.
+    RuntimeError: there is another publisher.
+    NotImplementedError: there are several processes.
+  """
+
+  def __init__(
+      self,
+      directory: str | os.PathLike[str],
+      feature_specs: Any,
+      *,
+      encoding: str | Mapping[str, str] = "int8",
+      tables: Sequence[str] | None = None,
+      full_every: int = 24,
+      keep_full: int = 2,
+      max_file_bytes: int = 4 << 30,
+      num_sc_per_device: int | None = None,
+  ):
+    for name, value in (
+        ("full_every", full_every),
+        ("keep_full", keep_full),
+        ("max_file_bytes", max_file_bytes),
+    ):
+      if value < 1:
+        raise ValueError(f"{name} must be positive, got {value}.")
+    _sources.check_one_process()
+    self._feature_specs = feature_specs
+    self._encoding = encoding
+    self._names = tables
+    self._full_every = full_every
+    self._keep_full = keep_full
+    self._max_file_bytes = max_file_bytes
+    self._num_sc_per_device = num_sc_per_device
+    self._tables = _sources.of_specs(feature_specs, tables, encoding)
+    self._features = _sources.features_of(feature_specs, self._tables)
+    self._served = _served_directory.ServedDirectory(directory)
+    self._check_columns(self._read_chain())
+    self._is_open = contextlib.ExitStack()
+    self._is_open.enter_context(self._served.locked())
+    # Again: another publisher may just have ended.
+    self._chain = self._read_chain()
+    # None: to be computed from files.
+    self._fingerprints: _delta_version.Fingerprints | None = None
+    self._run = (
+        self._chain[-1].manifest["run"] if self._chain else os.urandom(16).hex()
+    )
+    self._full_numbers = self._served.full_numbers()
+
+  def publish(
+      self, variables: Mapping[str, Any], step: int
+  ) -> _published.PublishedVersion:
+    """Publishes the tables as they are; returns when readers can see them.
+
+    Args:
+      variables: {stack name: EmbeddingVariables}, arrays or jax.Refs. They stay
+        as they are, and must not change meanwhile.
+      step: of training; not below that of the version before.
+
+    Returns:
+      The version: what was written of each table, and what encoding lost.
+
+    Raises:
+      ValueError: variables or step do not fit; or rows cannot be encoded, such
+        as those with NaN. Readers stay with the version before.
+      RuntimeError: the publisher was closed.
+      OSError: files cannot be written. Readers stay with the version before,
+        and the next version has the changes of both.
+    """
+    if self._is_open is None:
+      raise RuntimeError("This publisher was closed. Make another one.")
+    last = self._chain[-1].manifest["step"] if self._chain else None
+    if last is not None and step < last:
+      raise ValueError(
+          f"step {step} is below {last}, the step of version"
+          f" {self._chain[-1].number} in {self._served.path}. Publish what was"
+          " trained further, or to another directory."
+      )
+    source = _sources.of(
+        variables,
+        self._feature_specs,
+        self._names,
+        self._encoding,
+        self._num_sc_per_device,
+    )
+    is_full = not self._can_be_delta()
+    fingerprints, self._fingerprints = self._fingerprints, None
+    if is_full:
+      fingerprints = {
+          name: np.empty(table.rows, np.uint64)
+          for name, table in self._tables.items()
+      }
+    number = self._served.next_number()
+    try:
+      version = self._write(number, is_full, source, fingerprints, int(step))
+    except BaseException:
+      # As in the files, whatever became of them.
+      self._chain = self._read_chain()
+      self._full_numbers = self._served.full_numbers()
+      raise
+    self._fingerprints = fingerprints
+    if is_full:
+      self._chain = []
+      self._full_numbers.append(number)
+    self._chain.append(version)
+    self._remove_old()
+    return _published.of(self._served, version)
+
+  def _write(
+      self,
+      number: int,
+      is_full: bool,
+      source: _sources.Source,
+      fingerprints: _delta_version.Fingerprints,
+      step: int,
+  ) -> _served_directory.Version:
+    """Writes a version, of which the fingerprints are then."""
+
+    def observe(name, first, rows):
+      found = _fingerprints.of_rows(rows)
+      fingerprints[name][first : first + len(rows)] = found
+
+    with self._served.new_version(number) as path:
+      more = {}
+      if is_full:
+        entries = _full_version.write(
+            path, source, "safetensors", self._max_file_bytes, observe
+        )
+      else:
+        entries = _delta_version.write(path, source, fingerprints)
+        base = self._chain[-1]
+        more["base"] = {
+            "version": base.number,
+            "manifest_crc32": base.checksum,
+        }
+      manifest = _full_version.manifest(
+          number,
+          "full" if is_full else "delta",
+          self._run,
+          step,
+          entries,
+          self._features,
+          **more,
+      )
+      return self._served.commit(number, manifest)
+
+  def close(self) -> None:
+    """Lets others publish to the directory; closing again does nothing."""
+    if self._is_open is not None:
+      self._is_open.close()
+      self._is_open = None
+
+  def __enter__(self) -> Publisher:
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.close()
+
+  def _read_chain(self) -> list[_served_directory.Version]:
+    """What readers have; empty if it is of no use any more."""
+    try:
+      return self._served.chain()
+    except _served_directory.DamagedError as error:
+      logging.warning("The next version will be full: %s", error)
+      return []
+
+  def _check_columns(self, chain: list[_served_directory.Version]) -> None:
+    published = chain[-1].manifest["tables"] if chain else {}
+    for name, table in self._tables.items():
+      columns = published.get(name, {}).get("columns", table.columns)
+      if columns != table.columns:
+        raise ValueError(
+            f"Table {name!r}: {self._served.path} has {columns} columns, the"
+            f" spec {table.columns}. Publish to another directory: readers"
+            " cannot change columns."
+        )
+
+  def _can_be_delta(self) -> bool:
+    """Whether readers can get from what they have to the next version."""
+    if not self._chain or len(self._chain) >= self._full_every:
+      return False
+    published = self._chain[-1].manifest
+    same = "file_format" not in published and published.get("features") == {
+        name: {"table": table} for name, table in self._features.items()
+    }
+    found = {
+        name: tuple(entry[key] for key in ("rows", "encoding", "combiner"))
+        for name, entry in published["tables"].items()
+    }
+    if not same or found != {
+        name: (table.rows, table.encoding.name, table.combiner)
+        for name, table in self._tables.items()
+    }:
+      return False
+    if self._fingerprints is None:
+      try:
+        self._fingerprints = _delta_version.read_fingerprints(
+            self._served, self._chain, self._tables
+        )
+      except _served_directory.DamagedError as error:
+        logging.warning("This version will be full: %s", error)
+        return False
+    return True
+
+  def _remove_old(self) -> None:
+    self._full_numbers = self._full_numbers[-self._keep_full :]
+    current = self._chain[-1].number
+    kept = range(self._full_numbers[0], current + 1)
+    try:
+      self._served.remove_others(set(kept))
+    except OSError as error:
+      # The version is published; the next one tries again.
+      logging.warning("Old versions stay in %s: %s", self._served.path, error)

@@ -1,0 +1,272 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A directory of versions of tables, of which one is current.
+
+    <served>/CURRENT                 "7 v000007 9f3c21aa": number, directory, and
+                                     CRC-32 of its manifest
+    <served>/LOCK                    who writes: "host pid"
+    <served>/v000006/manifest.json   a full version
+    <served>/v000007/manifest.json   a delta, with the number and the CRC-32 of
+                                     the manifest of the version before
+
+A version is complete before CURRENT names it, by a rename; so whoever follows
+CURRENT finds whole versions, whenever the writer dies. What it does not lead to
+is left by a writer that died, and is removed by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Set
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+from typing import Any
+import zlib
+
+FORMAT = "jax_tpu_embedding.tables"
+FORMAT_VERSION = 1
+_CURRENT = "CURRENT"
+_NEW_CURRENT = "CURRENT.new"
+_LOCK = "LOCK"
+_MANIFEST = "manifest.json"
+_VERSION_NAME = re.compile(r"v(\d{6,})")
+
+
+class DamagedError(Exception):
+  """What was published cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Version:
+  """A version that is complete.
+
+  Attributes:
+    number: of the version.
+    checksum: of its manifest, as 8 hexadecimal digits.
+    manifest: what it has.
+  """
+
+  number: int
+  checksum: str
+  manifest: Mapping[str, Any]
+
+  @property
+  def is_full(self) -> bool:
+    return self.manifest["kind"] == "full"
+
+
+def version_name(number: int) -> str:
+  return f"v{number:06}"
+
+
+class ServedDirectory:
+  """A directory that belongs to one writer at a time.
+
+  Args:
+    path: that may not be there yet, in which nothing else is.
+
+  Raises:
+    ValueError: something else is there.
+  """
+
+  def __init__(self, path: str | os.PathLike[str]):
+    self.path = pathlib.Path(os.path.abspath(path))
+    if self.path.exists() and not self.path.is_dir():
+      raise ValueError(f"{self.path} is a file, not a directory for tables.")
+    others = [
+        entry.name
+        for entry in (self.path.iterdir() if self.path.exists() else ())
+        if entry.name not in (_CURRENT, _NEW_CURRENT, _LOCK)
+        and not (_VERSION_NAME.fullmatch(entry.name) and entry.is_dir())
+    ]
+    if others:
+      raise ValueError(
+          f"{self.path} has what is not of served tables: {sorted(others)[:5]}."
+          " Give a new or empty directory, or one that was exported or"
+          " published to."
+      )
+
+  def version_path(self, number: int) -> pathlib.Path:
+    return self.path / version_name(number)
+
+  @contextlib.contextmanager
+  def locked(self) -> Iterator[None]:
+    """Keeps other writers out; the directory is there then.
+
+    The system lets go of the lock when a process dies. File systems of several
+    hosts may not, or may not even have locks, so the file also says who it is.
+
+    Raises:
+      RuntimeError: there is another writer.
+    """
+    self.path.mkdir(parents=True, exist_ok=True)
+    path = self.path / _LOCK
+    with open(path, "a+", encoding="utf-8") as file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = True
+      except BlockingIOError:
+        is_free = False
+      file.seek(0)
+      owner = file.read().strip()
+      host, _, pid = owner.partition(" ")
+      if not is_free or host not in ("", socket.gethostname()):
+        raise RuntimeError(
+            f"{self.path} is being written by process {pid or '?'} on host"
+            f" {host or '?'}. One at a time may: wait for it, or write to"
+            f" another directory. If that process has ended, remove {path}."
+        )
+      file.truncate(0)
+      file.write(f"{socket.gethostname()} {os.getpid()}\n")
+      file.flush()
+      try:
+        yield
+      finally:
+        # Not removed: someone else may have it open.
+        file.truncate(0)
+
+  def exists(self) -> bool:
+    """Whether there was ever a complete version."""
+    return (self.path / _CURRENT).exists()
+
+  def next_number(self) -> int:
+    """Of the next version: no reader has seen another one with it."""
+    try:
+      current = self.current()
+    except DamagedError:
+      return max(self.numbers(), default=-1) + 1
+    return 0 if current is None else current.number + 1
+
+  def current(self) -> Version | None:
+    """The version that readers see; None before the first one.
+
+    Raises:
+      DamagedError: it cannot be read.
+    """
+    if not self.exists():
+      return None
+    text = self._current_text()
+    found = re.fullmatch(r"(\d+) v(\d{6,}) ([0-9a-f]{8})\n", text)
+    if not found or int(found[1]) != int(found[2]):
+      raise DamagedError(f"{self.path / _CURRENT} is damaged: {text[:80]!r}.")
+    return self._version(int(found[1]), found[3])
+
+  def _current_text(self) -> str:
+    """What CURRENT says; empty if there is none."""
+    try:
+      return (self.path / _CURRENT).read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+      return ""
+
+  def chain(self) -> list[Version]:
+    """The last full version and the deltas up to the current one.
+
+    Raises:
+      DamagedError: one of them cannot be read.
+    """
+    chain = []
+    version = self.current()
+    while version is not None:
+      chain.append(version)
+      if version.is_full:
+        break
+      base = version.manifest["base"]
+      version = self._version(base["version"], base["manifest_crc32"])
+    return chain[::-1]
+
+  def _version(self, number: int, checksum: str) -> Version:
+    path = self.version_path(number) / _MANIFEST
+    try:
+      content = path.read_bytes()
+      if f"{zlib.crc32(content):08x}" != checksum:
+        raise DamagedError(f"{path} does not have the CRC-32 {checksum}.")
+      manifest = json.loads(content)
+    except (OSError, ValueError) as error:
+      raise DamagedError(f"{path}: {error}") from error
+    if manifest["format_version"] != FORMAT_VERSION:
+      raise ValueError(
+          f"{path} has version {manifest['format_version']} of the format, this"
+          f" library writes {FORMAT_VERSION}. Write to another directory."
+      )
+    return Version(number=number, checksum=checksum, manifest=manifest)
+
+  def numbers(self) -> list[int]:
+    """Of all directories of versions, complete or not."""
+    names = (entry.name for entry in self.path.iterdir())
+    return sorted(
+        int(found[1]) for found in map(_VERSION_NAME.fullmatch, names) if found
+    )
+
+  def full_numbers(self) -> list[int]:
+    """Of the full versions whose manifests can be read."""
+    result = []
+    for number in self.numbers():
+      try:
+        path = self.version_path(number) / _MANIFEST
+        if json.loads(path.read_bytes())["kind"] == "full":
+          result.append(number)
+      except (OSError, ValueError, KeyError):
+        pass  # of a writer that died
+    return result
+
+  @contextlib.contextmanager
+  def new_version(self, number: int) -> Iterator[pathlib.Path]:
+    """An empty directory for a version; removed if it cannot be finished."""
+    path = self.version_path(number)
+    if path.exists():
+      shutil.rmtree(path)  # of a writer that died
+    path.mkdir()
+    try:
+      yield path
+    except BaseException:
+      # Not if it is what readers see: then it was complete before.
+      if not self._current_text().startswith(f"{number} "):
+        shutil.rmtree(path, ignore_errors=True)
+      raise
+
+  def commit(self, number: int, manifest: Mapping[str, Any]) -> Version:
+    """Makes a version, whose files are there, the current one."""
+    content = json.dumps(manifest, indent=1, sort_keys=True).encode()
+    checksum = f"{zlib.crc32(content):08x}"
+    path = self.version_path(number)
+    _write_durably(path / _MANIFEST, content)
+    _sync_directory(path)
+    _sync_directory(self.path)
+    line = f"{number} {version_name(number)} {checksum}\n"
+    _write_durably(self.path / _NEW_CURRENT, line.encode())
+    os.replace(self.path / _NEW_CURRENT, self.path / _CURRENT)
+    _sync_directory(self.path)
+    return Version(number=number, checksum=checksum, manifest=manifest)
+
+  def remove_others(self, numbers: Set[int]) -> None:
+    """Removes all versions but these."""
+    for number in self.numbers():
+      if number not in numbers:
+        # First what makes it one, so that half a version is none.
+        (self.version_path(number) / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.version_path(number))
+
+
+def _write_durably(path: pathlib.Path, content: bytes) -> None:
+  with open(path, "wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_directory(path: pathlib.Path) -> None:
+  """Makes the names in a directory as durable as the files."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)

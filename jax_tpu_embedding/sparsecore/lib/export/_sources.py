@@ -1,0 +1,269 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The tables to export: of a model's variables, or of a checkpoint.
+
+Checks first, then rows in logical order, in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
+from jax_tpu_embedding.sparsecore.lib.export import _encodings
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+  """What is known of a table before its rows are read.
+
+  Attributes:
+    name: of the table.
+    rows: vocabulary_size.
+    columns: embedding_dim.
+    combiner: of its features.
+    encoding: of its rows in files.
+  """
+
+  name: str
+  rows: int
+  columns: int
+  combiner: str
+  encoding: _encodings.Encoding
+
+  @property
+  def row_bytes(self) -> int:
+    return self.encoding.row_bytes(self.columns)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """Tables, and where their rows are.
+
+  Attributes:
+    tables: by name.
+    rows_of: table name -> its rows.
+    features: feature name -> its table; None if features are not known.
+    step: that of a checkpoint; None if it is not known.
+  """
+
+  tables: Mapping[str, Table]
+  rows_of: Mapping[str, _row_blocks.RowSource]
+  features: Mapping[str, str] | None = None
+  step: int | None = None
+
+  @property
+  def num_bytes(self) -> int:
+    """Of all rows, as they are read."""
+    return sum(
+        rows.rows * rows.columns * rows.dtype.itemsize
+        for rows in self.rows_of.values()
+    )
+
+
+def of(
+    source: Any,
+    feature_specs: Any,
+    tables: Sequence[str] | None,
+    encoding: str | Mapping[str, str],
+    num_sc_per_device: int | None = None,
+) -> Source:
+  """The tables of variables, or of the checkpoint at a path.
+
+  Raises:
+    ValueError: specs, tables and encodings do not fit the source.
+    CheckpointError: there is no checkpoint, or it is damaged.
+  """
+  if isinstance(source, (str, os.PathLike)):
+    return _of_checkpoint(os.fspath(source), feature_specs, tables, encoding)
+  if feature_specs is None:
+    raise ValueError(
+        "Variables need feature_specs: those that they were made for. A"
+        " checkpoint, given by its path, does not."
+    )
+  check_one_process()
+  of_model = _table_variables.TableVariables(
+      source, feature_specs, num_sc_per_device, with_slots=False
+  )
+  described = of_specs(feature_specs, tables, encoding)
+  return Source(
+      tables=described,
+      rows_of={
+          name: of_model.rows(_row_blocks.Variable(table=name))
+          for name in described
+      },
+      features=features_of(feature_specs, described),
+  )
+
+
+def check_one_process() -> None:
+  """Raises NotImplementedError if there are several processes."""
+  if jax.process_count() > 1:
+    raise NotImplementedError(
+        f"Variables of {jax.process_count()} processes are not exported"
+        " directly. Save them with checkpoint.save, and export the checkpoint"
+        " from one process."
+    )
+
+
+def of_specs(
+    feature_specs: Any,
+    tables: Sequence[str] | None,
+    encoding: str | Mapping[str, str],
+) -> dict[str, Table]:
+  """The tables of features."""
+  specs = {
+      feature.table_spec.name: feature.table_spec
+      for feature in _features(feature_specs)
+  }
+  encodings = _encodings_of(specs, tables, encoding)
+  return {
+      name: Table(
+          name=name,
+          rows=specs[name].vocabulary_size,
+          columns=specs[name].embedding_dim,
+          combiner=specs[name].combiner,
+          encoding=of_table,
+      )
+      for name, of_table in encodings.items()
+  }
+
+
+def features_of(
+    feature_specs: Any, tables: Mapping[str, Table]
+) -> dict[str, str]:
+  """Feature name -> its table, of those that are exported."""
+  return {
+      feature.name: feature.table_spec.name
+      for feature in _features(feature_specs)
+      if feature.table_spec.name in tables
+  }
+
+
+def _features(feature_specs: Any) -> list[embedding_spec.FeatureSpec]:
+  features = jax.tree.leaves(feature_specs)
+  for feature in features:
+    if not isinstance(feature, embedding_spec.FeatureSpec):
+      raise TypeError(
+          f"feature_specs has a {type(feature).__name__}, not FeatureSpecs"
+          " alone."
+      )
+  return features
+
+
+def _of_checkpoint(
+    path: str,
+    feature_specs: Any,
+    tables: Sequence[str] | None,
+    encoding: str | Mapping[str, str],
+) -> Source:
+  directory, saved = _tables_json.read(
+      path if "://" in path else os.path.abspath(path)
+  )
+  if feature_specs is None:
+    described = {
+        name: Table(
+            name=name,
+            rows=saved.tables[name].rows,
+            columns=saved.tables[name].columns,
+            combiner=saved.tables[name].combiner,
+            encoding=of_table,
+        )
+        for name, of_table in _encodings_of(
+            saved.tables, tables, encoding
+        ).items()
+    }
+    unknown = [name for name, table in described.items() if not table.combiner]
+    if unknown:
+      raise ValueError(
+          f"The checkpoint {path} does not say the combiners of {unknown}. Pass"
+          " feature_specs."
+      )
+  else:
+    described = of_specs(feature_specs, tables, encoding)
+    _check_same_shapes(path, saved, described)
+  rows_of = {}
+  for name in described:
+    variable = _row_blocks.Variable(table=name)
+    rows_of[name] = directory.open_array(
+        _tables_json.directory_of(variable),
+        saved.array_format(variable),
+        variable,
+    )
+  return Source(
+      tables=described,
+      rows_of=rows_of,
+      features=(
+          None
+          if feature_specs is None
+          else features_of(feature_specs, described)
+      ),
+      step=saved.step,
+  )
+
+
+def _check_same_shapes(
+    path: str, saved: _tables_json.SavedTables, tables: Mapping[str, Table]
+) -> None:
+  problems = []
+  for name, table in tables.items():
+    if name not in saved.tables:
+      problems.append(
+          f"Table {name!r}: the checkpoint has none of this name, only"
+          f" {sorted(saved.tables)}."
+      )
+      continue
+    found = saved.tables[name].rows, saved.tables[name].columns
+    if found != (table.rows, table.columns):
+      problems.append(
+          f"Table {name!r}: the checkpoint has {found[0]} x {found[1]}, the"
+          f" spec {table.rows} x {table.columns}. Pass the specs that it was"
+          " saved with, or none."
+      )
+  if problems:
+    raise ValueError(
+        f"{path} does not fit feature_specs:\n  " + "\n  ".join(problems)
+    )
+
+
+def _encodings_of(
+    known: Mapping[str, Any],
+    tables: Sequence[str] | None,
+    encoding: str | Mapping[str, str],
+) -> dict[str, _encodings.Encoding]:
+  """The encodings of the tables that are asked for."""
+  if isinstance(tables, str):
+    raise TypeError(f"tables must be a sequence of names, got {tables!r}.")
+  chosen = list(known) if tables is None else list(tables)
+  by_table = (
+      dict.fromkeys(chosen, encoding) if isinstance(encoding, str) else encoding
+  )
+  problems = []
+  for name in dict.fromkeys([*chosen, *by_table]):
+    if name not in known:
+      problems.append(
+          f"Table {name!r} is not known; there are {sorted(known)}."
+      )
+    elif name not in chosen:
+      problems.append(f"Table {name!r} has an encoding, but is not in tables.")
+    elif name not in by_table:
+      problems.append(f"Table {name!r} has no encoding: give one for each.")
+    elif by_table[name] not in _encodings.ENCODINGS:
+      problems.append(
+          f"Table {name!r}: the encoding must be one of"
+          f" {', '.join(_encodings.ENCODINGS)}, got {by_table[name]!r}."
+      )
+  if not chosen:
+    problems.append("There are no tables to export.")
+  if problems:
+    raise ValueError("\n".join(problems))
+  return {name: _encodings.ENCODINGS[by_table[name]] for name in chosen}
