@@ -95,8 +95,8 @@ def open(  # pylint: disable=redefined-builtin
   )
 
 
-def _as_ids(ids: Any, what: str) -> np.ndarray:
-  """C-contiguous int32 or int64."""
+def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
+  """C-contiguous int32 or int64; errors call them `what` of `name`."""
   if (
       type(ids) is np.ndarray
       and (ids.dtype is _INT64 or ids.dtype is _INT32)
@@ -107,30 +107,27 @@ def _as_ids(ids: Any, what: str) -> np.ndarray:
   if not array.size and array.dtype.kind == "f":
     return np.zeros(array.shape, np.int64)  # an empty list
   if array.dtype.kind not in "iu":
-    raise TypeError(f"{what} must be integers, got {array.dtype}.")
+    raise TypeError(f"{what} {name!r} must be integers, got {array.dtype}.")
   if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
-    raise ValueError(f"{what} must be below 2^63, got {array.max()}.")
-  kind = array.dtype if array.dtype in (_INT32, _INT64) else _INT64
-  return np.ascontiguousarray(array, kind.newbyteorder("=")).reshape(
-      array.shape
-  )
+    raise ValueError(f"{what} {name!r} must be below 2^63, got {array.max()}.")
+  kind = _INT32 if array.dtype == _INT32 else _INT64
+  return np.ascontiguousarray(array, kind).reshape(array.shape)
 
 
-def _as_splits(row_splits: Any, what: str) -> np.ndarray:
-  splits = _as_ids(row_splits, f"row_splits of {what}")
+def _as_splits(row_splits: Any, what: str, name: str) -> np.ndarray:
+  splits = _as_ids(row_splits, what, name)
   if splits.ndim != 1:
     raise ValueError(
-        f"row_splits of {what} must be int64[samples + 1], got shape"
-        f" {splits.shape}."
+        f"{what} {name!r} must be int64[samples + 1], got shape {splits.shape}."
     )
   return splits if splits.dtype is _INT64 else splits.astype(np.int64)
 
 
-def _as_weights(weights: Any, what: str) -> np.ndarray:
+def _as_weights(weights: Any, what: str, name: str) -> np.ndarray:
   array = np.asarray(weights)
   if array.dtype.kind not in "fiu":
-    raise TypeError(f"weights of {what} must be numbers, got {array.dtype}.")
-  return np.ascontiguousarray(array, np.float32)
+    raise TypeError(f"{what} {name!r} must be numbers, got {array.dtype}.")
+  return np.ascontiguousarray(array, np.float32).reshape(-1)
 
 
 class EmbeddingTables:
@@ -189,7 +186,7 @@ class EmbeddingTables:
     """
     snapshot, is_held = self._now()
     number = self._number(snapshot, name)
-    ids = _as_ids(ids, f"ids of table {name!r}")
+    ids = _as_ids(ids, "ids of table", name)
     columns = snapshot.tables[name].columns
     out = np.empty((*ids.shape, columns), np.float32)
     request = (number, ids.reshape(-1), None, None, None, out)
@@ -229,11 +226,10 @@ class EmbeddingTables:
           f"Unknown combiner {combiner!r}; choose one of"
           f" {', '.join(_COMBINERS)}."
       )
-    what = f"table {name!r}"
-    values = _as_ids(values, f"values of {what}").reshape(-1)
-    splits = _as_splits(row_splits, what)
+    values = _as_ids(values, "values of table", name).reshape(-1)
+    splits = _as_splits(row_splits, "row_splits of table", name)
     if weights is not None:
-      weights = _as_weights(weights, what).reshape(-1)
+      weights = _as_weights(weights, "weights of table", name)
     shape = (max(len(splits) - 1, 0), snapshot.tables[name].columns)
     if out is None:
       out = np.empty(shape, np.float32)
@@ -269,20 +265,19 @@ class EmbeddingTables:
     for feature, ids in features.items():
       name = self._table_of(snapshot, feature)
       splits = weights = None
-      what = feature
       if isinstance(ids, tuple):
         if not 2 <= len(ids) <= 3:
           raise ValueError(
               f"Feature {feature!r} has a tuple of {len(ids)}, expected (values,"
               " row_splits) or (values, row_splits, weights)."
           )
-        splits = _as_splits(ids[1], f"feature {feature!r}")
+        splits = _as_splits(ids[1], "row_splits of feature", feature)
         if len(ids) == 3 and ids[2] is not None:
-          weights = _as_weights(ids[2], f"feature {feature!r}").reshape(-1)
-        ids = _as_ids(ids[0], what).reshape(-1)
+          weights = _as_weights(ids[2], "weights of feature", feature)
+        ids = _as_ids(ids[0], "values of feature", feature)
         samples = max(len(splits) - 1, 0)
       else:
-        ids = _as_ids(ids, what)
+        ids = _as_ids(ids, "ids of feature", feature)
         if ids.ndim == 1:
           ids = ids.reshape(-1, 1)
         elif ids.ndim != 2:
@@ -291,8 +286,8 @@ class EmbeddingTables:
               " or [B, ids of a sample]."
           )
         samples = ids.shape[0]
-        if not ids.size:
-          splits, ids = np.zeros(samples + 1, np.int64), ids.reshape(-1)
+        if not ids.size:  # Samples without ids have no valency.
+          splits = np.zeros(samples + 1, np.int64)
       out = np.empty((samples, snapshot.tables[name].columns), np.float32)
       requests.append(
           (snapshot.numbers[name], ids, splits, weights, None, out)
