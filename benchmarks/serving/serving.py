@@ -78,12 +78,17 @@ def training_lookup(values: np.ndarray):
   return lambda ids: np.asarray(look(ids, variables))
 
 
-def memory_limit(row_bytes: int, rows: int):
-  """Reads the bytes of each id's row and writes as many for a sample."""
+def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
+  """Adds up each id's row of as many bytes in a mapped file, as floats.
+
+  The memory is of the same kind, and the numbers are ones: bytes of codes would
+  be floats that processors are slow with.
+  """
   path = pathlib.Path(__file__).parent.parent / "lookup" / "touch_memory.so"
   library = ctypes.CDLL(str(path))
   columns = -(-row_bytes // 4)
-  table = np.ones((rows, columns), np.float32)
+  np.ones((rows, columns), np.float32).tofile(file)
+  table = np.memmap(file, np.float32, "c", 0, (rows, columns))
   weights = np.ones((_SAMPLES, _IDS), np.float32)
   out = np.zeros((_SAMPLES, columns), np.float32)
 
@@ -95,7 +100,9 @@ def memory_limit(row_bytes: int, rows: int):
 
   ids = np.random.default_rng(5).integers(0, rows, (_SAMPLES, _IDS), np.int32)
   least = {
-      d: min(turns.time_calls(lambda d=d: touch(ids, d), 2)["cpu"] for _ in "123")
+      d: min(
+          turns.time_calls(lambda d=d: touch(ids, d), 2)["cpu"] for _ in "123"
+      )
       for d in (8, 16, 32, 64)
   }
   best = min(least, key=least.get)
@@ -110,7 +117,9 @@ def errors(values: np.ndarray, tables) -> tuple[float, float]:
   return float(rms), float(np.abs(difference).max())
 
 
-def measure_batches(values: np.ndarray, opened) -> list[tuple[object, ...]]:
+def measure_batches(
+    values: np.ndarray, opened, directory: pathlib.Path
+) -> list[tuple[object, ...]]:
   """A row for each contender; draws encodings.png if wanted."""
   random = np.random.default_rng(1)
   batches = [
@@ -138,7 +147,11 @@ def measure_batches(values: np.ndarray, opened) -> list[tuple[object, ...]]:
         )
     )
     timed[name + " limit"] = on_batches(
-        memory_limit(_versions.row_bytes(name, _COLUMNS), len(values))
+        memory_limit(
+            directory / f"ones_{name}",
+            _versions.row_bytes(name, _COLUMNS),
+            len(values),
+        )
     )
   opened["float32"].lookup_pooled(
       "items", batches[0].reshape(-1), splits, out=out
@@ -159,16 +172,18 @@ def measure_batches(values: np.ndarray, opened) -> list[tuple[object, ...]]:
     rms, most = errors(values, opened[name]) if name in opened else (0, 0)
     if name in opened:
       points.append((name, size, rms, ns))
-    table.append((
-        name,
-        size,
-        f"{rms:.2g}",
-        f"{most:.2g}",
-        f"{ns:.1f}",
-        f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})",
-        f"{1e9 * min(timings[limit].cpu) / (_SAMPLES * _IDS):.1f}",
-        f"{over:.2f}",
-    ))
+    table.append(
+        (
+            name,
+            size,
+            f"{rms:.2g}",
+            f"{most:.2g}",
+            f"{ns:.1f}",
+            f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})",
+            f"{1e9 * min(timings[limit].cpu) / (_SAMPLES * _IDS):.1f}",
+            f"{over:.2f}",
+        )
+    )
   if _OUTPUT_DIR.value:
     draw(points, 1e9 * min(timings["lookup_ids"].cpu) / (_SAMPLES * _IDS))
   return table
@@ -195,9 +210,7 @@ def draw(points, training_ns: float) -> None:
   axes[1].set_xscale("symlog", linthresh=1e-5)
   axes[2].axvline(training_ns, color="tab:orange", label="lookup_ids")
   axes[2].legend(fontsize=8)
-  figure.savefig(
-      pathlib.Path(_OUTPUT_DIR.value) / "encodings.png", dpi=110
-  )
+  figure.savefig(pathlib.Path(_OUTPUT_DIR.value) / "encodings.png", dpi=110)
 
 
 def measure_requests(tables) -> tuple[float, float]:
@@ -268,13 +281,31 @@ def main(argv: list[str]) -> None:
           features={f"f{i}": "items" for i in range(_FEATURES)},
       )
       opened[encoding] = embedding_tables.open(directory)
-    head = ("contender", "bytes of a row", "relative RMS error", "largest error")
-    head += ("CPU ns/id", "ratio to lookup_ids", "limit, ns/id", "ratio to limit")
-    print(_markdown(head, measure_batches(values, opened)), "\n", flush=True)
+    head = (
+        "contender",
+        "bytes of a row",
+        "relative RMS error",
+        "largest error",
+    )
+    head += (
+        "CPU ns/id",
+        "ratio to lookup_ids",
+        "limit, ns/id",
+        "ratio to limit",
+    )
+    print(
+        _markdown(
+            head, measure_batches(values, opened, pathlib.Path(temporary))
+        ),
+        "\n",
+        flush=True,
+    )
     for encoding in _ENCODINGS:
       p50, p99 = measure_requests(opened[encoding])
       requests.append((encoding, f"{p50:.0f}", f"{p99:.0f}"))
-    print(_markdown(("request", "p50 us", "p99 us"), requests), "\n", flush=True)
+    print(
+        _markdown(("request", "p50 us", "p99 us"), requests), "\n", flush=True
+    )
     stops = [
         measure_stop(pathlib.Path(temporary) / f"stop{i}", values)
         for i in range(3)

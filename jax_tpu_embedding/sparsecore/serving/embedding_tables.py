@@ -289,9 +289,7 @@ class EmbeddingTables:
         if not ids.size:  # Samples without ids have no valency.
           splits = np.zeros(samples + 1, np.int64)
       out = np.empty((samples, snapshot.tables[name].columns), np.float32)
-      requests.append(
-          (snapshot.numbers[name], ids, splits, weights, None, out)
-      )
+      requests.append((snapshot.numbers[name], ids, splits, weights, None, out))
       result[feature] = out
     snapshot.rows.look(requests, is_held)
     return result

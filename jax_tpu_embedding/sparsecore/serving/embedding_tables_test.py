@@ -87,9 +87,7 @@ class LookupTest(WithTables):
   )
   def test_rows_are_those_of_the_file(self, encoding, implementation, shape):
     rows, columns, num_files = shape
-    values = self.write(
-        _random(rows, columns), encoding, num_files=num_files
-    )
+    values = self.write(_random(rows, columns), encoding, num_files=num_files)
     expected = _numpy_tables.decode(
         encoding, columns, row_encodings.encode(encoding, values)
     )
@@ -100,7 +98,9 @@ class LookupTest(WithTables):
     for kind in (np.int64, np.int32, np.uint8, np.uint64):
       got = tables.lookup("items", (ids % 256 % rows).astype(kind))
       np.testing.assert_array_equal(got, expected[ids % 256 % rows])
-    np.testing.assert_array_equal(tables.lookup("items", rows - 1), expected[-1])
+    np.testing.assert_array_equal(
+        tables.lookup("items", rows - 1), expected[-1]
+    )
     self.assertEqual(tables.lookup("items", []).shape, (0, columns))
 
   @parameterized.product(
@@ -173,9 +173,9 @@ class LookupTest(WithTables):
       tables = self.open(implementation)
       splits = np.arange(batch + 1) * 5
       request = (ids.reshape(-1), splits, weights.reshape(-1))
-      got = tables.activations(
-          {"bought": request if has_weights else ids}
-      )["bought"]
+      got = tables.activations({"bought": request if has_weights else ids})[
+          "bought"
+      ]
       np.testing.assert_array_equal(
           got.view(np.uint32), np.asarray(expected).view(np.uint32)
       )
@@ -192,11 +192,13 @@ class LookupTest(WithTables):
         features={"clicked": "items", "seen": "items", "user": "users/ä"},
     )
     for implementation in _IMPLEMENTATIONS:
-      got = self.open(implementation).activations({
-          "clicked": [1, 2],
-          "seen": ([3, 3, 4], [0, 1, 1, 3]),
-          "user": np.array([[0, 1], [2, 2], [8, 0]]),
-      })
+      got = self.open(implementation).activations(
+          {
+              "clicked": [1, 2],
+              "seen": ([3, 3, 4], [0, 1, 1, 3]),
+              "user": np.array([[0, 1], [2, 2], [8, 0]]),
+          }
+      )
       np.testing.assert_array_equal(got["clicked"], values[[1, 2]])
       np.testing.assert_allclose(
           got["seen"], [values[3], 0 * values[0], (values[3] + values[4]) / 2]
@@ -225,7 +227,9 @@ class LookupTest(WithTables):
         tables.lookup_pooled("items", [3, 4, wrong], [0, 1, 3])
     tables = self.open(implementation, out_of_range="zero")
     got = tables.lookup("items", [3, -1, 50])
-    np.testing.assert_array_equal(got, [values[3], 0 * values[0], 0 * values[0]])
+    np.testing.assert_array_equal(
+        got, [values[3], 0 * values[0], 0 * values[0]]
+    )
     got = tables.lookup_pooled("items", [3, 2**40, -7, 4], [0, 2, 3, 4])
     np.testing.assert_array_equal(
         got, [values[3] / 2, 0 * values[0], values[4]]
@@ -240,7 +244,12 @@ class LookupTest(WithTables):
     read_only.flags.writeable = False
     cases = (
         (KeyError, "no table 'x'.*'items'", "lookup", ("x", [1])),
-        (TypeError, "must be integers, got float64", "lookup", ("items", [1.5])),
+        (
+            TypeError,
+            "must be integers, got float64",
+            "lookup",
+            ("items", [1.5]),
+        ),
         (ValueError, "below 2.63", "lookup", ("items", np.uint64([2**63]))),
         (KeyError, "no feature 'x'.*'seen'", "activations", ({"x": [1]},)),
         (ValueError, "shape", "activations", ({"seen": [[[1]]]},)),
@@ -262,7 +271,10 @@ class LookupTest(WithTables):
         (ValueError, r"out must be .*float32\[1, 6\], got float32\[2, 6\]")
         + ("lookup_pooled", ("items", [1], [0, 1], None, None, out)),
         (ValueError, "out must be")
-        + ("lookup_pooled", ("items", [1, 1], [0, 1, 2], None, None, read_only)),
+        + (
+            "lookup_pooled",
+            ("items", [1, 1], [0, 1, 2], None, None, read_only),
+        ),
     )
     for error, message, method, arguments in cases:
       with self.subTest(f"{method}{arguments}"):
@@ -334,9 +346,7 @@ class LookupTest(WithTables):
     np.testing.assert_array_equal(got[[0, 3]], [0 * last[0], last[-1]])
     np.testing.assert_array_equal(got[[1, 2]], [last[-2], last[0]])
     pooled = tables.lookup_pooled("items", ids, [0, 4])
-    np.testing.assert_array_equal(
-        pooled[0], (last[0] + last[-2]) + last[-1]
-    )
+    np.testing.assert_array_equal(pooled[0], (last[0] + last[-2]) + last[-1])
     with self.assertRaisesRegex(ValueError, f"id {rows} at"):
       tables.lookup("items", rows)
 

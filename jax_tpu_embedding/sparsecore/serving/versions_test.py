@@ -207,7 +207,10 @@ class RefreshTest(WithVersions):
     for rows in ([3, 3], [-1, 4], [4, _ROWS]):
       change.rows = rows
       written_tables.write_delta(
-          self.directory, self.written, {"items": change}, 1,
+          self.directory,
+          self.written,
+          {"items": change},
+          1,
           (0, self.crc32[0]),
       )
       for implementation in _IMPLEMENTATIONS:
@@ -235,9 +238,7 @@ class RefreshTest(WithVersions):
         self.write_full(1)
       return read_version(directory, number, crc32)
 
-    with mock.patch.object(
-        embedding_tables._versions, "read_version", replace
-    ):
+    with mock.patch.object(embedding_tables._versions, "read_version", replace):
       tables = self.open()
     self.assert_is_version(tables, 1)
 
@@ -310,7 +311,10 @@ class AtOneVersionTest(WithVersions):
         self.write_full(number)
       else:
         self.crc32[number] = written_tables.write_delta(
-            self.directory, self.written, changes, number,
+            self.directory,
+            self.written,
+            changes,
+            number,
             (number - 1, self.crc32[number - 1]),
         )
       self.assertTrue(tables.refresh())

@@ -56,8 +56,8 @@ std::span<const T> Elements(py::handle array, const char* what) {
 Request ReadRequest(py::handle object) {
   const auto fields = py::cast<py::tuple>(object);
   if (fields.size() != 6) {
-    ThrowPythonError(InvalidArgument("A request has 6 fields, got ",
-                                     fields.size(), "."));
+    ThrowPythonError(
+        InvalidArgument("A request has 6 fields, got ", fields.size(), "."));
   }
   Request request;
   request.table = fields[0].cast<int>();
@@ -133,11 +133,11 @@ class Tables {
       read.push_back(ReadRequest(request));
       num_ids += serving::NumIds(read.back().ids);
     }
-    ValueOrThrow(WithoutLock(num_ids * kWorkPerId, [this, &read, is_held](
-                                                       Executor& executor) {
-      return is_held ? tables_->LookHeld(read, executor)
-                     : tables_->Look(read, executor);
-    }));
+    ValueOrThrow(WithoutLock(
+        num_ids * kWorkPerId, [this, &read, is_held](Executor& executor) {
+          return is_held ? tables_->LookHeld(read, executor)
+                         : tables_->Look(read, executor);
+        }));
   }
 
   // (table, rows, values, deleted) of each table.
@@ -147,8 +147,8 @@ class Tables {
     for (const py::handle object : changes) {
       const auto fields = py::cast<py::tuple>(object);
       if (fields.size() != 4) {
-        ThrowPythonError(InvalidArgument("Changes have 4 fields, got ",
-                                         fields.size(), "."));
+        ThrowPythonError(
+            InvalidArgument("Changes have 4 fields, got ", fields.size(), "."));
       }
       const std::span<const uint8_t> values =
           Elements<uint8_t>(fields[2], "values");
@@ -158,10 +158,10 @@ class Tables {
                       .deleted = Elements<int64_t>(fields[3], "deleted")});
       num_rows += std::ssize(read.back().rows);
     }
-    ValueOrThrow(WithoutLock(
-        num_rows * kWorkPerChange, [this, &read, version](Executor& executor) {
-          return tables_->Apply(read, version, executor);
-        }));
+    ValueOrThrow(WithoutLock(num_rows * kWorkPerChange,
+                             [this, &read, version](Executor& executor) {
+                               return tables_->Apply(read, version, executor);
+                             }));
   }
 
   // The lock of a version, for Look with is_held, of one thread.

@@ -31,8 +31,9 @@
 namespace jte::serving {
 namespace {
 
-// Ids and samples of a task, as for lookups of training (lookup_ids.cc): what is
-// known of their rows stays in the second-level cache until they are added up.
+// Ids and samples of a task, as for lookups of training (lookup_ids.cc): what
+// is known of their rows stays in the second-level cache until they are added
+// up.
 constexpr int64_t kWorkPerTask = 4096;
 
 // Changed rows that a task copies, and how far ahead their places are asked
@@ -78,10 +79,9 @@ Result<void> CheckAscending(const MappedTable& table, const char* what,
   int64_t previous = -1;
   for (const int64_t row : rows) {
     if (row <= previous || row >= table.rows()) {
-      return InvalidArgument("Table '", table.name(), "': ", what, " row ", row,
-                             " follows row ", previous,
-                             ", expected ascending rows below ", table.rows(),
-                             ".");
+      return InvalidArgument(
+          "Table '", table.name(), "': ", what, " row ", row, " follows row ",
+          previous, ", expected ascending rows below ", table.rows(), ".");
     }
     previous = row;
   }
@@ -174,10 +174,10 @@ Result<void> EmbeddingTables::Check(const Request& request) const {
   if (convert::AreFinite(*request.weights)) return {};
   const auto wrong = std::ranges::find_if_not(
       *request.weights, [](float w) { return std::isfinite(w); });
-  return InvalidArgument(
-      "Table '", table.name(), "': weight ",
-      wrong == request.weights->end() ? 0.0f : *wrong, " at position ",
-      wrong - request.weights->begin(), " is not finite.");
+  return InvalidArgument("Table '", table.name(), "': weight ",
+                         wrong == request.weights->end() ? 0.0f : *wrong,
+                         " at position ", wrong - request.weights->begin(),
+                         " is not finite.");
 }
 
 Result<void> EmbeddingTables::WrongId(const Request& request, int64_t first_id,
@@ -188,11 +188,11 @@ Result<void> EmbeddingTables::WrongId(const Request& request, int64_t first_id,
         for (int64_t i = first_id; i < last_id; ++i) {
           const auto id = static_cast<int64_t>(ids[i]);
           if (id >= 0 && id < table.rows()) continue;
-          return InvalidArgument(
-              "Table '", table.name(), "': id ", id, " at position ", i,
-              " is not one of its rows, [0, ", table.rows(),
-              "). Pass ids of rows, or open the tables with "
-              "out_of_range=\"zero\".");
+          return InvalidArgument("Table '", table.name(), "': id ", id,
+                                 " at position ", i,
+                                 " is not one of its rows, [0, ", table.rows(),
+                                 "). Pass ids of rows, or open the tables with "
+                                 "out_of_range=\"zero\".");
         }
         return InvalidArgument("Table '", table.name(),
                                "': an id that is not one of its rows was "
@@ -235,8 +235,9 @@ Result<void> EmbeddingTables::LookUp(const Request& request, int64_t begin,
     }
     previous = splits[s];
   }
-  if (!scratch.Read(table, request.combiner.value_or(table.combiner()),
-                    request.ids, request.weights.value_or(std::span<const float>()), splits) &&
+  if (!scratch.Read(
+          table, request.combiner.value_or(table.combiner()), request.ids,
+          request.weights.value_or(std::span<const float>()), splits) &&
       out_of_range_ == OutOfRange::kError) {
     return WrongId(request, splits.front(), splits.back());
   }

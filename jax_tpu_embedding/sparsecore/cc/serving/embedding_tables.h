@@ -50,7 +50,7 @@ struct Request {
   int table = 0;
   Kind kind = Kind::kRows;
   Ids ids;
-  int64_t valency = 1;                      // kMatrix
+  int64_t valency = 1;                       // kMatrix
   std::span<const int64_t> row_splits = {};  // kSplits: samples + 1
   std::optional<std::span<const float>> weights = std::nullopt;  // one per id
   std::optional<convert::Combiner> combiner = std::nullopt;  // else the table's
@@ -91,13 +91,13 @@ class EmbeddingTables {
   // What Hold locks, for those who cannot keep its result.
   WriterFirstLock& lock() const { return lock_; }
 
-  // Answers all requests; the bits do not depend on the executor. Every float of
-  // every `out` is written.
+  // Answers all requests; the bits do not depend on the executor. Every float
+  // of every `out` is written.
   //
   // Errors: InvalidArgument, nothing useful in `out`, for a table that is not
   // there, sizes that do not fit each other, row splits that do not ascend from
-  // 0 to the number of ids, weights that are not finite, and ids out of range if
-  // these are errors. Of wrong ids it names the first.
+  // 0 to the number of ids, weights that are not finite, and ids out of range
+  // if these are errors. Of wrong ids it names the first.
   Result<void> Look(std::span<const Request> requests,
                     Executor& executor) const {
     const auto held = Hold();

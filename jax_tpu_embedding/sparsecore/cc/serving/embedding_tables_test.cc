@@ -4,7 +4,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/serving/embedding_tables.h"
 
 #include <atomic>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -159,13 +158,12 @@ TEST(EmbeddingTablesTest, IdsOutOfRangeMayBeZeros) {
   const std::vector<int64_t> ids = {4, int64_t{1} << 60, -3};
   std::vector<float> rows(6, -1);
   std::vector<float> pooled(2, -1);
-  const Request requests[] = {
-      {.ids = ids, .out = rows},
-      {.kind = Request::Kind::kMatrix,
-       .ids = ids,
-       .valency = 3,
-       .combiner = convert::Combiner::kSum,
-       .out = pooled}};
+  const Request requests[] = {{.ids = ids, .out = rows},
+                              {.kind = Request::Kind::kMatrix,
+                               .ids = ids,
+                               .valency = 3,
+                               .combiner = convert::Combiner::kSum,
+                               .out = pooled}};
   InlineExecutor executor;
   ASSERT_TRUE(tables->Look(requests, executor));
   EXPECT_THAT(rows, ElementsAre(40, 41, 0, 0, 0, 0));
@@ -231,7 +229,8 @@ TEST(EmbeddingTablesTest, AppliesChangesOrNone) {
                           .values = std::span(values).first(15)};
   EXPECT_THAT(tables->Apply({&cut, 1}, 4, executor).error().message,
               HasSubstr("2 changed rows have 15 bytes, expected 8 each"));
-  EXPECT_THAT(rows(), ElementsAre(0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51));
+  EXPECT_THAT(rows(),
+              ElementsAre(0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51));
   EXPECT_EQ(tables->version(), 3);
 
   const RowChanges changes = {

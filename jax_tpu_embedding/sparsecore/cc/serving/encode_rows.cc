@@ -84,8 +84,8 @@ template <Encoding kEncoding>
     Store(encoder.stored_scale, bytes + code_bytes);
     Store(encoder.stored_bias, bytes + code_bytes + 2);
   } else {
-    using T = std::conditional_t<kEncoding == Encoding::kBfloat16, Bfloat16,
-                                 Float16>;
+    using T =
+        std::conditional_t<kEncoding == Encoding::kBfloat16, Bfloat16, Float16>;
     for (int64_t d = 0; d < columns; ++d) {
       Store(RoundToNearest<T>(row[d]), bytes + 2 * d);
     }

@@ -42,9 +42,7 @@ class OpenFile {
   const int descriptor_;
 };
 
-std::string LastSystemError() {
-  return std::generic_category().message(errno);
-}
+std::string LastSystemError() { return std::generic_category().message(errno); }
 
 Result<void> CheckDescription(const TableDescription& table) {
   if (table.rows < 0 || table.columns < 1 || table.columns > kMaxColumns) {
@@ -121,10 +119,9 @@ Result<MappedTable> MappedTable::Map(TableDescription description) {
         MapPart(table.description_.name, part, table.row_bytes_));
     table.mappings_.push_back(mapping);
     // The rows are what ends the mapping.
-    table.parts_.push_back(
-        {.first_row = part.first_row,
-         .data = mapping.data() + mapping.size() -
-                 part.rows * table.row_bytes_});
+    table.parts_.push_back({.first_row = part.first_row,
+                            .data = mapping.data() + mapping.size() -
+                                    part.rows * table.row_bytes_});
   }
   return table;
 }

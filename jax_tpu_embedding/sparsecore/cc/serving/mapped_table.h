@@ -3,9 +3,9 @@
 
 // The encoded rows of one table, in files that are mapped into memory.
 //
-// Mappings are private: changed rows are in pages of this process, all others in
-// those of the page cache, which every process shares. Nothing is read when a
-// table is mapped. Files may be renamed or removed meanwhile, but nobody may
+// Mappings are private: changed rows are in pages of this process, all others
+// in those of the page cache, which every process shares. Nothing is read when
+// a table is mapped. Files may be renamed or removed meanwhile, but nobody may
 // shorten them: what was cut off ends the process.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_MAPPED_TABLE_H_

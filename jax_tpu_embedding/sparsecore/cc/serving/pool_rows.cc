@@ -34,11 +34,10 @@ using Vector = typename VectorOf<T, N>::type;
 // T: float, Bfloat16 or Float16.
 template <typename T>
 struct PlainRows {
-  static constexpr Encoding kEncoding = std::is_same_v<T, float>
-                                            ? Encoding::kFloat32
-                                        : std::is_same_v<T, Bfloat16>
-                                            ? Encoding::kBfloat16
-                                            : Encoding::kFloat16;
+  static constexpr Encoding kEncoding =
+      std::is_same_v<T, float>      ? Encoding::kFloat32
+      : std::is_same_v<T, Bfloat16> ? Encoding::kBfloat16
+                                    : Encoding::kFloat16;
   static constexpr int kSmallest = 4;
   static constexpr bool kHasScaling = false;
 
@@ -126,9 +125,8 @@ struct CodedRows {
       for (int part = 0; part < kParts; ++part) {
         const Vector<int32_t, kLanes> codes =
             (words >> (kBits * part)) & ((1 << kBits) - 1);
-        values[part] =
-            __builtin_convertvector(codes, Values) * scaling.scale +
-            scaling.bias;
+        values[part] = __builtin_convertvector(codes, Values) * scaling.scale +
+                       scaling.bias;
       }
     }
 
@@ -206,9 +204,8 @@ template <typename Rows>
   for (; column < columns; ++column) {
     float sum = 0.0f;
     for (int64_t i = sample.begin; i < sample.end; ++i) {
-      sum += sample.rows[i].gain * DecodeValue(Rows::kEncoding,
-                                               sample.rows[i].row, columns,
-                                               column);
+      sum += sample.rows[i].gain *
+             DecodeValue(Rows::kEncoding, sample.rows[i].row, columns, column);
     }
     out[column] = sum;
   }

@@ -19,9 +19,9 @@
 //           rounded up to float16; code = round((x - bias) / scale)
 //
 // rounds to even and is clamped to the codes that there are. A minimum of -0
-// counts as 0: which of the two it is depends on the order of comparisons. Rows whose values
-// are all equal, or so near to each other that 255 / (max - min) is infinite,
-// have codes 0 and scale 1. So |x' - x| is at most
+// counts as 0: which of the two it is depends on the order of comparisons. Rows
+// whose values are all equal, or so near to each other that 255 / (max - min)
+// is infinite, have codes 0 and scale 1. So |x' - x| is at most
 //
 //   bfloat16  2^-8 |x|              int8  (max - min) / 510 + 2^-22 max |x|
 //   float16   2^-11 |x| (normal)    int4  scale / 2 + 2^-22 max |x|
@@ -129,11 +129,12 @@ inline float DecodeValue(Encoding encoding, const std::byte* row,
     case Encoding::kFloat16:
       return ToFloat(Load<Float16>(row + 2 * column));
     case Encoding::kInt8:
-      return Int8ScalingOf(row, columns)(std::to_integer<uint32_t>(row[column]));
+      return Int8ScalingOf(row,
+                           columns)(std::to_integer<uint32_t>(row[column]));
     case Encoding::kInt4: {
       const auto pair = std::to_integer<uint32_t>(row[column / 2]);
-      return Int4ScalingOf(row, columns)(column % 2 == 0 ? pair & 15
-                                                         : pair >> 4);
+      return Int4ScalingOf(row,
+                           columns)(column % 2 == 0 ? pair & 15 : pair >> 4);
     }
   }
   return 0.0f;
@@ -185,7 +186,7 @@ struct Int4Encoder {
     const float step = (max - bias) / 15.0f;
     // 1, or what rounds up to the smallest positive number if nothing is left
     // of the quotient in float32.
-    stored_scale = !(max > bias) ? Float16{0x3c00}
+    stored_scale = !(max > bias)  ? Float16{0x3c00}
                    : step == 0.0f ? Float16{0x0001}
                                   : RoundUp(step);
     scale = ToFloat(stored_scale);

@@ -119,8 +119,8 @@ TEST(RowEncodingTest, ErrorsAreWithinTheBounds) {
             const Scaling scaling = Int4ScalingOf(bytes.data(), columns);
             bound += scaling.scale / 2 + 0x1p-22 * largest;
             if (double{max} - scaling.bias > 15 * 0x1p-14) {
-              ASSERT_LE(scaling.scale, (1 + 0x1p-10) *
-                                           (double{max} - scaling.bias) / 15);
+              ASSERT_LE(scaling.scale,
+                        (1 + 0x1p-10) * (double{max} - scaling.bias) / 15);
             }
             break;
           }

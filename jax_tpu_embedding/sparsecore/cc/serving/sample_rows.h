@@ -5,8 +5,8 @@
 // added up: by row, an id that repeats as one row with the sum of its gains.
 //
 // That is the order of `lookup_ids` on one SparseCore
-// (docs/design/lookup_from_ids.md), with its sorting network; gains are those of
-// training (convert/stages/gains.h). So sums have the same bits.
+// (docs/design/lookup_from_ids.md), with its sorting network; gains are those
+// of training (convert/stages/gains.h). So sums have the same bits.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_
