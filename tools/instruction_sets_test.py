@@ -19,6 +19,8 @@ _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
 # The functions in which lookups, updates and conversions spend their time.
 _KERNELS = (
     "void jte::kernels::PoolSamples<float, ",
+    "void jte::serving::PoolRowsOf<jte::serving::PlainRows<float>",
+    "void jte::serving::PoolRowsOf<jte::serving::CodedRows<8>",
     "SumRowsOf<jte::kernels::PartitionOrder>",
     "SumRowsOf<jte::kernels::SortedOrder>",
     "StepBlock<jte::kernels::SgdRule>",
@@ -62,7 +64,12 @@ class ModulesTest(parameterized.TestCase):
 
   def test_need_nothing_beyond_x86_64_v2(self):
     self.assertContainsSubset(
-        ["ffi_cpu.so", "pybind_input_preprocessing.so", "pybind_planner.so"],
+        [
+            "ffi_cpu.so",
+            "pybind_embedding_tables.so",
+            "pybind_input_preprocessing.so",
+            "pybind_planner.so",
+        ],
         self.modules,
     )
     for name, functions in self.modules.items():

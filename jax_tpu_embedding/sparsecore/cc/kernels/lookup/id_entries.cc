@@ -4,7 +4,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -20,6 +19,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/radix_sort.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sort_lanes.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
@@ -27,8 +27,6 @@ namespace {
 
 using convert::SortKey;
 
-// Samples that are sorted together, one in each lane.
-constexpr int64_t kLanes = 16;
 // No id has this key: a row is below 2^31 / num_scs.
 constexpr uint32_t kNoKey = ~uint32_t{0};
 
@@ -36,51 +34,6 @@ struct KeyAndGain {
   uint32_t key;
   float gain;
 };
-
-// Sorts the n numbers of every lane; number i of lane k is values[i, k].
-template <typename T>
-[[gnu::always_inline]] inline void SortLanesOf(T* values, int64_t n) {
-  if (n < 2) return;
-  const int64_t top = int64_t{1}
-                      << (std::bit_width(static_cast<uint64_t>(n - 1)) - 1);
-  for (int64_t p = top; p > 0; p /= 2) {
-    int64_t distance = p;
-    int64_t r = 0;
-    for (int64_t q = top;; q /= 2) {
-      for (int64_t i = 0; i + distance < n; ++i) {
-        if ((i & p) != r) continue;
-        T* __restrict low = values + i * kLanes;
-        T* __restrict high = values + (i + distance) * kLanes;
-        for (int64_t k = 0; k < kLanes; ++k) {
-          const T a = low[k];
-          const T b = high[k];
-          low[k] = std::min(a, b);
-          high[k] = std::max(a, b);
-        }
-      }
-      if (q == p) break;
-      distance = q - p;
-      r = p;
-    }
-  }
-}
-
-JTE_VECTOR_CLONES
-void SortLanes(uint32_t* values, int64_t n) { SortLanesOf(values, n); }
-JTE_VECTOR_CLONES
-void SortLanes(int64_t* values, int64_t n) { SortLanesOf(values, n); }
-
-// Which lanes have a number twice, of n sorted ones.
-JTE_VECTOR_CLONES
-void FindRepeats(const uint32_t* values, int64_t n, uint32_t* repeats) {
-  uint32_t found[kLanes] = {};
-  for (int64_t i = 1; i < n; ++i) {
-    for (int64_t k = 0; k < kLanes; ++k) {
-      found[k] |= values[i * kLanes + k] == values[(i - 1) * kLanes + k];
-    }
-  }
-  std::copy_n(found, kLanes, repeats);
-}
 
 // The keys of n ids; returns the largest id. One that is larger than `last_id`
 // has the key of that.

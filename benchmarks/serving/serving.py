@@ -1,0 +1,320 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookups in exported tables, beside the training lookup and the memory.
+
+    ./bazelw run //benchmarks/serving -- --output_dir=$PWD/benchmarks/serving
+
+Prints tables in Markdown for RESULTS.md, and draws encodings.png. One thread;
+contenders take turns, as other programs run on the machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import tempfile
+import threading
+import time
+
+from absl import app
+from absl import flags
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.serving import _versions
+from jax_tpu_embedding.sparsecore.serving import embedding_tables
+from jax_tpu_embedding.sparsecore.serving.testing import written_tables
+import numpy as np
+
+from benchmarks import machine
+from benchmarks import turns
+
+_ROWS = flags.DEFINE_integer("rows", 1 << 20, "Of the table of 64 columns.")
+_ROUNDS = flags.DEFINE_integer("rounds", 15, "Of each contender.")
+_REQUESTS = flags.DEFINE_integer("requests", 20000, "Of 26 features x 20 ids.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "For encodings.png.")
+
+_COLUMNS = 64
+_SAMPLES, _IDS, _FEATURES = 16384, 20, 26
+_BATCHES = 4
+_ENCODINGS = ("float32", "bfloat16", "float16", "int8", "int4")
+
+
+def _markdown(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+  lines = [head, tuple("--:" for _ in head), *rows]
+  return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def training_lookup(values: np.ndarray):
+  """A jitted lookup_ids of ids[B, 20] in a table with these values."""
+  table = embedding_spec.TableSpec(
+      name="items",
+      vocabulary_size=values.shape[0],
+      embedding_dim=values.shape[1],
+      combiner="sum",
+      optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
+  )
+  feature = embedding_spec.FeatureSpec(
+      name="clicked",
+      table_spec=table,
+      input_shape=(_SAMPLES, _IDS),
+      output_shape=(_SAMPLES, values.shape[1]),
+  )
+  embedding.prepare_feature_specs_for_training([feature], 1, 1)
+  [(stack, spec)] = embedding.get_stacked_table_specs([feature]).items()
+  rows = np.zeros((spec.stack_vocab_size, spec.stack_embedding_dim), np.float32)
+  rows[: values.shape[0], : values.shape[1]] = values
+  variables = {stack: (jax.device_put(rows),)}
+  topology = layout.Topology(
+      local_device_count=1, global_device_count=1, num_sc_per_device=1
+  )
+  look = jax.jit(
+      lambda ids, variables: embedding.lookup_ids(
+          {"clicked": ids}, None, variables, {"clicked": feature}, topology
+      )["clicked"]
+  )
+  return lambda ids: np.asarray(look(ids, variables))
+
+
+def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
+  """Adds up each id's row of as many bytes in a mapped file, as floats.
+
+  The memory is of the same kind, and the numbers are ones: bytes of codes would
+  be floats that processors are slow with.
+  """
+  path = pathlib.Path(__file__).parent.parent / "lookup" / "touch_memory.so"
+  library = ctypes.CDLL(str(path))
+  columns = -(-row_bytes // 4)
+  np.ones((rows, columns), np.float32).tofile(file)
+  table = np.memmap(file, np.float32, "c", 0, (rows, columns))
+  weights = np.ones((_SAMPLES, _IDS), np.float32)
+  out = np.zeros((_SAMPLES, columns), np.float32)
+
+  def touch(ids, distance):
+    library.GatherRows(
+        *(ctypes.c_void_p(x.ctypes.data) for x in (table, ids, weights, out)),
+        *map(ctypes.c_int64, (_SAMPLES, _IDS, columns, distance, 1)),
+    )
+
+  ids = np.random.default_rng(5).integers(0, rows, (_SAMPLES, _IDS), np.int32)
+  least = {
+      d: min(
+          turns.time_calls(lambda d=d: touch(ids, d), 2)["cpu"] for _ in "123"
+      )
+      for d in (8, 16, 32, 64)
+  }
+  best = min(least, key=least.get)
+  return lambda ids: touch(ids, best)
+
+
+def errors(values: np.ndarray, tables) -> tuple[float, float]:
+  """Root mean square error relative to the values, and the largest."""
+  got = tables.lookup("items", np.arange(min(len(values), 1 << 16)))
+  difference = got - values[: len(got)]
+  rms = np.sqrt((difference**2).mean() / (values[: len(got)] ** 2).mean())
+  return float(rms), float(np.abs(difference).max())
+
+
+def measure_batches(
+    values: np.ndarray, opened, directory: pathlib.Path
+) -> list[tuple[object, ...]]:
+  """A row for each contender; draws encodings.png if wanted."""
+  random = np.random.default_rng(1)
+  batches = [
+      random.integers(0, len(values), (_SAMPLES, _IDS), np.int32)
+      for _ in range(_BATCHES)
+  ]
+  splits = np.arange(_SAMPLES + 1, dtype=np.int64) * _IDS
+  out = np.empty((_SAMPLES, _COLUMNS), np.float32)
+
+  def on_batches(look):
+    def run(calls):
+      numbers = iter(range(calls))
+      return turns.time_calls(
+          lambda: look(batches[next(numbers) % _BATCHES]), calls
+      )
+
+    return run
+
+  train = training_lookup(values)
+  timed = {"lookup_ids": on_batches(train)}
+  for name, tables in opened.items():
+    timed[name] = on_batches(
+        lambda ids, t=tables: t.lookup_pooled(
+            "items", ids.reshape(-1), splits, out=out
+        )
+    )
+    timed[name + " limit"] = on_batches(
+        memory_limit(
+            directory / f"ones_{name}",
+            _versions.row_bytes(name, _COLUMNS),
+            len(values),
+        )
+    )
+  opened["float32"].lookup_pooled(
+      "items", batches[0].reshape(-1), splits, out=out
+  )
+  np.testing.assert_array_equal(out, train(batches[0]))
+  timings = turns.take(timed, _ROUNDS.value)
+
+  table, points = [], []
+  for name in ("lookup_ids", *opened):
+    cpu = timings[name].cpu
+    ratios = turns.quartiles_of_ratio(cpu, timings["lookup_ids"].cpu)
+    limit = "float32 limit" if name == "lookup_ids" else f"{name} limit"
+    over = turns.quartiles_of_ratio(cpu, timings[limit].cpu)[1]
+    ns = 1e9 * min(cpu) / (_SAMPLES * _IDS)
+    size = _versions.row_bytes(
+        "float32" if name == "lookup_ids" else name, _COLUMNS
+    )
+    rms, most = errors(values, opened[name]) if name in opened else (0, 0)
+    if name in opened:
+      points.append((name, size, rms, ns))
+    table.append(
+        (
+            name,
+            size,
+            f"{rms:.2g}",
+            f"{most:.2g}",
+            f"{ns:.1f}",
+            f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})",
+            f"{1e9 * min(timings[limit].cpu) / (_SAMPLES * _IDS):.1f}",
+            f"{over:.2f}",
+        )
+    )
+  if _OUTPUT_DIR.value:
+    draw(points, 1e9 * min(timings["lookup_ids"].cpu) / (_SAMPLES * _IDS))
+  return table
+
+
+def draw(points, training_ns: float) -> None:
+  """Bytes, error and time of each encoding."""
+  import matplotlib  # pylint: disable=g-import-not-at-top
+
+  matplotlib.use("Agg")
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+
+  names, sizes, rms, ns = zip(*points)
+  figure, axes = pyplot.subplots(1, 3, figsize=(9, 2.6), layout="constrained")
+  for axis, numbers, title in zip(
+      axes,
+      (sizes, rms, ns),
+      ("bytes of a row of 64", "relative RMS error", "CPU ns per id"),
+  ):
+    axis.barh(names, numbers, color="tab:blue")
+    axis.set_title(title, fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.invert_yaxis()
+  axes[1].set_xscale("symlog", linthresh=1e-5)
+  axes[2].axvline(training_ns, color="tab:orange", label="lookup_ids")
+  axes[2].legend(fontsize=8)
+  figure.savefig(pathlib.Path(_OUTPUT_DIR.value) / "encodings.png", dpi=110)
+
+
+def measure_requests(tables) -> tuple[float, float]:
+  """Microseconds of a request of 26 features x 20 ids: p50 and p99."""
+  random = np.random.default_rng(2)
+  splits = np.array([0, _IDS])
+  requests = [
+      {
+          f"f{i}": (random.integers(0, _ROWS.value, _IDS), splits)
+          for i in range(_FEATURES)
+      }
+      for _ in range(500)
+  ]
+  seconds = []
+  for i in range(_REQUESTS.value):
+    request = requests[i % len(requests)]
+    begin = time.perf_counter()
+    tables.activations(request)
+    seconds.append(time.perf_counter() - begin)
+  p50, p99 = np.quantile(seconds, (0.5, 0.99))
+  return 1e6 * p50, 1e6 * p99
+
+
+def measure_stop(directory: pathlib.Path, values: np.ndarray) -> list[float]:
+  """Longest times, in ms, that small lookups took while a delta of all rows
+  was applied, and of as many lookups without one."""
+  written = {"items": written_tables.WrittenTable(values, "int8")}
+  crc32 = written_tables.write_full(directory, written, 0)
+  tables = embedding_tables.open(directory)
+  change = written_tables.WrittenChange(np.arange(len(values)), -values)
+  written_tables.write_delta(
+      directory, written, {"items": change}, 1, (0, crc32)
+  )
+  longest = []
+  for act in (tables.refresh, lambda: time.sleep(0.3)):
+    done = threading.Event()
+    seconds = []
+
+    def look(done=done, seconds=seconds):
+      ids = np.arange(20)
+      while not done.is_set():
+        begin = time.perf_counter()
+        tables.lookup("items", ids)
+        seconds.append(time.perf_counter() - begin)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    act()
+    done.set()
+    reader.join()
+    longest.append(1e3 * max(seconds))
+  return longest
+
+
+def main(argv: list[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  random = np.random.default_rng(0)
+  values = random.standard_normal((_ROWS.value, _COLUMNS), np.float32)
+  print(machine.describe(), "\n", flush=True)
+  with tempfile.TemporaryDirectory() as temporary:
+    opened, requests = {}, []
+    for encoding in _ENCODINGS:
+      directory = pathlib.Path(temporary) / encoding
+      written_tables.write_full(
+          directory,
+          {"items": written_tables.WrittenTable(values, encoding)},
+          features={f"f{i}": "items" for i in range(_FEATURES)},
+      )
+      opened[encoding] = embedding_tables.open(directory)
+    head = (
+        "contender",
+        "bytes of a row",
+        "relative RMS error",
+        "largest error",
+    )
+    head += (
+        "CPU ns/id",
+        "ratio to lookup_ids",
+        "limit, ns/id",
+        "ratio to limit",
+    )
+    print(
+        _markdown(
+            head, measure_batches(values, opened, pathlib.Path(temporary))
+        ),
+        "\n",
+        flush=True,
+    )
+    for encoding in _ENCODINGS:
+      p50, p99 = measure_requests(opened[encoding])
+      requests.append((encoding, f"{p50:.0f}", f"{p99:.0f}"))
+    print(
+        _markdown(("request", "p50 us", "p99 us"), requests), "\n", flush=True
+    )
+    stops = [
+        measure_stop(pathlib.Path(temporary) / f"stop{i}", values)
+        for i in range(3)
+    ]
+    print(
+        "Longest lookup while all int8 rows change, and without, ms:",
+        ", ".join(f"{a:.1f} ({b:.1f})" for a, b in stops),
+    )
+
+
+if __name__ == "__main__":
+  app.run(main)

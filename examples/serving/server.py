@@ -1,0 +1,60 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Answers with activations over HTTP, and takes new versions over meanwhile.
+
+    python server.py /served --port=8000
+
+A request is JSON, feature -> ids or [values, row_splits]. It needs no JAX.
+"""
+
+import argparse
+import http.server
+import json
+import threading
+
+from jax_tpu_embedding.sparsecore.serving import embedding_tables
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  protocol_version = "HTTP/1.1"  # One connection for many requests.
+  tables: embedding_tables.EmbeddingTables
+
+  def do_POST(self):  # pylint: disable=invalid-name
+    body = self.rfile.read(int(self.headers["Content-Length"]))
+    try:
+      features = {
+          name: tuple(ids) if ids and isinstance(ids[0], list) else ids
+          for name, ids in json.loads(body).items()
+      }
+      status, answer = 200, self.tables.activations(features)
+      answer = {name: rows.tolist() for name, rows in answer.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      status, answer = 400, {"error": str(error)}
+    data = json.dumps(answer).encode()
+    self.send_response(status)
+    self.send_header("Content-Length", str(len(data)))
+    self.end_headers()
+    self.wfile.write(data)
+
+  def log_message(self, *_):
+    pass  # Not a line for each request.
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("directory")
+  parser.add_argument("--port", type=int, default=8000)
+  parser.add_argument("--refresh_seconds", type=float, default=1.0)
+  args = parser.parse_args()
+  Handler.tables = embedding_tables.open(args.directory)
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+  print(f"port {server.server_port}", flush=True)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  while not threading.Event().wait(args.refresh_seconds):
+    if Handler.tables.refresh():
+      print(f"version {Handler.tables.version}", flush=True)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,351 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/serving/embedding_tables.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/serving/row_encoding.h"
+
+namespace jte::serving {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A file with rows after `offset` other bytes.
+std::string WriteRows(const std::string& name, Encoding encoding,
+                      int64_t columns, const std::vector<float>& values,
+                      int64_t offset) {
+  const std::string path = ::testing::TempDir() + name;
+  std::ofstream file(path, std::ios::binary);
+  file << std::string(offset, 'x');
+  std::string row(RowBytes(encoding, columns), '\0');
+  for (size_t i = 0; i < values.size(); i += columns) {
+    EncodeRow(encoding, std::span(values).subspan(i, columns),
+              reinterpret_cast<std::byte*>(row.data()));
+    file << row;
+  }
+  return path;
+}
+
+std::vector<std::byte> Encoded(Encoding encoding, int64_t columns,
+                               const std::vector<float>& values) {
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < values.size(); i += columns) {
+    bytes.resize(bytes.size() + RowBytes(encoding, columns));
+    EncodeRow(encoding, std::span(values).subspan(i, columns),
+              bytes.data() + bytes.size() - RowBytes(encoding, columns));
+  }
+  return bytes;
+}
+
+// 6 rows of 2 columns, (10 r, 10 r + 1), in two files.
+TableDescription SixRows() {
+  const std::string first =
+      WriteRows("first", Encoding::kFloat32, 2, {0, 1, 10, 11}, 64);
+  const std::string second = WriteRows("second", Encoding::kFloat32, 2,
+                                       {20, 21, 30, 31, 40, 41, 50, 51}, 4160);
+  return {.name = "items",
+          .rows = 6,
+          .columns = 2,
+          .encoding = Encoding::kFloat32,
+          .combiner = convert::Combiner::kMean,
+          .parts = {{first, 0, 2, 64}, {second, 2, 4, 4160}}};
+}
+
+std::unique_ptr<EmbeddingTables> OpenSixRows(
+    EmbeddingTables::OutOfRange out_of_range =
+        EmbeddingTables::OutOfRange::kError) {
+  auto tables = EmbeddingTables::Open({SixRows()}, 3, out_of_range);
+  EXPECT_TRUE(tables) << tables.error().message;
+  return *std::move(tables);
+}
+
+std::string OpenError(TableDescription table) {
+  const auto tables = EmbeddingTables::Open({std::move(table)}, 0);
+  return tables ? "" : tables.error().message;
+}
+
+TEST(EmbeddingTablesTest, LooksUpRowsAndSamples) {
+  const auto tables = OpenSixRows();
+  const std::vector<int64_t> ids = {5, 0, 2};
+  const std::vector<int64_t> splits = {0, 2, 2, 3};
+  const std::vector<float> weights = {1, 3, 2};
+  std::vector<float> rows(6, -1);
+  std::vector<float> pooled(6, -1);
+  std::vector<float> weighted(6, -1);
+  const Request requests[] = {
+      {.ids = ids, .out = rows},
+      {.kind = Request::Kind::kSplits,
+       .ids = ids,
+       .row_splits = splits,
+       .out = pooled},
+      {.kind = Request::Kind::kSplits,
+       .ids = ids,
+       .row_splits = splits,
+       .weights = weights,
+       .combiner = convert::Combiner::kSum,
+       .out = weighted},
+  };
+  InlineExecutor executor;
+  ASSERT_TRUE(tables->Look(requests, executor));
+  EXPECT_THAT(rows, ElementsAre(50, 51, 0, 1, 20, 21));
+  EXPECT_THAT(pooled, ElementsAre(25, 26, 0, 0, 20, 21));
+  EXPECT_THAT(weighted, ElementsAre(50, 54, 0, 0, 40, 42));
+}
+
+TEST(EmbeddingTablesTest, WrongRequestsAreErrors) {
+  const auto tables = OpenSixRows();
+  const std::vector<int64_t> ids = {5, 0, 6};
+  const std::vector<int32_t> negative = {5, -1};
+  const std::vector<int64_t> falling = {0, 3, 1, 3};
+  const std::vector<int64_t> short_splits = {0, 2};
+  const std::vector<float> weights = {1, 0, INFINITY};
+  std::vector<float> out(6);
+  InlineExecutor executor;
+  const auto error = [&tables, &executor](const Request& request) {
+    const auto result = tables->Look({&request, 1}, executor);
+    return result ? std::string() : result.error().message;
+  };
+  EXPECT_THAT(error({.table = 1, .ids = ids, .out = out}),
+              HasSubstr("no table number 1"));
+  EXPECT_THAT(error({.ids = ids, .out = out}),
+              HasSubstr("Table 'items': id 6 at position 2"));
+  EXPECT_THAT(error({.ids = negative, .out = std::span(out).first(4)}),
+              HasSubstr("id -1 at position 1"));
+  EXPECT_THAT(error({.ids = ids, .out = std::span(out).first(4)}),
+              HasSubstr("out has 4 values, expected 3 rows of 2"));
+  EXPECT_THAT(error({.kind = Request::Kind::kSplits,
+                     .ids = ids,
+                     .row_splits = falling,
+                     .out = out}),
+              HasSubstr("row_splits[2] is 1 after 3"));
+  EXPECT_THAT(error({.kind = Request::Kind::kSplits,
+                     .ids = ids,
+                     .row_splits = short_splits,
+                     .out = std::span(out).first(2)}),
+              HasSubstr("from 0 to 2 in 2 numbers, expected them to go from 0 "
+                        "to 3"));
+  EXPECT_THAT(error({.kind = Request::Kind::kMatrix,
+                     .ids = ids,
+                     .valency = 2,
+                     .out = out}),
+              HasSubstr("3 ids are no samples of 2 each"));
+  EXPECT_THAT(error({.kind = Request::Kind::kMatrix,
+                     .ids = ids,
+                     .weights = weights,
+                     .out = out}),
+              HasSubstr("weight inf at position 2 is not finite"));
+}
+
+TEST(EmbeddingTablesTest, IdsOutOfRangeMayBeZeros) {
+  const auto tables = OpenSixRows(EmbeddingTables::OutOfRange::kZero);
+  const std::vector<int64_t> ids = {4, int64_t{1} << 60, -3};
+  std::vector<float> rows(6, -1);
+  std::vector<float> pooled(2, -1);
+  const Request requests[] = {{.ids = ids, .out = rows},
+                              {.kind = Request::Kind::kMatrix,
+                               .ids = ids,
+                               .valency = 3,
+                               .combiner = convert::Combiner::kSum,
+                               .out = pooled}};
+  InlineExecutor executor;
+  ASSERT_TRUE(tables->Look(requests, executor));
+  EXPECT_THAT(rows, ElementsAre(40, 41, 0, 0, 0, 0));
+  EXPECT_THAT(pooled, ElementsAre(40, 41));
+}
+
+TEST(EmbeddingTablesTest, WrongFilesAreErrors) {
+  EXPECT_EQ(OpenError(SixRows()), "");
+  TableDescription table = SixRows();
+  table.parts[1].path += ".gone";
+  EXPECT_THAT(OpenError(table), HasSubstr("second.gone: No such file"));
+  table = SixRows();
+  table.parts[1].offset += 8;
+  EXPECT_THAT(OpenError(table), HasSubstr("has 4192 bytes, expected 4 rows of "
+                                          "8 bytes from byte 4168 on"));
+  table.parts[1].offset = INT64_MAX;
+  EXPECT_THAT(OpenError(table), HasSubstr("has 4192 bytes"));
+  table.parts[1].offset = -8;
+  EXPECT_THAT(OpenError(table), HasSubstr("from byte -8 on"));
+  table = SixRows();
+  table.parts[1].first_row = 3;
+  EXPECT_THAT(OpenError(table), HasSubstr("expected those from 2 on"));
+  table = SixRows();
+  table.parts[1].rows = INT64_MAX;
+  EXPECT_THAT(OpenError(table), HasSubstr("up to row 6"));
+  table = SixRows();
+  table.parts.pop_back();
+  EXPECT_THAT(OpenError(table), HasSubstr("have 2 rows, expected 6"));
+  table = SixRows();
+  table.columns = 0;
+  EXPECT_THAT(OpenError(table), HasSubstr("0 columns"));
+  table = SixRows();
+  table.rows = table.parts[1].rows = int64_t{1} << 62;
+  table.parts.erase(table.parts.begin());
+  table.parts[0].first_row = 0;
+  EXPECT_THAT(OpenError(table), HasSubstr("has 4192 bytes"));
+}
+
+TEST(EmbeddingTablesTest, AppliesChangesOrNone) {
+  const auto tables = OpenSixRows();
+  InlineExecutor executor;
+  const auto rows = [&tables, &executor] {
+    std::vector<int64_t> ids(6);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::vector<float> out(12);
+    const Request request = {.ids = ids, .out = out};
+    EXPECT_TRUE(tables->Look({&request, 1}, executor));
+    return out;
+  };
+  const auto values = Encoded(Encoding::kFloat32, 2, {-1, -2, -3, -4});
+  const std::vector<int64_t> changed = {1, 4};
+  const std::vector<int64_t> deleted = {5};
+  for (const std::vector<int64_t>& wrong :
+       std::vector<std::vector<int64_t>>{{4, 1}, {1, 1}, {-1, 1}, {1, 6}}) {
+    const RowChanges changes = {.rows = wrong, .values = values};
+    EXPECT_THAT(tables->Apply({&changes, 1}, 4, executor).error().message,
+                HasSubstr("expected ascending rows below 6"));
+    const RowChanges other = {.rows = {}, .values = {}, .deleted = wrong};
+    EXPECT_THAT(tables->Apply({&other, 1}, 4, executor).error().message,
+                HasSubstr("deleted row"));
+  }
+  const RowChanges cut = {.rows = changed,
+                          .values = std::span(values).first(15)};
+  EXPECT_THAT(tables->Apply({&cut, 1}, 4, executor).error().message,
+              HasSubstr("2 changed rows have 15 bytes, expected 8 each"));
+  EXPECT_THAT(rows(),
+              ElementsAre(0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51));
+  EXPECT_EQ(tables->version(), 3);
+
+  const RowChanges changes = {
+      .rows = changed, .values = values, .deleted = deleted};
+  ASSERT_TRUE(tables->Apply({&changes, 1}, 4, executor));
+  EXPECT_THAT(rows(), ElementsAre(0, 1, -1, -2, 20, 21, 30, 31, -3, -4, 0, 0));
+  EXPECT_EQ(tables->version(), 4);
+  // The files are as they were.
+  EXPECT_EQ(OpenError(SixRows()), "");
+}
+
+// Version v has v in every column of every row of two tables.
+TEST(EmbeddingTablesTest, ReadersSeeOneVersionWhileItChanges) {
+  constexpr int64_t kRows = 2000;
+  constexpr int64_t kColumns = 20;
+  std::vector<TableDescription> descriptions;
+  for (const Encoding encoding : {Encoding::kInt8, Encoding::kFloat32}) {
+    const std::string name(kEncodingNames[static_cast<int>(encoding)]);
+    const std::string path =
+        WriteRows(name, encoding, kColumns,
+                  std::vector<float>(kRows * kColumns, 0.0f), 64);
+    descriptions.push_back({.name = name,
+                            .rows = kRows,
+                            .columns = kColumns,
+                            .encoding = encoding,
+                            .combiner = convert::Combiner::kSum,
+                            .parts = {{path, 0, kRows, 64}}});
+  }
+  const auto tables = *EmbeddingTables::Open(std::move(descriptions), 0);
+  std::vector<int64_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0);
+  std::atomic<bool> is_done = false;
+  std::atomic<int64_t> num_wrong = 0;
+  std::atomic<int64_t> num_looks = 0;
+  const auto read = [&tables, &all, &is_done, &num_wrong, &num_looks] {
+    InlineExecutor executor;
+    std::vector<float> out(2 * kRows * kColumns);
+    const std::span<float> halves(out);
+    const Request requests[] = {
+        {.table = 0, .ids = all, .out = halves.first(kRows * kColumns)},
+        {.table = 1,
+         .kind = Request::Kind::kMatrix,
+         .ids = all,
+         .out = halves.last(kRows * kColumns)}};
+    while (!is_done) {
+      if (!tables->Look(requests, executor)) ++num_wrong;
+      for (const float value : out) num_wrong += value != out.front();
+      ++num_looks;
+      // Two calls that hold the version.
+      const auto held = tables->Hold();
+      const int64_t version = tables->version();
+      if (!tables->LookHeld({requests, 1}, executor)) ++num_wrong;
+      if (!tables->LookHeld({requests + 1, 1}, executor)) ++num_wrong;
+      for (const float value : out) {
+        num_wrong += value != static_cast<float>(version);
+      }
+    }
+  };
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 4; ++i) readers.emplace_back(read);
+  ThreadExecutor executor(2);
+  for (int64_t version = 1; version <= 20; ++version) {
+    const std::vector<float> values(kRows * kColumns,
+                                    static_cast<float>(version));
+    const auto int8 = Encoded(Encoding::kInt8, kColumns, values);
+    const auto float32 = Encoded(Encoding::kFloat32, kColumns, values);
+    const RowChanges changes[] = {{.table = 0, .rows = all, .values = int8},
+                                  {.table = 1, .rows = all, .values = float32}};
+    ASSERT_TRUE(tables->Apply(changes, version, executor));
+  }
+  const int64_t looks_so_far = num_looks;
+  while (num_looks == looks_so_far) std::this_thread::yield();
+  is_done = true;
+  readers.clear();
+  EXPECT_EQ(num_wrong, 0);
+}
+
+TEST(EmbeddingTablesTest, BitsDoNotDependOnThreads) {
+  constexpr int64_t kRows = 3000;
+  constexpr int64_t kColumns = 11;
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i * 7919 % 1000) / 999 - 0.5f;
+  }
+  const std::string path =
+      WriteRows("random", Encoding::kInt8, kColumns, values, 64);
+  const auto tables =
+      *EmbeddingTables::Open({{.name = "items",
+                               .rows = kRows,
+                               .columns = kColumns,
+                               .encoding = Encoding::kInt8,
+                               .combiner = convert::Combiner::kSqrtn,
+                               .parts = {{path, 0, kRows, 64}}}},
+                             0);
+  std::vector<int64_t> ids;
+  std::vector<int64_t> splits = {0};
+  for (int64_t s = 0; s < 2000; ++s) {
+    for (int64_t i = 0; i < s * s % 30 + (s == 77 ? 5000 : 0); ++i) {
+      ids.push_back((s * 31 + i * i * 17) % kRows);
+    }
+    splits.push_back(std::ssize(ids));
+  }
+  std::vector<std::vector<float>> results;
+  for (const int num_threads : {1, 2, 5}) {
+    results.emplace_back(2000 * kColumns);
+    const Request request = {.kind = Request::Kind::kSplits,
+                             .ids = ids,
+                             .row_splits = splits,
+                             .out = results.back()};
+    ThreadExecutor executor(num_threads);
+    ASSERT_TRUE(tables->Look({&request, 1}, executor));
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+}  // namespace
+}  // namespace jte::serving

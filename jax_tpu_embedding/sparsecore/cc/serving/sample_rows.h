@@ -1,0 +1,97 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The rows that samples name, with their gains, in the order in which they are
+// added up: by row, an id that repeats as one row with the sum of its gains.
+//
+// That is the order of `lookup_ids` on one SparseCore
+// (docs/design/lookup_from_ids.md), with its sorting network; gains are those
+// of training (convert/stages/gains.h). So sums have the same bits.
+
+#ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_
+#define JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
+#include "jax_tpu_embedding/sparsecore/cc/serving/pool_rows.h"
+
+namespace jte::serving {
+
+// Negative ids are out of range like large ones.
+using Ids = std::variant<std::span<const int32_t>, std::span<const int64_t>>;
+
+inline int64_t NumIds(const Ids& ids) {
+  return std::visit([](auto span) { return std::ssize(span); }, ids);
+}
+
+class SampleRows {
+ public:
+  // Samples of more ids are sorted one by one.
+  static constexpr int64_t kMaxNetworkIds = 128;
+
+  // Reads samples: sample s has the ids [splits[s], splits[s + 1]) of `ids` and
+  // as many of `weights`, which may be empty: every weight is 1. Ids are read
+  // once each, so that who writes them meanwhile makes them other ids and
+  // nothing worse. An id that is not in the table is a row of zeros.
+  //
+  // Returns whether all ids are in the table.
+  //
+  // Requires: splits ascend and are positions of ids.
+  bool Read(const MappedTable& table, convert::Combiner combiner,
+            const Ids& ids, std::span<const float> weights,
+            std::span<const int64_t> splits);
+
+  // Reads one row for each id, in their order, with no gain.
+  bool ReadEach(const MappedTable& table, const Ids& ids);
+
+  std::span<const WeightedRow> rows() const { return rows_; }
+  std::span<const int64_t> ends() const { return ends_; }
+  // What ReadEach found.
+  std::span<const std::byte* const> each() const { return each_; }
+
+  size_t capacity_bytes() const {
+    return rows_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
+           each_memory_.capacity_bytes() + numbers_memory_.capacity_bytes() +
+           gains_memory_.capacity_bytes() + lanes_.capacity_bytes() +
+           long_sample_.capacity_bytes() + splits.capacity_bytes();
+  }
+
+  // For the caller: of the splits that it reads.
+  ScratchArray<int64_t> splits;
+
+ private:
+  struct IdAt {
+    uint64_t row;
+    int64_t position;
+  };
+
+  // The numbers of rows, rows() for those that there are not; false if there
+  // was one.
+  bool WriteNumbers(const MappedTable& table, const Ids& ids, int64_t begin,
+                    int64_t n);
+  void WriteGains(convert::Combiner combiner, std::span<const float> weights,
+                  std::span<const int64_t> splits);
+
+  std::span<WeightedRow> rows_;
+  std::span<int64_t> ends_;
+  std::span<const std::byte*> each_;
+  std::span<uint64_t> numbers_;
+  std::span<float> gains_;  // of every id, if there are weights
+  ScratchArray<WeightedRow> rows_memory_;
+  ScratchArray<int64_t> ends_memory_;
+  ScratchArray<const std::byte*> each_memory_;
+  ScratchArray<uint64_t> numbers_memory_;
+  ScratchArray<float> gains_memory_;
+  ScratchArray<uint64_t> lanes_;
+  ScratchArray<IdAt> long_sample_;
+};
+
+}  // namespace jte::serving
+
+#endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_

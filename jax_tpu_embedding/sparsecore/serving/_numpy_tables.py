@@ -1,0 +1,215 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookups in NumPy, where the native module is not there; also its reference.
+
+`Tables` has the interface of `pybind_embedding_tables.Tables` and gives the same
+bits, one lookup at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import threading
+from typing import Any
+
+import numpy as np
+
+
+def decode(encoding: str, columns: int, rows: np.ndarray) -> np.ndarray:
+  """Encoded rows uint8[n, row_bytes] as float32[n, columns]."""
+  rows = np.ascontiguousarray(rows)
+  if encoding == "float32":
+    return rows.view("<f4")
+  if encoding == "float16":
+    return rows.view("<f2").astype(np.float32)
+  if encoding == "bfloat16":
+    return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+  if encoding == "int8":
+    codes = rows[:, :columns]
+    scaling = np.ascontiguousarray(rows[:, -8:]).view("<f4")
+  else:
+    pairs = rows[:, :-4]
+    codes = np.stack([pairs & 15, pairs >> 4], -1)
+    codes = codes.reshape(len(rows), 2 * pairs.shape[1])[:, :columns]
+    scaling = np.ascontiguousarray(rows[:, -4:]).view("<f2")
+  scaling = scaling.astype(np.float32)
+  return codes.astype(np.float32) * scaling[:, :1] + scaling[:, 1:]
+
+
+class _Rows:
+  """The rows of a table, in private mappings of its files."""
+
+  def __init__(self, description: Sequence[Any], row_bytes: int):
+    self.name, self.rows, self.columns, self.encoding = description[:4]
+    self.combiner = description[4]
+    self.row_bytes = row_bytes
+    parts = [part for part in description[5] if part[2]]
+    self.first_rows = np.array([part[1] for part in parts], np.int64)
+    self.parts = [
+        np.memmap(path, np.uint8, "c", offset, (rows, row_bytes))
+        for path, _, rows, offset in parts
+    ]
+
+  def by_part(self, ids: np.ndarray):
+    """(part, positions of its ids, its rows) of ids that are in the table."""
+    part_of = np.searchsorted(self.first_rows, ids, "right") - 1
+    for i, part in enumerate(self.parts):
+      positions = np.flatnonzero(part_of == i)
+      yield part, positions, ids[positions] - self.first_rows[i]
+
+  def read(self, ids: np.ndarray) -> np.ndarray:
+    """float32[n, columns]; ids of -1 are rows of zeros."""
+    encoded = np.zeros((len(ids), self.row_bytes), np.uint8)
+    for part, positions, rows in self.by_part(ids):
+      encoded[positions] = part[rows]
+    return decode(self.encoding, self.columns, encoded)
+
+
+def _gains(
+    combiner: str, weights: np.ndarray | None, samples: np.ndarray, count: int
+) -> np.ndarray:
+  """float32 gains of ids, as cc/convert/stages/gains.h has them."""
+  sizes = np.bincount(samples, minlength=count).astype(np.float32)
+  one = np.float32(1)
+  with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    if weights is None:
+      divisors = {
+          "sum": np.ones_like(sizes),
+          "mean": sizes,
+          "sqrtn": np.sqrt(sizes),
+      }[combiner]
+      return (one / divisors)[samples]
+    if combiner == "sum":
+      return weights
+    sums = np.zeros(count, np.float32)
+    if combiner == "mean":
+      np.add.at(sums, samples, weights)
+    else:
+      # The square and the sum are rounded once, by adding one id of each sample
+      # at a time.
+      begins = np.searchsorted(samples, np.arange(count))
+      for i in range(int(sizes.max(initial=0))):
+        has = np.flatnonzero(sizes > i)
+        square = weights[begins[has] + i].astype(np.float64) ** 2
+        sums[has] = (sums[has] + square).astype(np.float32)
+      sums = np.sqrt(sums)
+    of_ids = sums[samples]
+    return np.where(of_ids == 0, np.float32(0), weights / of_ids)
+
+
+class Tables:
+  """Lookups in mapped files."""
+
+  def __init__(
+      self,
+      tables: Sequence[tuple[Any, ...]],
+      version: int,
+      row_bytes: Sequence[int],
+      *,
+      zero_out_of_range: bool,
+  ):
+    self.version = version
+    self._tables = [_Rows(t, b) for t, b in zip(tables, row_bytes)]
+    self._zero_out_of_range = zero_out_of_range
+    # Reentrant: a thread that holds the version looks rows up.
+    self._lock = threading.RLock()
+
+  def hold(self) -> None:
+    self._lock.acquire()
+
+  def release(self) -> None:
+    self._lock.release()
+
+  def look(self, requests: list[tuple[Any, ...]], is_held: bool) -> None:
+    del is_held
+    with self._lock:
+      for request in requests:
+        self._look(*request)
+
+  def _look(self, table, ids, row_splits, weights, combiner, out) -> None:
+    table = self._tables[table]
+    flat = ids.reshape(-1).astype(np.int64)
+    is_row = (flat >= 0) & (flat < table.rows)
+    if not self._zero_out_of_range and not is_row.all():
+      i = int(np.argmin(is_row))
+      raise ValueError(
+          f"Table {table.name!r}: id {flat[i]} at position {i} is not one of"
+          f" its rows, [0, {table.rows}). Pass ids of rows, or open the tables"
+          ' with out_of_range="zero".'
+      )
+    # All that are none are one: they repeat each other in the order of sums.
+    flat = np.where(is_row, flat, -1)
+    if row_splits is None and ids.ndim == 1:
+      out[...] = table.read(flat).reshape(out.shape)
+      return
+    if row_splits is None:
+      row_splits = np.arange(len(ids) + 1) * ids.shape[1]
+    self._check(table, flat, row_splits, weights)
+    count = len(row_splits) - 1
+    samples = np.repeat(np.arange(count), np.diff(row_splits))
+    gains = _gains(combiner or table.combiner, weights, samples, count)
+    # By sample and row, those that repeat in the order given; what is no row
+    # comes last.
+    keys = np.where(flat < 0, table.rows, flat)
+    order = np.lexsort((keys, samples))
+    samples, keys, gains = samples[order], keys[order], gains[order]
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = (np.diff(keys) != 0) | (np.diff(samples) != 0)
+    merged = gains[is_first]
+    repeats = np.flatnonzero(~is_first)
+    np.add.at(merged, np.cumsum(is_first)[repeats] - 1, gains[repeats])
+    rows = table.read(flat[order][is_first])
+    out[...] = 0
+    np.add.at(
+        out.reshape(count, table.columns),
+        samples[is_first],
+        merged[:, None] * rows,
+    )
+
+  def _check(self, table, ids, row_splits, weights) -> None:
+    if (
+        not len(row_splits)
+        or row_splits[0] != 0
+        or row_splits[-1] != len(ids)
+        or (np.diff(row_splits) < 0).any()
+    ):
+      raise ValueError(
+          f"Table {table.name!r}: row_splits are {row_splits!r:.80}, expected"
+          " numbers that ascend from 0 to that of the ids,"
+          f" {len(ids)}, one more than there are samples."
+      )
+    if weights is None:
+      return
+    if len(weights) != len(ids):
+      raise ValueError(
+          f"Table {table.name!r}: there are {len(weights)} weights for"
+          f" {len(ids)} ids, expected as many."
+      )
+    if not np.isfinite(weights).all():
+      i = int(np.argmin(np.isfinite(weights)))
+      raise ValueError(
+          f"Table {table.name!r}: weight {weights[i]} at position {i} is not"
+          " finite."
+      )
+
+  def apply(self, changes: list[tuple[Any, ...]], version: int) -> None:
+    for number, rows, _, deleted in changes:
+      table = self._tables[number]
+      for kind, of_kind in (("changed", rows), ("deleted", deleted)):
+        ascending = (np.diff(of_kind) > 0).all()
+        if len(of_kind) and not (
+            ascending and of_kind[0] >= 0 and of_kind[-1] < table.rows
+        ):
+          raise ValueError(
+              f"Table {table.name!r}: {kind} rows are {of_kind!r:.80}, expected"
+              f" ascending rows below {table.rows}."
+          )
+    with self._lock:
+      for number, rows, values, deleted in changes:
+        table = self._tables[number]
+        for part, positions, of_part in table.by_part(rows):
+          part[of_part] = values[positions]
+        for part, _, of_part in table.by_part(deleted):
+          part[of_part] = 0
+      self.version = version
