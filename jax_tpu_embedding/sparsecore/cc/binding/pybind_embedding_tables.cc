@@ -112,7 +112,7 @@ class Tables {
  public:
   Tables(const py::list& tables, int64_t version, bool zero_out_of_range,
          int num_threads)
-      : num_threads_(ValueOrThrow(MaxThreads(num_threads))) {
+      : threads_(ValueOrThrow(ThreadLimit::Of(num_threads))) {
     std::vector<serving::TableDescription> descriptions;
     for (const py::handle table : tables) {
       descriptions.push_back(ReadDescription(table));
@@ -180,11 +180,11 @@ class Tables {
   Result<void> WithoutLock(int64_t work, Function function) const {
     const ScopedUnlock unlock;
     return CatchOutOfMemory([this, work, &function] {
-      return OnThreads(num_threads_, work, function);
+      return OnThreads(threads_, work, function);
     });
   }
 
-  const int num_threads_;
+  const ThreadLimit threads_;
   std::unique_ptr<EmbeddingTables> tables_;
 };
 

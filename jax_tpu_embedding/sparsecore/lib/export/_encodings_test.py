@@ -5,6 +5,7 @@
 
 import doctest
 import pathlib
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -165,6 +166,22 @@ class EncodingsTest(parameterized.TestCase):
     encoded = _encodings.encode(encoding, rows)
     self.assertEqual(list(np.flatnonzero(encoded.refused)), [30, 4100])
     self.assertTrue(np.isfinite(encoded.max_error))
+
+  @parameterized.product(name=_ALL, columns=[1, 3, 64])
+  def test_native_bytes_are_those_of_numpy(self, name, columns):
+    encoding = _encodings.ENCODINGS[name]
+    limit = 6e4 if name in ("float16", "int4") else 8e37
+    rows = _rows_of_many_kinds(columns, limit)
+    rows[:100, 0] = np.float32(-0.0)
+    rows[5] = np.nan
+    native = _encodings.encode(encoding, rows)
+    with mock.patch.object(_encodings, "_native", None):
+      plain = _encodings.encode(encoding, rows)
+    np.testing.assert_array_equal(native.rows, plain.rows)
+    self.assertEqual(native.max_error, plain.max_error)
+    np.testing.assert_array_equal(native.refused, plain.refused)
+    tile = np.ascontiguousarray(rows[6:40])
+    self.assertIsNotNone(_encodings._encode_natively(encoding, tile))
 
   @parameterized.parameters(*_ALL)
   def test_rows_do_not_depend_on_their_neighbours(self, name):
