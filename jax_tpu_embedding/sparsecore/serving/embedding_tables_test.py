@@ -374,7 +374,8 @@ class WithoutJaxTest(WithTables):
     )
     self.assertEqual(done.returncode, 0, done.stderr)
     _, mebibytes = map(float, done.stdout.split())
-    self.assertLess(mebibytes, 32)
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # It has its own.
+      self.assertLess(mebibytes, 32)
 
 
 class ThreadsTest(WithTables):
