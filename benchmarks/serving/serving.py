@@ -246,18 +246,20 @@ def measure_stop(directory: pathlib.Path, values: np.ndarray) -> list[float]:
   )
   longest = []
   for act in (tables.refresh, lambda: time.sleep(0.3)):
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
     seconds = []
 
-    def look(done=done, seconds=seconds):
+    def look(begun=begun, done=done, seconds=seconds):
       ids = np.arange(20)
       while not done.is_set():
         begin = time.perf_counter()
         tables.lookup("items", ids)
         seconds.append(time.perf_counter() - begin)
+        begun.set()
 
     reader = threading.Thread(target=look)
     reader.start()
+    begun.wait()
     act()
     done.set()
     reader.join()

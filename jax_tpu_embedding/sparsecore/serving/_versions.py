@@ -389,8 +389,6 @@ def read_chain(
   chain = []
   while (number, crc32) != stop_at:
     version = read_version(directory, number, crc32)
-    if chain:
-      _check_follows(version, chain[-1])
     chain.append(version)
     if version.base is None:
       break
@@ -398,18 +396,15 @@ def read_chain(
   return chain[::-1]
 
 
-def _check_follows(base: Version, delta: Version) -> None:
-  """A delta must be of the run and the tables of its base."""
+def check_follows(
+    run: str, tables: Mapping[str, Table], delta: Version
+) -> None:
+  """A delta must be of the run of its base, and of its tables."""
   _require(
-      base.run == delta.run,
+      delta.run == run,
       delta.path,
-      f"it is of run {delta.run}, and its base, version {base.number}, of run"
-      f" {base.run}.",
+      f"it is of run {delta.run}, and its base of run {run}.",
   )
-  check_layouts(base.tables, delta)
-
-
-def check_layouts(tables: Mapping[str, Table], delta: Version) -> None:
   for name, table in delta.tables.items():
     expected = tables[name].layout() if name in tables else None
     _require(

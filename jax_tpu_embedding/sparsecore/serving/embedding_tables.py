@@ -59,6 +59,7 @@ class _Snapshot:
   tables: Mapping[str, _versions.Table]
   numbers: Mapping[str, int]  # of tables, in `rows`
   features: Mapping[str, str] | None
+  run: str  # of the publisher
 
 
 def open(  # pylint: disable=redefined-builtin
@@ -392,11 +393,11 @@ class EmbeddingTables:
       snapshot = self._load(full)
       self._say_why_full(full, chain)
       # Seen when its deltas are there too.
-      key = self._apply(snapshot, full.tables, full.key(), chain)
+      key = self._apply(snapshot, full.key(), chain)
       self._snapshot = snapshot
     else:
       snapshot = self._snapshot
-      key = self._apply(snapshot, snapshot.tables, before, chain)
+      key = self._apply(snapshot, before, chain)
     self._key = key
     return key != before
 
@@ -419,14 +420,13 @@ class EmbeddingTables:
   def _apply(
       self,
       snapshot: _Snapshot,
-      tables: Mapping[str, _versions.Table],
       key: tuple[int, str],
       deltas: Sequence[_versions.Version],
   ) -> tuple[int, str]:
     """Applies deltas, up to one that is damaged; returns what is reached."""
     for delta in deltas:
       try:
-        _versions.check_layouts(tables, delta)
+        _versions.check_follows(snapshot.run, snapshot.tables, delta)
         changes = [
             (snapshot.numbers[name], c.rows, c.values, c.deleted)
             for name, c in (
@@ -494,4 +494,5 @@ class EmbeddingTables:
         tables=full.tables,
         numbers={name: i for i, name in enumerate(full.tables)},
         features=full.features,
+        run=full.run,
     )

@@ -236,6 +236,16 @@ class LookupTest(WithTables):
     )
 
   @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_a_table_may_have_no_rows(self, implementation):
+    self.write(np.zeros((0, 6), np.float32))
+    tables = self.open(implementation, verify=True)
+    self.assertEqual(tables.lookup("items", []).shape, (0, 6))
+    got = tables.lookup_pooled("items", [], [0, 0])
+    np.testing.assert_array_equal(got, np.zeros((1, 6)))
+    with self.assertRaisesRegex(ValueError, r"id 0 at .*\[0, 0\)"):
+      tables.lookup("items", 0)
+
+  @parameterized.parameters(*_IMPLEMENTATIONS)
   def test_wrong_arguments_are_errors(self, implementation):
     self.write(features={"seen": "items"})
     tables = self.open(implementation)
@@ -364,7 +374,8 @@ class WithoutJaxTest(WithTables):
     )
     self.assertEqual(done.returncode, 0, done.stderr)
     _, mebibytes = map(float, done.stdout.split())
-    self.assertLess(mebibytes, 32)
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # It has its own.
+      self.assertLess(mebibytes, 32)
 
 
 class ThreadsTest(WithTables):

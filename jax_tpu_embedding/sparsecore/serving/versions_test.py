@@ -142,10 +142,12 @@ class RefreshTest(WithVersions):
     tables = self.open()
     self.write_delta(1, run="ff" * 16)
     self.write_delta(2, run="ff" * 16)
-    with self.assertRaisesRegex(
-        embedding_tables.ServedFileError, "v000001.*run ffff.*of run 5a5a"
-    ):
-      self.open()
+    for refresh in (tables.refresh, self.open):
+      with self.assertLogs(level="WARNING") as logs:
+        refresh()
+      self.assertRegex(
+          logs.output[0], "staying at version 0.*v000001.*run ffff.*run 5a5a"
+      )
     self.assert_is_version(tables, 0)
 
   def test_a_missing_delta_is_an_error_that_names_it(self):
@@ -199,6 +201,32 @@ class RefreshTest(WithVersions):
     self.assertTrue(tables.refresh())
     self.assert_is_version(tables, 3)
 
+  def test_goes_on_from_the_delta_that_was_reached(self):
+    self.write_full(0)
+    tables = self.open()
+    for number in (1, 2, 3):
+      self.write_delta(number)
+    path = self.directory / "v000003" / "items.delta.safetensors"
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-1])
+    current = (3, self.crc32[3])
+    # Replaced while it was read, and then again what it was.
+    with mock.patch.object(
+        embedding_tables._versions,
+        "read_current",
+        side_effect=[current, current, (4, "0" * 8), current],
+    ):
+      with self.assertRaisesRegex(
+          embedding_tables.ServedFileError, "v000003/items.delta"
+      ):
+        tables.refresh()
+    self.assert_is_version(tables, 2)
+    path.write_bytes(intact)
+    # No longer needed: rows of version 1 would come back.
+    shutil.rmtree(self.directory / "v000001")
+    self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 3)
+
   def test_rows_that_do_not_ascend_are_refused(self):
     self.write_full(0)
     change = written_tables.WrittenChange(
@@ -221,12 +249,20 @@ class RefreshTest(WithVersions):
 
   def test_a_delta_with_other_columns_is_refused(self):
     self.write_full(0)
+    tables = self.open()
     self.written["users"].combiner = "mean"
     self.write_delta(1)
-    with self.assertRaisesRegex(
-        embedding_tables.ServedFileError, "v000001.*'users'.*'mean'.*'sum'"
-    ):
-      self.open()
+    for refresh in (tables.refresh, self.open):
+      with self.assertLogs(level="WARNING") as logs:
+        refresh()
+      self.assertRegex(logs.output[0], "v000001.*'users'.*'mean'.*'sum'")
+    self.assert_is_version(tables, 0)
+    self.written["users"].combiner = "sum"
+    self.written["new"] = self.written["users"]
+    self.write_delta(1, base=0)
+    with self.assertLogs(level="WARNING") as logs:
+      self.assertFalse(tables.refresh())
+    self.assertRegex(logs.output[0], "table 'new' has .* expected None")
 
   def test_versions_that_are_removed_meanwhile_are_read_again(self):
     self.write_full(0)
@@ -424,6 +460,22 @@ class DamageTest(WithVersions):
           embedding_tables.ServedFileError, r"expected F32\[40, 6\] of 960"
       ):
         self.open()
+
+  def test_rows_must_begin_where_the_manifest_says(self):
+    self.write_full(0)
+    [path] = (self.directory / "v000000").glob("items-*")
+    path.write_bytes(path.read_bytes() + bytes(64))
+
+    def move(manifest):
+      [entry] = manifest["tables"]["items"]["files"]
+      entry["bytes"] += 64
+      entry["offset"] += 64
+
+    self.edit(move)
+    with self.assertRaisesRegex(
+        embedding_tables.ServedFileError, r"rows begin at byte \d+, expected"
+    ):
+      self.open()
 
   def test_verify_reads_all_rows(self):
     self.write_full(0)
