@@ -3,12 +3,16 @@
 
 """Python tests of a folder that share a process."""
 
-# Most of the time of these tests is XLA's, which compiles thousands of small
-# programs. Its newer emitters of fused loops take a third of that time; here
-# the older ones make the loops. Some functions and roundings to 16 bits are
-# less exact with them: tests that notice are `as_users_compile`, and so are all
-# that run alone, and those of examples, documents, clients and properties.
-_QUICK = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+# Most of the time of these tests is XLA's, which compiles thousands of programs
+# that run once: it leaves out most of its optimizations, and its newer emitters
+# of fused loops, which take a third of what is left. Some functions and
+# roundings to 16 bits are less exact without, and copies may stay: tests that
+# notice are `as_users_compile`, and so are those of examples, documents,
+# clients and properties.
+_QUICK = {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+}
 
 def py_tests(
         name,

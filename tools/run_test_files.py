@@ -25,10 +25,12 @@ import unittest
 
 from absl.testing import absltest
 
-# What tests set of jax.config for the whole process, and JAX's defaults.
+# What tests set of jax.config for the whole process, and what it is before.
 _SETTINGS = {
     "jax_num_cpu_devices": -1,
-    "jax_disable_most_optimizations": False,
+    "jax_disable_most_optimizations": (
+        os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1"
+    ),
     "jax_compilation_cache_dir": None,
 }
 
