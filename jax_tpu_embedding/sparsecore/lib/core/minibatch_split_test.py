@@ -23,7 +23,9 @@ class BucketTest(parameterized.TestCase):
       (12345, 0x739891B7B6FD0E2E, 46),
       (2147483647, 0xD3A183578274BDAE, 46),
   )
-  def test_hashes_are_those_of_the_buffer_format(self, stack_row, value, bucket):
+  def test_hashes_are_those_of_the_buffer_format(
+      self, stack_row, value, bucket
+  ):
     self.assertEqual(minibatch_split.hash_stack_row(stack_row), value)
     self.assertEqual(minibatch_split.bucket_of(stack_row), bucket)
 
