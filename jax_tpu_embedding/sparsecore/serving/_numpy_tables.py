@@ -34,7 +34,10 @@ def decode(encoding: str, columns: int, rows: np.ndarray) -> np.ndarray:
     codes = codes.reshape(len(rows), 2 * pairs.shape[1])[:, :columns]
     scaling = np.ascontiguousarray(rows[:, -4:]).view("<f2")
   scaling = scaling.astype(np.float32)
-  return codes.astype(np.float32) * scaling[:, :1] + scaling[:, 1:]
+  values = codes.astype(np.float32)
+  values *= scaling[:, :1]
+  values += scaling[:, 1:]
+  return values
 
 
 class _Rows:

@@ -27,12 +27,12 @@ import zlib
 
 import numpy as np
 
-_FORMAT = "jax_tpu_embedding.tables"
-_FORMAT_VERSION = 1
-_CRC_BYTES = 4 << 20
+FORMAT = "jax_tpu_embedding.tables"
+FORMAT_VERSION = 1
+CHECKED_BYTES = 4 << 20
 _COMBINERS = ("sum", "mean", "sqrtn")
 # The types of tensors that have rows of an encoding.
-_DTYPES = {
+TENSOR_TYPES = {
     "float32": "F32",
     "bfloat16": "BF16",
     "float16": "F16",
@@ -44,6 +44,10 @@ _MAX_HEADER_BYTES = 100 << 20
 
 class ServedFileError(ValueError):
   """A file of a served version is missing, damaged or of another version."""
+
+
+class NewerFormatError(ServedFileError):
+  """A manifest of a format that a later version of the library writes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +180,15 @@ def _read(path: pathlib.Path, expected: str) -> bytes:
     ) from error
 
 
+def _mapped(path: pathlib.Path, expected: str) -> np.ndarray:
+  try:
+    return np.memmap(path, np.uint8, "r")
+  except (OSError, ValueError) as error:  # ValueError: it is empty
+    raise ServedFileError(
+        f"{path}: cannot be mapped ({error}), expected {expected}."
+    ) from error
+
+
 def read_current(directory: pathlib.Path) -> tuple[int, str]:
   """Number and crc32 of the current version."""
   path = directory / "CURRENT"
@@ -225,7 +238,7 @@ def _read_file(
       f"{fields.where}: {file.rows} rows of {table_row_bytes} bytes from byte"
       f" {file.offset} on do not fit its {file.bytes} bytes.",
   )
-  chunks = math.ceil(file.bytes / _CRC_BYTES)
+  chunks = math.ceil(file.bytes / CHECKED_BYTES)
   _require(
       len(file.crc32) == chunks and all(isinstance(c, str) for c in file.crc32),
       fields.path,
@@ -240,7 +253,7 @@ def _read_table(
 ) -> Table:
   """Checks a table of a manifest; `files` of a full one have all rows."""
   rows, columns = fields.get("rows", int), fields.get("columns", int, least=1)
-  encoding = fields.choice("encoding", tuple(_DTYPES))
+  encoding = fields.choice("encoding", tuple(TENSOR_TYPES))
   _require(
       columns < 1 << 24,
       fields.path,
@@ -329,14 +342,13 @@ def read_version(directory: pathlib.Path, number: int, crc32: str) -> Version:
   except (ValueError, RecursionError) as error:
     raise ServedFileError(f"{path}: it is no JSON ({error}).") from error
   manifest = _Fields(path, "the manifest", value)
-  manifest.choice("format", (_FORMAT,))
+  manifest.choice("format", (FORMAT,))
   version = manifest.get("format_version", int)
-  _require(
-      version == _FORMAT_VERSION,
-      path,
-      f"its format has version {version}, expected {_FORMAT_VERSION}. Install"
-      " a newer jax_tpu_embedding.",
-  )
+  if version != FORMAT_VERSION:
+    raise NewerFormatError(
+        f"{path}: its format has version {version}, expected {FORMAT_VERSION}."
+        " Install a newer jax_tpu_embedding."
+    )
   file_format = value.get("file_format", "safetensors")
   _require(
       file_format == "safetensors",
@@ -451,7 +463,7 @@ def _tensor(
 
 
 def _values_shape(table: Table, rows: int) -> list[int]:
-  is_coded = _DTYPES[table.encoding] == "U8"
+  is_coded = TENSOR_TYPES[table.encoding] == "U8"
   return [rows, table.row_bytes if is_coded else table.columns]
 
 
@@ -478,7 +490,7 @@ def check_full_file(table: Table, file: File, verify: bool) -> None:
   begin = _tensor(
       header,
       table.name,
-      _DTYPES[table.encoding],
+      TENSOR_TYPES[table.encoding],
       _values_shape(table, file.rows),
       file.rows * table.row_bytes,
   )
@@ -494,26 +506,43 @@ def check_full_file(table: Table, file: File, verify: bool) -> None:
 
 def _check_crc32(file: File, data: np.ndarray) -> None:
   for i, expected in enumerate(file.crc32):
-    chunk = data[i * _CRC_BYTES : (i + 1) * _CRC_BYTES]
+    chunk = data[i * CHECKED_BYTES : (i + 1) * CHECKED_BYTES]
     found = f"{zlib.crc32(chunk):08x}"
     _require(
         found == expected,
         file.path,
-        f"the crc32 of its bytes from {i * _CRC_BYTES} on is {found}, expected"
+        f"the crc32 of its bytes from {i * CHECKED_BYTES} on is {found}, expected"
         f" {expected}: it is damaged.",
     )
 
 
-def read_changes(table: Table) -> Changes:
-  """The changes of a table of a delta, every byte checked."""
+def map_rows(table: Table, file: File) -> np.ndarray:
+  """u8[rows, row_bytes] of a full file, every byte checked."""
+  check_full_file(table, file, verify=True)
+  shape = file.rows, table.row_bytes
+  if not file.rows:
+    return np.zeros(shape, np.uint8)
+  return np.memmap(file.path, np.uint8, "r", file.offset, shape)
+
+
+def read_changes(table: Table, *, in_place: bool = False) -> Changes:
+  """The changes of a table of a delta, every byte checked.
+
+  Args:
+    table: of the delta.
+    in_place: whether to map the file, which nobody may change then; else it is
+      read into memory, so that what is checked is what is used.
+  """
   if not table.files:
     empty = np.zeros(0, np.int64)
     values = np.zeros((0, table.row_bytes), np.uint8)
     return Changes(rows=empty, values=values, deleted=empty)
   [file] = table.files
-  # Memory of its own: what is checked is what is used.
-  data = np.frombuffer(
-      _read(file.path, f"changes of table {table.name!r}"), np.uint8
+  expected = f"changes of table {table.name!r}"
+  data = (
+      _mapped(file.path, expected)
+      if in_place
+      else np.frombuffer(_read(file.path, expected), np.uint8)
   )
   _require(
       data.size == file.bytes,
@@ -543,7 +572,7 @@ def read_changes(table: Table) -> Changes:
       rows=np.frombuffer(read("rows", "I64", [k], 8 * k).tobytes(), "<i8"),
       values=read(
           "values",
-          _DTYPES[table.encoding],
+          TENSOR_TYPES[table.encoding],
           _values_shape(table, k),
           k * table.row_bytes,
       ).reshape(k, table.row_bytes),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 import os
 import pathlib
 import shutil
@@ -17,9 +17,9 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
-from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
+from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
 # Table -> u64[rows], of the rows that readers have.
@@ -113,45 +113,35 @@ def _write_file(
   return {"offset": offset} | file.entry()
 
 
-def read_fingerprints(
-    served: _served_directory.ServedDirectory,
-    chain: list[_served_directory.Version],
-    tables: Mapping[str, _sources.Table],
-) -> Fingerprints:
+def read_fingerprints(chain: list[_versions.Version]) -> Fingerprints:
   """Those of the rows that readers of published versions have.
 
   Args:
-    served: where they are.
-    chain: a full version and the deltas after it.
-    tables: those in it.
+    chain: a full version and the deltas after it, of the same tables.
 
   Raises:
-    DamagedError: files are missing or damaged.
+    ServedFileError: files are missing or damaged.
   """
-  result = {
-      name: np.zeros(table.rows, np.uint64) for name, table in tables.items()
-  }
-  for version in chain:
-    directory = served.version_path(version.number)
-    for name, table in tables.items():
-      for file in version.manifest["tables"][name]["files"]:
-        path = directory / file["name"]
-        try:
-          _table_files.check(path, file)
-          if version.is_full:
-            rows = range(file["first_row"], file["first_row"] + file["rows"])
-          else:
-            rows = _table_files.map_tensor(path, f"{name}.rows").view("<i8")
-          tensor = name if version.is_full else f"{name}.values"
-          values = _table_files.map_tensor(path, tensor)
-        except (OSError, KeyError, ValueError) as error:
-          raise _served_directory.DamagedError(
-              f"Version {version.number}, table {name!r}: {error}"
-          ) from error
-        values = values.reshape(len(rows), table.row_bytes)
-        for first in range(0, len(rows), _READ_ROWS):
-          part = slice(first, first + _READ_ROWS)
-          result[name][np.asarray(rows[part])] = _fingerprints.of_rows(
-              values[part]
-          )
+  full, *deltas = chain
+  result = {}
+  for name, table in full.tables.items():
+    result[name] = np.zeros(table.rows, np.uint64)
+    for file in table.files:
+      rows = range(file.first_row, file.first_row + file.rows)
+      _fill(result[name], rows, _versions.map_rows(table, file))
+    zeros = _fingerprints.of_rows(np.zeros((1, table.row_bytes), np.uint8))
+    for delta in deltas:
+      _versions.check_follows(full.run, full.tables, delta)
+      # Mapped: nobody else writes here.
+      changes = _versions.read_changes(delta.tables[name], in_place=True)
+      _fill(result[name], changes.rows, changes.values)
+      result[name][changes.deleted] = zeros
   return result
+
+
+def _fill(
+    fingerprints: np.ndarray, rows: Sequence[int], encoded: np.ndarray
+) -> None:
+  for first in range(0, len(rows), _READ_ROWS):
+    part = slice(first, first + _READ_ROWS)
+    fingerprints[np.asarray(rows[part])] = _fingerprints.of_rows(encoded[part])

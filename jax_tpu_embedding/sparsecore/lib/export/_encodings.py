@@ -25,6 +25,8 @@ from collections.abc import Callable
 import dataclasses
 
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.serving import _numpy_tables
+from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
 try:
@@ -46,12 +48,9 @@ class Encoding:
 
   Attributes:
     name: of the encoding.
-    tensor_type: that of the tensor in a file of safetensors.
     element: NumPy's type of an element of that tensor.
-    row_bytes: columns -> bytes of a row.
     encode: (finite f32[n, columns] within the limits, their smallest, their
       largest: f32[n, 1], of each row, if is_scaled) -> u8[n, row_bytes].
-    decode: (u8[n, row_bytes], columns) -> f32[n, columns].
     is_scaled: whether codes depend on the smallest and largest value of a row.
     is_exact: whether decoded float32 rows are what was encoded.
     max_value: the largest magnitude that can be encoded.
@@ -59,15 +58,24 @@ class Encoding:
   """
 
   name: str
-  tensor_type: str
   element: np.dtype
-  row_bytes: Callable[[int], int]
   encode: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-  decode: Callable[[np.ndarray, int], np.ndarray]
   is_scaled: bool = False
   is_exact: bool = False
   max_value: float = float(np.finfo(np.float32).max)
   max_span: float = np.inf
+
+  @property
+  def tensor_type(self) -> str:
+    """That of the tensor in a file of safetensors."""
+    return _versions.TENSOR_TYPES[self.name]
+
+  def row_bytes(self, columns: int) -> int:
+    return _versions.row_bytes(self.name, columns)
+
+  def decode(self, rows: np.ndarray, columns: int) -> np.ndarray:
+    """u8[n, row_bytes] -> f32[n, columns]."""
+    return _numpy_tables.decode(self.name, columns, rows)
 
   def row_elements(self, columns: int) -> int:
     """Elements of a row in the tensor of a file."""
@@ -129,7 +137,7 @@ def encode(
 def _encode_natively(
     encoding: Encoding, values: np.ndarray
 ) -> np.ndarray | None:
-  """u8[n, row_bytes]; None if a row cannot be encoded, or nothing native is there."""
+  """u8[n, row_bytes]; None if that cannot be done, or not of all rows."""
   if _native is None:
     return None
   rows, _, num_refused = _native.encode_rows(values, encoding.name)
@@ -195,27 +203,17 @@ def _as_type(dtype: np.dtype) -> dict[str, object]:
     converted = np.ascontiguousarray(values).astype(dtype, copy=False)
     return converted.view(np.uint8).reshape(len(values), -1)
 
-  def decode_values(rows, columns):
-    del columns
-    return np.ascontiguousarray(rows).view(dtype).astype(np.float32)
-
   return dict(
       element=dtype,
-      row_bytes=lambda columns: columns * dtype.itemsize,
       encode=encode_values,
-      decode=decode_values,
   )
-
-
-def _padded(columns: int) -> int:
-  return -(-columns // 4) * 4
 
 
 def _int8_encode(
     values: np.ndarray, bias: np.ndarray, largest: np.ndarray
 ) -> np.ndarray:
   num_rows, columns = values.shape
-  rows = np.zeros((num_rows, _padded(columns) + 8), np.uint8)
+  rows = np.zeros((num_rows, _versions.row_bytes("int8", columns)), np.uint8)
   span = largest - bias
   with np.errstate(over="ignore", divide="ignore"):
     inverse = np.float32(255) / span
@@ -231,20 +229,11 @@ def _int8_encode(
   return rows
 
 
-def _int8_decode(rows: np.ndarray, columns: int) -> np.ndarray:
-  scale, bias = np.ascontiguousarray(rows[:, -8:]).view("<f4").T[..., None]
-  values = rows[:, :columns].astype(np.float32)
-  values *= scale
-  values += bias
-  return values
-
-
 def _int4_encode(
     values: np.ndarray, smallest: np.ndarray, largest: np.ndarray
 ) -> np.ndarray:
   num_rows, columns = values.shape
-  packed = -(-columns // 2)
-  rows = np.zeros((num_rows, packed + 4), np.uint8)
+  rows = np.zeros((num_rows, _versions.row_bytes("int4", columns)), np.uint8)
   bias = smallest.astype(np.float16)
   bias = np.where(
       bias > smallest, np.nextafter(bias, np.float16(-np.inf)), bias
@@ -260,21 +249,11 @@ def _int4_encode(
   codes /= scale.astype(np.float32)
   # At most 15 (1 + 2^-22), and so a code without being cut off.
   codes = np.rint(codes, out=codes).astype(np.uint8)
-  rows[:, :packed] = codes[:, ::2]
+  rows[:, :-4] = codes[:, ::2]
   rows[:, : columns // 2] |= codes[:, 1::2] << 4
   rows[:, -4:-2] = scale.view(np.uint8)
   rows[:, -2:] = bias.view(np.uint8)
   return rows
-
-
-def _int4_decode(rows: np.ndarray, columns: int) -> np.ndarray:
-  scale, bias = np.ascontiguousarray(rows[:, -4:]).view("<f2").T[..., None]
-  packed = rows[:, :-4]
-  codes = np.stack([packed & 15, packed >> 4], axis=-1)
-  values = codes.reshape(len(rows), -1)[:, :columns].astype(np.float32)
-  values *= scale.astype(np.float32)
-  values += bias.astype(np.float32)
-  return values
 
 
 ENCODINGS = {
@@ -282,40 +261,31 @@ ENCODINGS = {
     for encoding in (
         Encoding(
             name="float32",
-            tensor_type="F32",
             is_exact=True,
             **_as_type(np.dtype("<f4")),
         ),
         Encoding(
             name="bfloat16",
-            tensor_type="BF16",
             # Half a unit more becomes infinity.
             max_value=float(np.uint32(0x7F7F7FFF).view(np.float32)),
             **_as_type(np.dtype(jnp.bfloat16)),
         ),
         Encoding(
             name="float16",
-            tensor_type="F16",
             max_value=float(np.nextafter(np.float32(65520), np.float32(0))),
             **_as_type(np.dtype("<f2")),
         ),
         Encoding(
             name="int8",
-            tensor_type="U8",
             element=np.dtype(np.uint8),
-            row_bytes=lambda columns: _padded(columns) + 8,
             encode=_int8_encode,
-            decode=_int8_decode,
             is_scaled=True,
             max_span=_INT8_MAX_SPAN,
         ),
         Encoding(
             name="int4",
-            tensor_type="U8",
             element=np.dtype(np.uint8),
-            row_bytes=lambda columns: -(-columns // 2) + 4,
             encode=_int4_encode,
-            decode=_int4_decode,
             is_scaled=True,
             max_value=_FLOAT16_MAX,
         ),

@@ -19,9 +19,9 @@ import urllib.parse
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
-from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
+from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
 # Called with a table's name, a row, and the encoded rows from it on.
@@ -221,8 +221,8 @@ def manifest(
 ) -> dict[str, Any]:
   """The manifest of a version."""
   result = {
-      "format": _served_directory.FORMAT,
-      "format_version": _served_directory.FORMAT_VERSION,
+      "format": _versions.FORMAT,
+      "format_version": _versions.FORMAT_VERSION,
       "version": number,
       "kind": kind,
       "run": run,

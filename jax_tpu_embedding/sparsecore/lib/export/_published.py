@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-
-from jax_tpu_embedding.sparsecore.lib.export import _served_directory
+import pathlib
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,13 +81,10 @@ class PublishedVersion:
     return "\n".join([head, *(line.rstrip() for line in lines)])
 
 
-def of(
-    served: _served_directory.ServedDirectory,
-    version: _served_directory.Version,
-) -> PublishedVersion:
-  """A version by its manifest."""
+def of(path: pathlib.Path, manifest: Mapping[str, Any]) -> PublishedVersion:
+  """The version in a directory, by its manifest."""
   tables = {}
-  for name, entry in version.manifest["tables"].items():
+  for name, entry in manifest["tables"].items():
     tables[name] = PublishedTable(
         rows=entry["rows"],
         columns=entry["columns"],
@@ -98,9 +95,9 @@ def of(
         rms_error=entry["rms_error"],
     )
   return PublishedVersion(
-      number=version.number,
-      kind=version.manifest["kind"],
-      path=str(served.version_path(version.number)),
-      step=version.manifest["step"],
+      number=manifest["version"],
+      kind=manifest["kind"],
+      path=str(path),
+      step=manifest["step"],
       tables=tables,
   )

@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.export import _full_version
 from jax_tpu_embedding.sparsecore.lib.export import _published
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
+from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
 
@@ -87,10 +88,7 @@ class Publisher:
     self._chain = self._read_chain()
     # None: to be computed from files.
     self._fingerprints: _delta_version.Fingerprints | None = None
-    self._run = (
-        self._chain[-1].manifest["run"] if self._chain else os.urandom(16).hex()
-    )
-    self._full_numbers = self._served.full_numbers()
+    self._run = self._chain[-1].run if self._chain else os.urandom(16).hex()
 
   def publish(
       self, variables: Mapping[str, Any], step: int
@@ -114,7 +112,7 @@ class Publisher:
     """
     if self._is_open is None:
       raise RuntimeError("This publisher was closed. Make another one.")
-    last = self._chain[-1].manifest["step"] if self._chain else None
+    last = self._chain[-1].step if self._chain else None
     if last is not None and step < last:
       raise ValueError(
           f"step {step} is below {last}, the step of version"
@@ -137,19 +135,13 @@ class Publisher:
       }
     number = self._served.next_number()
     try:
-      version = self._write(number, is_full, source, fingerprints, int(step))
-    except BaseException:
+      manifest = self._write(number, is_full, source, fingerprints, int(step))
+    finally:
       # As in the files, whatever became of them.
       self._chain = self._read_chain()
-      self._full_numbers = self._served.full_numbers()
-      raise
     self._fingerprints = fingerprints
-    if is_full:
-      self._chain = []
-      self._full_numbers.append(number)
-    self._chain.append(version)
-    self._remove_old()
-    return _published.of(self._served, version)
+    self._remove_old(number)
+    return _published.of(self._served.version_path(number), manifest)
 
   def _write(
       self,
@@ -158,8 +150,8 @@ class Publisher:
       source: _sources.Source,
       fingerprints: _delta_version.Fingerprints,
       step: int,
-  ) -> _served_directory.Version:
-    """Writes a version, of which the fingerprints are then."""
+  ) -> dict[str, Any]:
+    """Writes a version, of which the fingerprints are then; its manifest."""
 
     def observe(name, first, rows):
       found = _fingerprints.of_rows(rows)
@@ -176,7 +168,7 @@ class Publisher:
         base = self._chain[-1]
         more["base"] = {
             "version": base.number,
-            "manifest_crc32": base.checksum,
+            "manifest_crc32": base.crc32,
         }
       manifest = _full_version.manifest(
           number,
@@ -187,7 +179,8 @@ class Publisher:
           self._features,
           **more,
       )
-      return self._served.commit(number, manifest)
+      self._served.commit(number, manifest)
+      return manifest
 
   def close(self) -> None:
     """Lets others publish to the directory; closing again does nothing."""
@@ -201,58 +194,52 @@ class Publisher:
   def __exit__(self, *_: Any) -> None:
     self.close()
 
-  def _read_chain(self) -> list[_served_directory.Version]:
+  def _read_chain(self) -> list[_versions.Version]:
     """What readers have; empty if it is of no use any more."""
     try:
       return self._served.chain()
-    except _served_directory.DamagedError as error:
+    except _versions.NewerFormatError:
+      raise
+    except _versions.ServedFileError as error:
       logging.warning("The next version will be full: %s", error)
       return []
 
-  def _check_columns(self, chain: list[_served_directory.Version]) -> None:
-    published = chain[-1].manifest["tables"] if chain else {}
+  def _check_columns(self, chain: list[_versions.Version]) -> None:
+    published = chain[-1].tables if chain else {}
     for name, table in self._tables.items():
-      columns = published.get(name, {}).get("columns", table.columns)
-      if columns != table.columns:
+      if name in published and published[name].columns != table.columns:
         raise ValueError(
-            f"Table {name!r}: {self._served.path} has {columns} columns, the"
-            f" spec {table.columns}. Publish to another directory: readers"
-            " cannot change columns."
+            f"Table {name!r}: {self._served.path} has"
+            f" {published[name].columns} columns, the spec {table.columns}."
+            " Publish to another directory: readers cannot change columns."
         )
 
   def _can_be_delta(self) -> bool:
     """Whether readers can get from what they have to the next version."""
     if not self._chain or len(self._chain) >= self._full_every:
       return False
-    published = self._chain[-1].manifest
-    same = "file_format" not in published and published.get("features") == {
-        name: {"table": table} for name, table in self._features.items()
-    }
+    published = self._chain[-1]
     found = {
-        name: tuple(entry[key] for key in ("rows", "encoding", "combiner"))
-        for name, entry in published["tables"].items()
+        name: (table.rows, table.encoding, table.combiner)
+        for name, table in published.tables.items()
     }
-    if not same or found != {
+    if published.features != self._features or found != {
         name: (table.rows, table.encoding.name, table.combiner)
         for name, table in self._tables.items()
     }:
       return False
     if self._fingerprints is None:
       try:
-        self._fingerprints = _delta_version.read_fingerprints(
-            self._served, self._chain, self._tables
-        )
-      except _served_directory.DamagedError as error:
+        self._fingerprints = _delta_version.read_fingerprints(self._chain)
+      except _versions.ServedFileError as error:
         logging.warning("This version will be full: %s", error)
         return False
     return True
 
-  def _remove_old(self) -> None:
-    self._full_numbers = self._full_numbers[-self._keep_full :]
-    current = self._chain[-1].number
-    kept = range(self._full_numbers[0], current + 1)
+  def _remove_old(self, current: int) -> None:
+    oldest = self._served.full_numbers()[-self._keep_full :][0]
     try:
-      self._served.remove_others(set(kept))
+      self._served.remove_others(set(range(oldest, current + 1)))
     except OSError as error:
       # The version is published; the next one tries again.
       logging.warning("Old versions stay in %s: %s", self._served.path, error)

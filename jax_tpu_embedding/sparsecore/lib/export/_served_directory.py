@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Set
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -32,40 +31,13 @@ import socket
 from typing import Any
 import zlib
 
-FORMAT = "jax_tpu_embedding.tables"
-FORMAT_VERSION = 1
+from jax_tpu_embedding.sparsecore.serving import _versions
+
 _CURRENT = "CURRENT"
 _NEW_CURRENT = "CURRENT.new"
 _LOCK = "LOCK"
 _MANIFEST = "manifest.json"
 _VERSION_NAME = re.compile(r"v(\d{6,})")
-
-
-class DamagedError(Exception):
-  """What was published cannot be read."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Version:
-  """A version that is complete.
-
-  Attributes:
-    number: of the version.
-    checksum: of its manifest, as 8 hexadecimal digits.
-    manifest: what it has.
-  """
-
-  number: int
-  checksum: str
-  manifest: Mapping[str, Any]
-
-  @property
-  def is_full(self) -> bool:
-    return self.manifest["kind"] == "full"
-
-
-def version_name(number: int) -> str:
-  return f"v{number:06}"
 
 
 class ServedDirectory:
@@ -96,7 +68,7 @@ class ServedDirectory:
       )
 
   def version_path(self, number: int) -> pathlib.Path:
-    return self.path / version_name(number)
+    return self.path / _versions.directory_of(number)
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
@@ -139,65 +111,34 @@ class ServedDirectory:
     return (self.path / _CURRENT).exists()
 
   def next_number(self) -> int:
-    """Of the next version: no reader has seen another one with it."""
+    """Of the next version: no reader has seen another one with it.
+
+    Raises:
+      NewerFormatError: readers may understand what this library does not.
+    """
     try:
-      current = self.current()
-    except DamagedError:
+      chain = self.chain()
+    except _versions.NewerFormatError:
+      raise
+    except _versions.ServedFileError:
       return max(self.numbers(), default=-1) + 1
-    return 0 if current is None else current.number + 1
+    return chain[-1].number + 1 if chain else 0
 
-  def current(self) -> Version | None:
-    """The version that readers see; None before the first one.
+  def chain(self) -> list[_versions.Version]:
+    """As readers see it: the last full version, and the deltas after it.
 
-    Raises:
-      DamagedError: it cannot be read.
-    """
-    if not self.exists():
-      return None
-    text = self._current_text()
-    found = re.fullmatch(r"(\d+) v(\d{6,}) ([0-9a-f]{8})\n", text)
-    if not found or int(found[1]) != int(found[2]):
-      raise DamagedError(f"{self.path / _CURRENT} is damaged: {text[:80]!r}.")
-    return self._version(int(found[1]), found[3])
-
-  def _current_text(self) -> str:
-    """What CURRENT says; empty if there is none."""
-    try:
-      return (self.path / _CURRENT).read_text("utf-8", errors="replace")
-    except FileNotFoundError:
-      return ""
-
-  def chain(self) -> list[Version]:
-    """The last full version and the deltas up to the current one.
+    Empty before the first version.
 
     Raises:
-      DamagedError: one of them cannot be read.
+      ServedFileError: one of them cannot be read.
     """
-    chain = []
-    version = self.current()
-    while version is not None:
-      chain.append(version)
-      if version.is_full:
-        break
-      base = version.manifest["base"]
-      version = self._version(base["version"], base["manifest_crc32"])
-    return chain[::-1]
+    return _versions.read_chain(self.path) if self.exists() else []
 
-  def _version(self, number: int, checksum: str) -> Version:
-    path = self.version_path(number) / _MANIFEST
+  def _is_current(self, number: int) -> bool:
     try:
-      content = path.read_bytes()
-      if f"{zlib.crc32(content):08x}" != checksum:
-        raise DamagedError(f"{path} does not have the CRC-32 {checksum}.")
-      manifest = json.loads(content)
-    except (OSError, ValueError) as error:
-      raise DamagedError(f"{path}: {error}") from error
-    if manifest["format_version"] != FORMAT_VERSION:
-      raise ValueError(
-          f"{path} has version {manifest['format_version']} of the format, this"
-          f" library writes {FORMAT_VERSION}. Write to another directory."
-      )
-    return Version(number=number, checksum=checksum, manifest=manifest)
+      return _versions.read_current(self.path)[0] == number
+    except _versions.ServedFileError:
+      return False
 
   def numbers(self) -> list[int]:
     """Of all directories of versions, complete or not."""
@@ -229,11 +170,11 @@ class ServedDirectory:
       yield path
     except BaseException:
       # Not if it is what readers see: then it was complete before.
-      if not self._current_text().startswith(f"{number} "):
+      if not self._is_current(number):
         shutil.rmtree(path, ignore_errors=True)
       raise
 
-  def commit(self, number: int, manifest: Mapping[str, Any]) -> Version:
+  def commit(self, number: int, manifest: Mapping[str, Any]) -> None:
     """Makes a version, whose files are there, the current one."""
     content = json.dumps(manifest, indent=1, sort_keys=True).encode()
     checksum = f"{zlib.crc32(content):08x}"
@@ -241,11 +182,10 @@ class ServedDirectory:
     _write_durably(path / _MANIFEST, content)
     _sync_directory(path)
     _sync_directory(self.path)
-    line = f"{number} {version_name(number)} {checksum}\n"
+    line = f"{number} {path.name} {checksum}\n"
     _write_durably(self.path / _NEW_CURRENT, line.encode())
     os.replace(self.path / _NEW_CURRENT, self.path / _CURRENT)
     _sync_directory(self.path)
-    return Version(number=number, checksum=checksum, manifest=manifest)
 
   def remove_others(self, numbers: Set[int]) -> None:
     """Removes all versions but these."""

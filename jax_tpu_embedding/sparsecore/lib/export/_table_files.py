@@ -24,11 +24,10 @@ import zlib
 
 from jax_tpu_embedding.sparsecore import extras
 from jax_tpu_embedding.sparsecore.lib.export import _sources
+from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 from numpy.lib import format as npy_format
 
-# What one checksum is of.
-CHECKED_BYTES = 4 * 2**20
 # Rows begin at a multiple of a cache line.
 _ALIGNMENT = 64
 
@@ -67,14 +66,14 @@ class ChecksummedFile(io.RawIOBase):
     view = memoryview(data).cast("B")
     begin = 0
     while begin < len(view):
-      left = CHECKED_BYTES - self.num_bytes % CHECKED_BYTES
+      left = _versions.CHECKED_BYTES - self.num_bytes % _versions.CHECKED_BYTES
       # The system may take less than it is given.
       written = self._file.write(view[begin : begin + left])
       part = view[begin : begin + written]
       self._current = zlib.crc32(part, self._current)
       begin += written
       self.num_bytes += written
-      if self.num_bytes % CHECKED_BYTES == 0:
+      if self.num_bytes % _versions.CHECKED_BYTES == 0:
         self._end_part()
     return len(view)
 
@@ -93,7 +92,7 @@ class ChecksummedFile(io.RawIOBase):
 
   def entry(self) -> dict[str, Any]:
     """Size and checksums, of a file that is complete."""
-    if self.num_bytes % CHECKED_BYTES:
+    if self.num_bytes % _versions.CHECKED_BYTES:
       self._end_part()
     return {"bytes": self.num_bytes, "crc32": self._checksums}
 
@@ -114,30 +113,6 @@ def safetensors_header(
   text = json.dumps(header).encode()
   text += b" " * (-(8 + len(text)) % _ALIGNMENT)
   return len(text).to_bytes(8, "little") + text
-
-
-def check(path: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:
-  """Raises ValueError unless a file is as the manifest says."""
-  if os.path.getsize(path) != entry["bytes"]:
-    raise ValueError(
-        f"{path} has {os.path.getsize(path)} bytes, not {entry['bytes']}."
-    )
-  with open(path, "rb", buffering=0) as file:
-    for i, expected in enumerate(entry["crc32"]):
-      if f"{zlib.crc32(file.read(CHECKED_BYTES)):08x}" != expected:
-        raise ValueError(
-            f"{path} is damaged within 4 MiB from byte {i * CHECKED_BYTES} on."
-        )
-
-
-def map_tensor(path: str | os.PathLike[str], name: str) -> np.ndarray:
-  """The bytes of a tensor in a file of safetensors, as a memory map."""
-  with open(path, "rb") as file:
-    length = int.from_bytes(file.read(8), "little")
-    begin, end = json.loads(file.read(length))[name]["data_offsets"]
-  if begin == end:
-    return np.zeros(0, np.uint8)
-  return np.memmap(path, np.uint8, "r", 8 + length + begin, (end - begin,))
 
 
 class SafetensorsFile:

@@ -110,9 +110,9 @@ def export_tables(
               else {"file_format": file_format}
           ),
       )
-      version = served.commit(number, manifest)
+      served.commit(number, manifest)
     served.remove_others({number})
-  return _published.of(served, version)
+  return _published.of(served.version_path(number), manifest)
 
 
 def _check_positive(name: str, value: int) -> None:

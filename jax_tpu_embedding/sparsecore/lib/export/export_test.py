@@ -310,11 +310,15 @@ class ExportTest(parameterized.TestCase):
     specs, variables = self.variables()
     version = export.export_tables(self.served, variables, specs)
     path = pathlib.Path(version.path) / "manifest.json"
-    path.write_text(json.dumps({"format_version": 2}))
+    path.write_text(
+        json.dumps({"format": "jax_tpu_embedding.tables", "format_version": 2})
+    )
     (self.served / "CURRENT").write_text(
         f"0 v000000 {plain_reader.checksum(path)}\n"
     )
-    with self.assertRaisesRegex(ValueError, "has version 2 of the format"):
+    with self.assertRaisesRegex(
+        ValueError, "its format has version 2, expected 1"
+    ):
       export.export_tables(self.served, variables, specs, overwrite=True)
 
 

@@ -19,12 +19,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.export import _delta_version
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
 from jax_tpu_embedding.sparsecore.lib.export.testing import publish_forever
+from jax_tpu_embedding.sparsecore.serving import _versions
+from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -83,6 +86,30 @@ class FingerprintsTest(absltest.TestCase):
     # Also those at the ends of tiles of 128 KiB, of 24 bytes a row.
     for i in (0, 1023, 2499, 5460, 5461, 5999):
       self.assertEqual(_fingerprints.of_rows(rows[i : i + 1])[0], whole[i])
+
+  def test_of_published_rows_are_those_that_readers_have(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    rows = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
+    tables = {"t": written_tables.WrittenTable(rows, "int8", num_files=2)}
+    checksum = written_tables.write_full(directory, tables)
+    change = written_tables.WrittenChange([2, 7], rows[:2] + 1, deleted=[5])
+    written_tables.write_delta(
+        directory, tables, {"t": change}, 1, (0, checksum)
+    )
+    found = _delta_version.read_fingerprints(_versions.read_chain(directory))
+
+    int8 = _encodings.ENCODINGS["int8"]
+    rows[[2, 7]] = rows[:2] + 1
+    encoded = _encodings.encode(int8, rows).rows
+    encoded[5] = 0
+    np.testing.assert_array_equal(
+        found["t"], _fingerprints.of_rows(encoded), strict=True
+    )
+    written_tables.write_delta(
+        directory, tables, {"t": change}, 1, (0, checksum), run="6b" * 16
+    )
+    with self.assertRaisesRegex(_versions.ServedFileError, "is of run 6b6b"):
+      _delta_version.read_fingerprints(_versions.read_chain(directory))
 
 
 class PublisherTest(parameterized.TestCase):
