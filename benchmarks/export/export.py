@@ -21,7 +21,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-import threading
 import time
 from typing import Any
 
@@ -29,6 +28,7 @@ from absl import app
 from absl import flags
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import peak_memory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -144,37 +144,6 @@ def contenders(
   return result
 
 
-class _Memory:
-  """The most anonymous memory beyond that at the beginning, in bytes."""
-
-  def __enter__(self) -> _Memory:
-    # What was freed goes to the system, or it would be used again unseen.
-    ctypes.CDLL(None).malloc_trim(0)
-    self._first = self._peak = _anonymous_bytes()
-    self._ends = threading.Event()
-    self._thread = threading.Thread(target=self._watch)
-    self._thread.start()
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self._ends.set()
-    self._thread.join()
-
-  def _watch(self) -> None:
-    while not self._ends.wait(0.005):
-      self._peak = max(self._peak, _anonymous_bytes())
-
-  @property
-  def num_bytes(self) -> int:
-    return self._peak - self._first
-
-
-def _anonymous_bytes() -> int:
-  status = pathlib.Path("/proc/self/status").read_text()
-  line = next(x for x in status.splitlines() if x.startswith("RssAnon:"))
-  return int(line.split()[1]) * 1024
-
-
 def take_turns(
     of_name: Mapping[str, tuple[Task, Task]],
     directory: pathlib.Path,
@@ -190,7 +159,9 @@ def take_turns(
       prepare(path)
       gc.collect()
       if turn == 1:
-        with _Memory() as watched:
+        # What was freed goes to the system, or it would be used again unseen.
+        ctypes.CDLL(None).malloc_trim(0)
+        with peak_memory.PeakMemory() as watched:
           run(path)
         memory[name] = watched.num_bytes
       else:

@@ -24,9 +24,9 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import peak_memory
 import numpy as np
 
 # Of the table whose memory is measured, and as much for its slot. By hand: 1024.
@@ -134,16 +134,16 @@ def _print_peaks(directory: pathlib.Path, num_devices: int) -> None:
   del arrays
   gc.collect()
   result = {}
-  with _PeakOfMemory() as peak:
+  with peak_memory.PeakMemory() as peak:
     checkpoint.save(directory / "large", variables, specs)
-  result["save"] = peak.mebibytes
+  result["save"] = peak.num_bytes / 2**20
   del variables
   gc.collect()
   restored = []
-  with _PeakOfMemory() as peak:
+  with peak_memory.PeakMemory() as peak:
     restored.append(restore("large", specs))
     jax.block_until_ready(restored)
-  result["restore"] = peak.mebibytes - num_bytes(restored) / 2**20
+  result["restore"] = (peak.num_bytes - num_bytes(restored)) / 2**20
   print(json.dumps(result), flush=True)
 
 
@@ -185,39 +185,10 @@ def _convert_memory(directory: pathlib.Path) -> None:
   for name in ("small", "large"):
     for task in (to_logical, to_stacked):
       gc.collect()
-      with _PeakOfMemory() as peak:
+      with peak_memory.PeakMemory() as peak:
         task(name)
-      result[task.__name__] = peak.mebibytes
+      result[task.__name__] = peak.num_bytes / 2**20
   print(json.dumps(result))
-
-
-class _PeakOfMemory:
-  """The most anonymous memory beyond that at the beginning."""
-
-  def __enter__(self) -> _PeakOfMemory:
-    self._first = self._peak = _anonymous_bytes()
-    self._ends = threading.Event()
-    self._thread = threading.Thread(target=self._watch)
-    self._thread.start()
-    return self
-
-  def __exit__(self, *_) -> None:
-    self._ends.set()
-    self._thread.join()
-
-  def _watch(self) -> None:
-    while not self._ends.wait(0.005):
-      self._peak = max(self._peak, _anonymous_bytes())
-
-  @property
-  def mebibytes(self) -> float:
-    return (self._peak - self._first) / 2**20
-
-
-def _anonymous_bytes() -> int:
-  status = pathlib.Path("/proc/self/status").read_text()
-  line = next(x for x in status.splitlines() if x.startswith("RssAnon:"))
-  return int(line.split()[1]) * 1024
 
 
 def _one_of_two(directory: pathlib.Path, process: int, port: int) -> None:
