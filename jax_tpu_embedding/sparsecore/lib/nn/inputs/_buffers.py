@@ -92,6 +92,7 @@ class PreprocessedInput:
   Attributes:
     sparse_dense_matmul_input: the buffers.
     num_minibatches: that the buffers hold; i32[L], all equal, or a scalar.
+      Batches share the array of NumPy, which cannot be written to.
     settings: what the buffers were made for, a static part of the pytree. None
       for buffers of unknown origin: lookups then go by the shapes, their
       arguments and the limits of the specs.

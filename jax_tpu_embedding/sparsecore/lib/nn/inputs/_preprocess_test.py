@@ -137,6 +137,13 @@ class InputFormsTest(parameterized.TestCase):
             *wrong, specs, 1, 1, num_sc_per_device=_NUM_SC
         )
 
+  def test_batches_cannot_change_the_minibatches_they_share(self):
+    ids = np.ones((_BATCH, 1), np.int32)
+    inputs, _ = preprocess(ids)
+    with self.assertRaisesRegex(ValueError, "read-only"):
+      inputs.num_minibatches[0] = 2
+    assert_same(preprocess(ids)[0].num_minibatches, [1])
+
   def test_masked_positions_are_not_taken_for_ids(self):
     table = two_table_model.table(vocabulary_size=10)
     feature = embedding_spec.FeatureSpec(
