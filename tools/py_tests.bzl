@@ -5,10 +5,11 @@
 
 # Most of the time of these tests is XLA's, which compiles thousands of programs
 # that run once: it leaves out most of its optimizations, and its newer emitters
-# of fused loops, which take a third of what is left. Some functions and
-# roundings to 16 bits are less exact without, and copies may stay: tests that
-# notice are `as_users_compile`, and so are those of examples, documents,
-# clients and properties.
+# of fused loops, which take a third of what is left. So compiled programs are
+# not those of users, copies may stay, and some functions and roundings to 16
+# bits are less exact: tests that look at programs or notice these are
+# `as_users_compile`, and so are those of examples, documents, clients and
+# properties.
 _QUICK = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
@@ -19,7 +20,7 @@ def py_tests(
         srcs,
         deps,
         alone = [],
-        as_users_compile = False,
+        as_users_compile = [],
         shard_count = None,
         **kwargs):
     """A py_test that runs files in one process, as starting JAX takes seconds.
@@ -33,17 +34,17 @@ def py_tests(
         number of devices, and the like, of jax.config.
       deps: of all of them.
       alone: those of `srcs` that need a process of their own.
-      as_users_compile: with XLA's default settings.
+      as_users_compile: those of `srcs` that need XLA's default settings; each
+        has a process of its own.
       shard_count: of the test of the files that share a process.
       **kwargs: of every py_test.
     """
-    env = {} if as_users_compile else _QUICK
-    together = [src for src in srcs if src not in alone]
+    together = [src for src in srcs if src not in alone + as_users_compile]
     if together:
         native.py_test(
             name = name,
             srcs = together + ["//tools:run_test_files.py"],
-            env = dict(env, TEST_FILES = " ".join([
+            env = dict(_QUICK, TEST_FILES = " ".join([
                 native.package_name() + "/" + src
                 for src in together
             ])),
@@ -56,8 +57,8 @@ def py_tests(
         native.py_test(
             name = src[:-len(".py")],
             srcs = [src],
-            env = {} if src in alone else env,
-            tags = [] if src in alone else ["manual"],
+            env = {} if src in as_users_compile else _QUICK,
+            tags = ["manual"] if src in together else [],
             deps = deps,
             **kwargs
         )

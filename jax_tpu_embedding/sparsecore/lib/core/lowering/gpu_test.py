@@ -19,8 +19,6 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
-# Many small programs that run once.
-jax.config.update("jax_disable_most_optimizations", True)
 
 _ROWS_PER_SHARD, _BATCH_PER_SC = 24, 6
 _LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=64)

@@ -18,7 +18,6 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_disable_most_optimizations", True)
 
 # jaxlib raises the first if the call ran at once, the second if it ran later.
 _NATIVE_ERRORS = (ValueError, jax.errors.JaxRuntimeError)

@@ -19,8 +19,6 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
-jax.config.update("jax_disable_most_optimizations", True)
-
 _VOCAB, _SAMPLES, _NUM_SCS = 16, 8, 2
 _IDS = np.arange(_SAMPLES * 2, dtype=np.int32).reshape(_SAMPLES, 2)
 _WEIGHTS = np.ones((_SAMPLES, 2), np.float32)

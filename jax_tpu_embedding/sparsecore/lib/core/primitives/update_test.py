@@ -21,9 +21,6 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
-# Programs run few times.
-jax.config.update("jax_disable_most_optimizations", True)
-
 _Setting = update_programs.Setting
 
 _RULES = list(update_rules.UPDATE_RULES)

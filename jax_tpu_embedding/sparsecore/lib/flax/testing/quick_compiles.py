@@ -14,12 +14,11 @@ _CACHE = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
 
 
 def use() -> None:
-  """Compiles each program once, and fast.
+  """Compiles each program once.
 
   Tests make their models anew, by the same programs: nnx/embed_test takes 23 s
   of CPU time, and without the cache 41.
   """
-  jax.config.update("jax_disable_most_optimizations", True)
   jax.config.update("jax_compilation_cache_dir", _CACHE.name)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -12,9 +12,6 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
-# Compiling is all that takes time here.
-jax.config.update("jax_disable_most_optimizations", True)
-
 
 def _rows(ids):
   """The ids as what SciPy and others have: a value each, and row splits."""

@@ -11,7 +11,6 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_disable_most_optimizations", True)
 
 _NUM_SCS, _ROWS_PER_SHARD, _BATCH_PER_SC, _DIM = 8, 8, 24, 4
 

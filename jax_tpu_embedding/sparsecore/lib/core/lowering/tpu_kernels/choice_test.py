@@ -19,7 +19,6 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 
 jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_disable_most_optimizations", True)
 
 
 def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None):

@@ -20,7 +20,6 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_disable_most_optimizations", True)
 
 _NUM_SC = 8
 _SETTINGS = {
