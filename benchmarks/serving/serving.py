@@ -208,8 +208,8 @@ def draw(points, training_ns: float) -> None:
     axis.tick_params(labelsize=8)
     axis.invert_yaxis()
   axes[1].set_xscale("symlog", linthresh=1e-5)
-  axes[2].axvline(training_ns, color="tab:orange", label="lookup_ids")
-  axes[2].legend(fontsize=8)
+  axes[2].axvline(training_ns, color="tab:orange")
+  axes[2].set_xlabel("lookup_ids", fontsize=8, color="tab:orange")
   figure.savefig(pathlib.Path(_OUTPUT_DIR.value) / "encodings.png", dpi=110)
 
 
