@@ -21,7 +21,7 @@ from typing import TextIO
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
 import numpy as np
 
 _SECONDS_UNTIL_SHOWN = 2.0
@@ -73,7 +73,7 @@ class Progress:
     self._next = now + _SECONDS_BETWEEN
     rate = self._done / (now - self._begin)
     left = max(0, self._total - self._done) / rate
-    size = _report_text.format_bytes
+    size = readable_text.format_bytes
     self._write(
         f"{_CLEAR}{self._what}: {size(self._done)} of {size(self._total)}"
         f" ({self._done / max(self._total, 1):.0%}), {size(rate)}/s,"

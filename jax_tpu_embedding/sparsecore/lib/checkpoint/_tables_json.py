@@ -24,6 +24,7 @@ import zlib
 
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
 import numpy as np
 
 CheckpointError = _row_blocks.CheckpointError
@@ -142,19 +143,15 @@ class SavedTables:
               f"{table.rows:,} x {table.columns}",
               table.dtype,
               ", ".join(table.slots) or "none",
-              _size(table.num_bytes),
+              readable_text.format_bytes(table.num_bytes),
           )
       )
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths))
-        for row in rows
-    ]
     noun = "table" if len(self.tables) == 1 else "tables"
-    head = f"{len(self.tables)} {noun}, {_size(self.num_bytes)}, {step}"
+    head = f"{len(self.tables)} {noun}, {readable_text.format_bytes(self.num_bytes)}, {step}"
     if self.writer:
       head += f", written by {self.writer}"
-    return "\n".join([head, *(line.rstrip() for line in lines)])
+    lines = readable_text.align(rows, left=range(len(rows[0])))
+    return "\n".join([head, *lines])
 
 
 def directory_of(variable: Variable) -> str:
@@ -352,11 +349,3 @@ def _library_version() -> str:
 def _numpy_name(dtype: str) -> str:
   # NumPy knows no bfloat16 by itself; what counts here is its size.
   return "float16" if dtype == "bfloat16" else dtype
-
-
-def _size(num_bytes: int) -> str:
-  for unit in ("B", "KiB", "MiB"):
-    if num_bytes < 1024:
-      return f"{num_bytes:.4g} {unit}"
-    num_bytes /= 1024
-  return f"{num_bytes:.4g} GiB"

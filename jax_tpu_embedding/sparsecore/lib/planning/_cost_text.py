@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
+
 if TYPE_CHECKING:
   from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 
@@ -49,7 +51,9 @@ def describe(report: cost_report.CostReport) -> str:
       f" {topology.chip.num_sc} SparseCores, {gib(topology.chip.memory_bytes)}"
       f" each. {report.workload[0].upper()}{report.workload[1:]}.",
       "",
-      *_align([_COLUMNS, *(_row(report, stack) for stack in report.stacks)]),
+      *readable_text.align(
+          [_COLUMNS, *(_row(report, stack) for stack in report.stacks)]
+      ),
       "",
       "Everything is of one device and batch. empty: cells of buffers without"
       " ids. load: entries of the busiest SparseCore over the mean.",
@@ -106,14 +110,3 @@ def _row(
       f"{stack.update_seconds * 1e3:.3f}",
       stack.update_bound,
   )
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  return [
-      "  ".join(
-          cell.rjust(width) if i else cell.ljust(width)
-          for i, (cell, width) in enumerate(zip(row, widths))
-      ).rstrip()
-      for row in rows
-  ]

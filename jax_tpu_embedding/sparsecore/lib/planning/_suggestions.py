@@ -10,6 +10,8 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
+
 if TYPE_CHECKING:
   from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 
@@ -37,7 +39,7 @@ def _width(report: cost_report.CostReport) -> Iterator[str]:
   if names:
     yield (
         f"Columns that are no multiple of {_ALIGNMENT} are padded, in"
-        f" {_some(names)}: {_size(padding / report.topology.num_devices)} of"
+        f" {_some(names)}: {readable_text.format_bytes(padding / report.topology.num_devices)} of"
         " each device, without slots."
     )
 
@@ -83,7 +85,7 @@ def _slots(report: cost_report.CostReport) -> Iterator[str]:
     )
     yield (
         f"Slots are {_percent(slots / at_rest)} of what tables take, and"
-        f" row-wise Adagrad saves {_size(slots - rows)} of each device."
+        f" row-wise Adagrad saves {readable_text.format_bytes(slots - rows)} of each device."
     )
 
 
@@ -97,15 +99,15 @@ def _memory(report: cost_report.CostReport) -> Iterator[str]:
   num_devices = report.topology.num_devices
   if others >= chip.memory_bytes:
     yield (
-        f"Batches and dense parameters take {_size(others)} of"
-        f" {_size(chip.memory_bytes)}: more devices do not help, a smaller"
+        f"Batches and dense parameters take {readable_text.format_bytes(others)} of"
+        f" {readable_text.format_bytes(chip.memory_bytes)}: more devices do not help, a smaller"
         " batch does."
     )
     return
   enough = math.ceil(at_rest * num_devices / (chip.memory_bytes - others))
   yield (
-      f"A device has {_size(chip.memory_bytes)}, and {_size(needed)} are needed:"
-      f" {_size(needed - chip.memory_bytes)} too much. {enough} devices or more"
+      f"A device has {readable_text.format_bytes(chip.memory_bytes)}, and {readable_text.format_bytes(needed)} are needed:"
+      f" {readable_text.format_bytes(needed - chip.memory_bytes)} too much. {enough} devices or more"
       " have room for the tables."
   )
 
@@ -175,10 +177,3 @@ def _some(names: list[str]) -> str:
 
 def _percent(share: float) -> str:
   return f"{share:.0%}"
-
-
-def _size(num_bytes: float) -> str:
-  for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-    if num_bytes >= size:
-      return f"{num_bytes / size:.1f} {unit}"
-  return f"{num_bytes / 2**10:.1f} KiB"

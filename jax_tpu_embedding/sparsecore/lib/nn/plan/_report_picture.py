@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from typing import TYPE_CHECKING
 
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
-
-if TYPE_CHECKING:
-  from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 
 # Inches.
 _WIDTH = 13.0
@@ -84,7 +81,7 @@ def figure(plan: _report.StackingPlan) -> Any:
   result.text(
       0.3 / _WIDTH,
       1 - 0.28 / height,
-      _report_text.summarize(plan),
+      _report.summarize(plan),
       fontsize=11,
       weight="bold",
       va="center",
@@ -166,7 +163,7 @@ def _draw_bytes(axes: Any, plan: _report.StackingPlan) -> None:
   axes.set_yticks([])
   axes.xaxis.set_major_locator(_byte_ticks(plan))
   axes.xaxis.set_major_formatter(
-      lambda num_bytes, _: _report_text.format_bytes(num_bytes).replace(
+      lambda num_bytes, _: readable_text.format_bytes(num_bytes).replace(
           ".0 ", " "
       )
   )
@@ -193,7 +190,7 @@ def _draw_bytes(axes: Any, plan: _report.StackingPlan) -> None:
   axes.set_xlim(0, max(ends))
   for middle, end in zip(middles, ends):
     axes.annotate(
-        _report_text.format_bytes(end),
+        readable_text.format_bytes(end),
         (end, middle),
         xytext=(3, 0),
         textcoords="offset points",

@@ -14,7 +14,6 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
 from matplotlib.backends import backend_agg
 import numpy as np
 
@@ -174,19 +173,6 @@ class DescribeTest(parameterized.TestCase):
   def test_is_the_golden_text(self):
     text = _report.get_plan(_features(), **_TOPOLOGY).describe()
     self.assertEqual(text + "\n", _GOLDEN.read_text())
-
-  @parameterized.parameters(
-      (0, "0 B"),
-      (1023, "1023 B"),
-      (1024, "1.0 KiB"),
-      (99.96 * 1024, "100.0 KiB"),
-      (150 * 1024, "150 KiB"),
-      (1.5 * 2**20, "1.5 MiB"),
-      (3 * 2**30, "3.0 GiB"),
-      (5 * 2**50, "5120 TiB"),
-  )
-  def test_bytes_have_the_unit_that_reads_best(self, num_bytes, text):
-    self.assertEqual(_report_text.format_bytes(num_bytes), text)
 
 
 class PlotTest(parameterized.TestCase):

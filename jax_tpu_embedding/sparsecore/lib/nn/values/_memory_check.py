@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_text
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 # How many tables an error names.
@@ -58,7 +58,7 @@ def check(
   needed = per_device * (len(local) if device.platform == "cpu" else 1)
   if needed <= least:
     return
-  size = _report_text.format_bytes
+  size = readable_text.format_bytes
   largest = sorted(of_table.items(), key=lambda item: -item[1][0])
   names = ", ".join(
       f"{name} {size(both / num_devices)} ({size(slots / num_devices)} of it"
