@@ -30,7 +30,7 @@ _Rate = _learning_rate.LearningRate
 _Hyperparameters = tuple[jax.Array, ...]
 _Step = jax.typing.ArrayLike | None
 
-_constant = jax.nn.initializers.constant
+_constant = _slot_variables.Constant
 
 # What a parameter must be, where other values can only give nonsense (NaN, or
 # bounds in the wrong order).
@@ -180,7 +180,7 @@ class AdamOptimizerSpec(_BuiltInSpec):
     )
 
   def slot_variables_initializers(self) -> _slot_variables.AdamSlotVariables:
-    zeros = jax.nn.initializers.zeros
+    zeros = _constant(0.0)
     return _slot_variables.AdamSlotVariables(momentum=zeros, velocity=zeros)
 
 
@@ -510,9 +510,7 @@ class MomentumOptimizerSpec(_BuiltInSpec):
   def slot_variables_initializers(
       self,
   ) -> _slot_variables.MomentumSlotVariables:
-    return _slot_variables.MomentumSlotVariables(
-        momentum=jax.nn.initializers.zeros
-    )
+    return _slot_variables.MomentumSlotVariables(momentum=_constant(0.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -540,4 +538,4 @@ class LionOptimizerSpec(_BuiltInSpec):
     return self.get_learning_rate(step), *self._float32("beta_1", "beta_2")
 
   def slot_variables_initializers(self) -> _slot_variables.LionSlotVariables:
-    return _slot_variables.LionSlotVariables(momentum=jax.nn.initializers.zeros)
+    return _slot_variables.LionSlotVariables(momentum=_constant(0.0))

@@ -10,11 +10,33 @@ update.
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
 from typing import Generic
 from typing import NamedTuple
 from typing import TypeVar
 
+import jax
+import jax.numpy as jnp
+
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+  """The initializer of slots that begin with one value.
+
+  A value, unlike the functions of jax.nn.initializers: who makes slots need not
+  call it to know what it returns.
+  """
+
+  value: float
+
+  def __call__(
+      self, key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32
+  ) -> jax.Array:
+    del key
+    return jnp.full(shape, self.value, dtype)
 
 
 class SGDSlotVariables(NamedTuple):

@@ -39,11 +39,13 @@ def compile_all(
     devices: what the programs are for beside their text. Later calls with the
       same use what was compiled before; None: they do not.
   """
-  texts = [program.as_text() for program in programs]
-  keys = [
-      i if any(reference in text for reference in _REFERENCES) else text
-      for i, text in enumerate(texts)
-  ]
+  # Often the same object many times; writing a program takes milliseconds.
+  texts = {id(program): program.as_text() for program in set(programs)}
+  keys = []
+  for i, program in enumerate(programs):
+    text = texts[id(program)]
+    refers = any(reference in text for reference in _REFERENCES)
+    keys.append(i if refers else text)
   different = dict(zip(keys, programs))
 
   def compile_one(key, program):

@@ -7,10 +7,9 @@ The first one makes the stack, the others write their table into it, in place.
 A program has no names, and takes the place of a table as an argument: it is the
 same for all tables of one shape and kind of initializer.
 
-Tables of random numbers are made in blocks of rows. Their shape is one of a few,
-and what makes a block is one program for tables of all sizes: it takes long to
-compile, where what writes it into the stack does not. It also needs no memory of
-the size of the table.
+Tables of random numbers are made in blocks of rows (_table_blocks.py), and what
+writes blocks into a stack is a program of its own. On CPU devices, small stacks
+need none (_host_fill.py).
 """
 
 from __future__ import annotations
@@ -26,10 +25,13 @@ from jax.experimental import layout
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
 from jax_tpu_embedding.sparsecore.lib.nn.values import _random_blocks
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 from jax_tpu_embedding.sparsecore.lib.nn.values import _stack_values
+from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
 import numpy as np
 
 StackPlacement = _placement.StackPlacement
@@ -73,137 +75,52 @@ class Fill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockFill:
-  """The programs of a table of random numbers that is made in blocks of rows."""
+  """The programs of a table that is made in blocks of rows."""
 
-  blocks: _Blocks
-  recipe: _random_blocks.Recipe
-  key: jax.Array
-  scalars: list[np.ndarray]
-  table: TablePlacement
+  blocks: _table_blocks.TableBlocks
   # The stack, and whether there is one before this table.
   stack: jax.ShapeDtypeStruct
   has_stack: bool
-  first_rows: range  # of the blocks, in a shard of the table
 
   @property
   def programs(self) -> list[Any]:
     return [program for program, _ in self._calls()]
 
   def lower(self) -> list[jax.stages.Lowered]:
-    return [_lower(program, arguments) for program, arguments in self._calls()]
+    return [
+        _table_blocks.lower(program, operands)
+        for program, operands in self._calls()
+    ]
 
   def _calls(self) -> list[tuple[Any, tuple[Any, ...]]]:
     """What makes a block, and what writes the first one and the others."""
-    make = _make_block(self.recipe, self.blocks)
+    shape = self.blocks.block.shape
     block = jax.ShapeDtypeStruct(
-        self.blocks.shape, self.stack.dtype, sharding=self.blocks.sharding
+        shape, self.stack.dtype, sharding=self.blocks.block.sharding
     )
-    scalars = tuple(
-        jax.ShapeDtypeStruct((), scalar.dtype) for scalar in self.scalars
-    )
-    calls = [(make, (_KEY, scalars, _NUMBERS))]
-    size = min(self.blocks.shape[1], self.table_rows_in_shard)
+    calls = [(self.blocks.program, self.blocks.operands)]
     for stack in [None] * (not self.has_stack) + [self.stack] * (
-        self.has_stack or len(self.first_rows) > 1
+        self.has_stack or len(self.blocks.first_rows) > 1
     ):
-      write = _write_block(self.stack, size, self.blocks.shape)
+      write = _write_block(self.stack, self.blocks.num_rows, shape)
       calls.append((write, (stack, block, _PLACE)))
     return calls
-
-  @property
-  def table_rows_in_shard(self) -> int:
-    return self.table.padded_vocabulary_size // self.blocks.shape[0]
 
   def run(
       self, programs: Sequence[Callable[..., jax.Array]], stack: Any
   ) -> jax.Array:
     """As that of Fill."""
     make, *write = programs
-    key = jax.random.key_data(self.key)
-    offset = self.table.row_offset_in_shard
-    for i, first in enumerate(self.first_rows):
-      # The last block begins earlier, and makes some rows again.
-      first = min(first, self.table_rows_in_shard - self.blocks.shape[1])
-      first = max(first, 0)
-      block = make(
-          key,
-          tuple(self.scalars),
-          np.array(
-              [
-                  first,
-                  self.table.shard_rotation,
-                  self.table.vocabulary_size,
-                  self.table.embedding_dim,
-              ],
-              np.uint32,
-          ),
-      )
+    offset = self.blocks.table.row_offset_in_shard
+    for i, first in enumerate(self.blocks.first_rows):
+      block = self.blocks.make(make, first)
       stack = write[min(i, len(write) - 1)](
           stack, block, np.int32(offset + first)
       )
     return stack
 
 
-@dataclasses.dataclass(frozen=True)
-class _Blocks:
-  """Blocks of one shape: rows of each shard of a table."""
-
-  shape: tuple[int, int, int]  # shards, rows of a shard, columns
-  dtype: np.dtype
-  sharding: jax.sharding.NamedSharding | None
-
-
-_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
-_NUMBERS = jax.ShapeDtypeStruct((4,), np.uint32)
 _PLACE = jax.ShapeDtypeStruct((), np.int32)
-# Of a block on a device: at most 64 MiB for all that it is computed from.
-_MAX_ELEMENTS = 2**21
-# The sizes of blocks are powers of it, so that there are few.
-_RATIO = 8
-
-
-def _block_rows(rows: int, most: int, is_first: bool) -> int:
-  """How many rows of a shard a block has.
-
-  Args:
-    rows: of the table.
-    most: that a block has.
-    is_first: whether the table is the first of its stack: one block may have
-      more rows than the table, as what writes it is a program of its own.
-  """
-  size = 1
-  if is_first and rows <= most:
-    while size < rows:
-      size *= _RATIO
-    return min(size, most)
-  while size * _RATIO <= min(rows, most):
-    size *= _RATIO
-  return most if rows >= most else size
-
-
-@functools.lru_cache(maxsize=256)
-def _make_block(recipe: _random_blocks.Recipe, blocks: _Blocks) -> Any:
-  """The jitted function (key, scalars, numbers) -> block."""
-  num_shards, rows_in_block, columns = blocks.shape
-
-  def make(key, scalars, numbers):
-    first, rotation, vocabulary_size, embedding_dim = numbers
-    shape = (num_shards, rows_in_block)
-    shard = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
-    place = jax.lax.broadcasted_iota(jnp.uint32, shape, 1) + first
-    n = np.uint32(num_shards)
-    row = (place * n + (shard + n - rotation % n) % n).reshape(-1)
-    values = recipe.rows(
-        key,
-        list(scalars),
-        _random_blocks.positions(row, embedding_dim, columns),
-    )
-    column = jax.lax.broadcasted_iota(jnp.uint32, values.shape, 1)
-    is_table = (row < vocabulary_size)[:, None] & (column < embedding_dim)
-    values = jnp.where(is_table, values, 0).astype(blocks.dtype)
-    return values.reshape(blocks.shape)
-
-  return jax.jit(make, out_shardings=blocks.sharding, keep_unused=True)
 
 
 @functools.lru_cache(maxsize=256)
@@ -232,18 +149,6 @@ def _write_block(
   )
 
 
-def _lower(program: Any, arguments: tuple[Any, ...]) -> jax.stages.Lowered:
-  """program.lower(*arguments), once for each."""
-  return _lower_once(
-      program, jax.tree.structure(arguments), *jax.tree.leaves(arguments)
-  )
-
-
-@functools.lru_cache(maxsize=256)
-def _lower_once(program, structure, *leaves):
-  return program.lower(*jax.tree.unflatten(structure, leaves))
-
-
 def plan_fills(
     rng: jax.Array,
     placement: StackPlacement,
@@ -252,7 +157,8 @@ def plan_fills(
     global_sharding: jax.sharding.NamedSharding,
     dtype: np.dtype,
     commit: bool = True,
-) -> list[Fill | BlockFill]:
+    is_traced: bool = False,
+) -> list[Fill | BlockFill | _host_fill.HostFill]:
   """What makes one variable of a stack, if it is run in order.
 
   Args:
@@ -265,6 +171,7 @@ def plan_fills(
     dtype: of the result.
     commit: whether the result is committed to the sharding. If not, that has
       one device, and no layout of SparseCores.
+    is_traced: whether all runs inside of another program.
   """
   rows = global_sharding.spec[0]
   by_rows = global_sharding.update(spec=jax.sharding.PartitionSpec(rows, None))
@@ -277,88 +184,147 @@ def plan_fills(
     by_rows = table_layout = None
   stack = jax.ShapeDtypeStruct(shape, dtype, sharding=table_layout)
 
+  sources = [
+      _source_of(rng, table, variable, initializer)
+      for table, initializer in zip(placement.tables, initializers)
+  ]
+  if not is_traced and _host_fill.is_for(
+      stack, list(global_sharding.mesh.devices.flat)
+  ):
+    parts = [source.part(placement, dtype, by_rows) for source in sources]
+    if all(parts):
+      return [
+          _host_fill.HostFill(
+              placement=placement,
+              parts=parts,
+              stack=stack,
+              sharding=table_layout,
+          )
+      ]
   fills = []
-  for table, initializer in zip(placement.tables, initializers):
-    make_whole = None
-    if _initializers.returns_whole_table(initializer, table.name):
+  for source in sources:
+    if source.draws:
+      blocks = source.blocks(placement, dtype, by_rows, may_exceed=not fills)
+      fills.append(BlockFill(blocks=blocks, stack=stack, has_stack=bool(fills)))
+    else:
+      fills.append(source.fill(placement, stack, by_rows, is_first=not fills))
+  return fills
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Source:
+  """What one table of a variable is made from."""
+
+  table: TablePlacement
+  variable: int
+  initializer: Callable[..., Any]
+  is_whole: bool  # what the initializer returns, which takes no arguments
+  make_key: Callable[[], jax.Array]
+  # Of the table itself, where it can be traced; a slot's is not.
+  traced: _random_blocks.TracedInitializer | None
+
+  @property
+  def draws(self) -> bool:
+    """Whether it has random numbers, which can be made in blocks."""
+    recipe = self.traced and self.traced.recipe
+    return recipe is not None and recipe.draws
+
+  def blocks(
+      self,
+      placement: StackPlacement,
+      dtype: np.dtype,
+      by_rows: jax.sharding.NamedSharding | None,
+      *,
+      may_exceed: bool,
+  ) -> _table_blocks.TableBlocks:
+    return _table_blocks.plan(
+        placement,
+        self.table,
+        self.traced,
+        self.make_key(),
+        dtype,
+        by_rows,
+        may_exceed=may_exceed,
+    )
+
+  def part(
+      self,
+      placement: StackPlacement,
+      dtype: np.dtype,
+      by_rows: jax.sharding.NamedSharding | None,
+  ) -> _table_blocks.TableBlocks | _host_fill.ConstantRows | None:
+    """Of a HostFill; None if that cannot be."""
+    if self.variable and isinstance(self.initializer, _slot_variables.Constant):
+      return _host_fill.ConstantRows(self.table, self.initializer.value)
+    if self.traced is None or self.traced.recipe is None:
+      return None
+    return self.blocks(placement, dtype, by_rows, may_exceed=True)
+
+  def fill(
+      self,
+      placement: StackPlacement,
+      stack: jax.ShapeDtypeStruct,
+      by_rows: jax.sharding.NamedSharding | None,
+      *,
+      is_first: bool,
+  ) -> Fill:
+    table, make_whole = self.table, None
+    if self.is_whole:
       own = placement.only(table)
       source = jax.ShapeDtypeStruct(
           (own.num_rows, own.embedding_dim), np.float32, sharding=by_rows
       )
-      make_whole = functools.partial(_place, own, initializer, by_rows)
+      make_whole = functools.partial(_place, own, self.initializer, by_rows)
       initializer = None
     else:
-      source = _initializers.key_of(rng, table.name, variable)
-      if not variable:
-        declared = (table.vocabulary_size, table.embedding_dim)
-        traced = _random_blocks.trace(initializer, source, declared)
-        recipe = traced.recipe
-        if recipe is not None and recipe.draws:
-          fills.append(
-              _block_fill(
-                  placement, table, traced, source, by_rows, stack, fills
-              )
-          )
-          continue
-        initializer = traced
+      source = self.make_key()
+      initializer = self.traced or self.initializer
     program = fill_program(
         placement,
         table,
         initializer,
         by_rows,
         stack,
-        pads_with_zero=not variable,
+        pads_with_zero=not self.variable,
     )
     place = np.array(
         [table.row_offset_in_shard, table.shard_rotation], np.int32
     )
-    fills.append(
-        Fill(
-            program=jax.jit(
-                program,
-                out_shardings=table_layout,
-                donate_argnums=0,
-                keep_unused=True,
-            ),
-            stack=stack if fills else None,
-            source=source,
-            make_whole=make_whole,
-            place=place if fills else None,
-        )
+    return Fill(
+        program=jax.jit(
+            program,
+            out_shardings=stack.sharding,
+            donate_argnums=0,
+            keep_unused=True,
+        ),
+        stack=None if is_first else stack,
+        source=source,
+        make_whole=make_whole,
+        place=None if is_first else place,
     )
-  return fills
 
 
-def _block_fill(
-    placement: StackPlacement,
+def _source_of(
+    rng: jax.Array,
     table: TablePlacement,
-    traced: _random_blocks.TracedInitializer,
-    key: jax.Array,
-    by_rows: jax.sharding.NamedSharding | None,
-    stack: jax.ShapeDtypeStruct,
-    before: Sequence[Any],
-) -> BlockFill:
-  num_shards, columns = placement.num_shards, placement.embedding_dim
-  sharding, num_devices = None, 1
-  if by_rows is not None:
-    axis = by_rows.spec[0]
-    num_devices = _shardings.num_parts(by_rows.mesh, axis)
-    sharding = by_rows.update(spec=jax.sharding.PartitionSpec(axis, None, None))
-  most = max(_MAX_ELEMENTS * num_devices // (num_shards * columns), 1)
-  most = 2 ** (most.bit_length() - 1)
-  rows = table.padded_vocabulary_size // num_shards
-  size = _block_rows(rows, most, is_first=not before)
-  if isinstance(key, jax.core.Tracer):
-    size = rows  # a program would repeat the operations of each block
-  return BlockFill(
-      blocks=_Blocks((num_shards, size, columns), stack.dtype, sharding),
-      recipe=traced.recipe,
-      key=key,
-      scalars=list(traced.scalars),
+    variable: int,
+    initializer: Callable[..., Any],
+) -> _Source:
+  is_whole = _initializers.returns_whole_table(initializer, table.name)
+  make_key = functools.cache(
+      functools.partial(_initializers.key_of, rng, table.name, variable)
+  )
+  traced = None
+  if not variable and not is_whole:
+    declared = (table.vocabulary_size, table.embedding_dim)
+    traced = _random_blocks.trace(initializer, make_key(), declared)
+  return _Source(
       table=table,
-      stack=stack,
-      has_stack=bool(before),
-      first_rows=range(0, rows, size),
+      variable=variable,
+      initializer=initializer,
+      is_whole=is_whole,
+      make_key=make_key,
+      traced=traced,
   )
 
 

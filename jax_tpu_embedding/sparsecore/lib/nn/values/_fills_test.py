@@ -16,6 +16,8 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
+from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -46,14 +48,16 @@ def _make_fills(num_devices, num_tables, initializer):
       ),
   )
   mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
-  return _fills.plan_fills(
-      jax.random.key(0),
-      placement,
-      0,
-      [initializer] * num_tables,
-      jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
-      np.dtype(np.float32),
-  )
+  # These tests are about programs that write into stacks.
+  with mock.patch.object(_host_fill, "_MAX_BYTES", 0):
+    return _fills.plan_fills(
+        jax.random.key(0),
+        placement,
+        0,
+        [initializer] * num_tables,
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
+        np.dtype(np.float32),
+    )
 
 
 def _whole(key, shape):
@@ -120,7 +124,9 @@ class MemoryTest(parameterized.TestCase):
   def test_blocks_of_rows_take_their_own_memory(self, num_devices):
     normal = jax.nn.initializers.normal()
     num_tables = 8
-    with mock.patch.object(_fills, "_MAX_ELEMENTS", _MAX_BLOCK_BYTES // 32):
+    with mock.patch.object(
+        _table_blocks, "_MAX_ELEMENTS", _MAX_BLOCK_BYTES // 32
+    ):
       first, *others = _memory(num_devices, num_tables, normal)
     stack = num_tables * _TABLE_BYTES // num_devices
     # Of the first table the first block makes the stack, the others are written

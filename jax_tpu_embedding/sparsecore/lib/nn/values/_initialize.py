@@ -132,6 +132,7 @@ def init_embedding_variables(
             num_shards,
             _shardings.auto(global_sharding),
             commit,
+            is_traced,
         )
         for tables in stacks.values()
     )
@@ -178,6 +179,7 @@ def _plan_stack(
     num_shards: int,
     sharding: jax.sharding.NamedSharding,
     commit: bool,
+    is_traced: bool,
 ) -> EmbeddingVariables:
   """What makes each variable of a stack: lists of fills.
 
@@ -187,6 +189,7 @@ def _plan_stack(
     num_shards: the number of SparseCores.
     sharding: how its variables are laid out, over axes of type Auto.
     commit: whether they are committed to it.
+    is_traced: whether all runs inside of another program.
   """
   tables = sorted(
       tables, key=lambda table: table.setting_in_stack.row_offset_in_shard
@@ -206,6 +209,7 @@ def _plan_stack(
           sharding,
           tables[0].dtype if i == 0 else np.dtype(np.float32),
           commit,
+          is_traced,
       )
       for i in range(len(initializers))
   )
@@ -214,7 +218,7 @@ def _plan_stack(
 
 
 def _run(
-    fills: Sequence[_fills.Fill | _fills.BlockFill],
+    fills: Sequence[Any],
     programs: Iterator[Callable[..., jax.Array]],
     global_sharding: jax.sharding.NamedSharding,
     commit: bool,

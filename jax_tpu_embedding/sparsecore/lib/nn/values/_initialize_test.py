@@ -13,6 +13,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
 import numpy as np
 
@@ -320,12 +321,15 @@ class CompilationTest(parameterized.TestCase):
           devices=devices,
           stack=stack,
       )
-      with mock.patch.object(
-          jax.stages.Lowered,
-          "compile",
-          autospec=True,
-          side_effect=compile_program,
-      ) as compilation:
+      with (
+          mock.patch.object(
+              jax.stages.Lowered,
+              "compile",
+              autospec=True,
+              side_effect=compile_program,
+          ) as compilation,
+          mock.patch.object(_host_fill, "_MAX_BYTES", 0),
+      ):
         init(tables, devices)
       return compilation.call_count
 

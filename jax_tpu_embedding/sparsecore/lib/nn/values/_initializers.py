@@ -26,9 +26,15 @@ def key_of(rng: jax.Array, table_name: str, variable: int) -> jax.Array:
   """
   digest = hashlib.sha256(table_name.encode()).digest()
   # 64 bits of the hash: 2^32 tables may be used before two share a key.
-  for data in (*np.frombuffer(digest[:8], ">u4"), variable):
-    rng = jax.random.fold_in(rng, data)
-  return rng
+  numbers = (*np.frombuffer(digest[:8], ">u4"), variable)
+  return _fold_in(rng, np.array(numbers, np.uint32))
+
+
+@jax.jit
+def _fold_in(key: jax.Array, numbers: jax.Array) -> jax.Array:
+  for i in range(numbers.size):
+    key = jax.random.fold_in(key, numbers[i])
+  return key
 
 
 def returns_whole_table(

@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Hashable
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+from jax import export
 from jax.extend import core
 from jax.extend import random as extend_random
 import jax.numpy as jnp
@@ -169,20 +171,20 @@ class TracedInitializer:
   Attributes:
     initializer: the function.
     shape: what it was called for.
-    jaxpr: of (key) -> table.
+    jaxpr: of (key) -> table; None if it was called for any number of rows.
     recipe: None if rows cannot be made alone.
     scalars: of the recipe.
   """
 
   initializer: Callable[..., Any]
   shape: tuple[int, int]
-  jaxpr: core.ClosedJaxpr
+  jaxpr: core.ClosedJaxpr | None = None
   recipe: Recipe | None = None
   scalars: tuple[np.ndarray, ...] = ()
 
   def __call__(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """The initializer, which is not called again for the same shape."""
-    if shape != self.shape:
+    if self.jaxpr is None or shape != self.shape:
       return self.initializer(key, shape)
     (table,) = core.jaxpr_as_fun(self.jaxpr)(key)
     return table
@@ -201,34 +203,83 @@ def trace(
   Raises:
     What the initializer raises.
   """
-  traced = TracedInitializer(
-      initializer,
-      shape,
-      jax.make_jaxpr(lambda key: jnp.asarray(initializer(key, shape)))(key),
+  is_known = getattr(initializer, "__module__", None) == _OF_JAX
+  if is_known and shape[0] > 1 and _has_rows(key, shape):
+    traced = _trace_any_rows(initializer, key, shape)
+    if traced is not None:
+      return traced
+  jaxpr = _call(initializer, key, shape)
+  recipe, scalars = None, ()
+  if _has_rows(key, shape):
+    recipe, scalars = _read(jaxpr, shape)
+  return TracedInitializer(initializer, shape, jaxpr, recipe, scalars)
+
+
+# Where jax.nn.initializers are: functions of their shape, and nothing else.
+_OF_JAX = jax.nn.initializers.normal().__module__
+
+
+def _has_rows(key: jax.Array, shape: tuple[int, int]) -> bool:
+  """Whether positions of such a table are what jax.random hashes."""
+  return (
+      jax.random.key_impl(key) == "threefry2x32"
+      and jax.config.jax_threefry_partitionable  # else positions are others
+      and shape[1] < _MAX_WIDTH
+      and shape[0] * shape[1] > 1  # a scalar cannot be told from such a table
   )
-  if (
-      jax.random.key_impl(key) != "threefry2x32"
-      or not jax.config.jax_threefry_partitionable  # else positions are others
-      or shape[1] >= _MAX_WIDTH
-      or shape[0] * shape[1] < 2  # a scalar cannot be told from such a table
-  ):
-    return traced
+
+
+def _trace_any_rows(
+    initializer: Callable[..., Any], key: jax.Array, shape: tuple[int, int]
+) -> TracedInitializer | None:
+  """What `trace` returns, if it is the same for any number of rows.
+
+  JAX traces the functions that initializers call once for each shape: for a
+  model of a thousand sizes, that takes longer than the numbers. None if the
+  number of rows decides about more than the shape, as it does about the scale
+  of some.
+  """
+  shape_of_any = (_any_rows(), shape[1])
   try:
-    reader = _Reader(shape)
-    result = reader.read(traced.jaxpr)
+    jaxpr = _call(initializer, key, shape_of_any)
+  except Exception:  # whatever needs a number, and gets none
+    return None
+  recipe, scalars = _read(jaxpr, shape_of_any)
+  if recipe is None:
+    return None
+  return TracedInitializer(initializer, shape, None, recipe, scalars)
+
+
+@functools.cache
+def _any_rows() -> Any:
+  # At least two: some things are otherwise for a single row.
+  (rows,) = export.symbolic_shape("rows", constraints=["rows >= 2"])
+  return rows
+
+
+def _call(
+    initializer: Callable[..., Any], key: jax.Array, shape: tuple[Any, int]
+) -> core.ClosedJaxpr:
+  return jax.make_jaxpr(lambda key: jnp.asarray(initializer(key, shape)))(key)
+
+
+def _read(
+    jaxpr: core.ClosedJaxpr, shape: tuple[Any, int]
+) -> tuple[Recipe | None, tuple[np.ndarray, ...]]:
+  """The recipe, if there is one, and its scalars."""
+  reader = _Reader(shape)
+  try:
+    result = reader.read(jaxpr)
   except _IsOther:
-    return traced
-  return dataclasses.replace(
-      traced,
-      recipe=Recipe(
-          tuple(reader.operations),
-          len(reader.scalars),
-          tuple(reader.constants),
-          result,
-          reader.draws,
-      ),
-      scalars=tuple(reader.scalars),
+    return None, ()
+  recipe = Recipe(
+      tuple(reader.operations),
+      len(reader.scalars),
+      tuple(reader.constants),
+      result,
+      reader.draws,
   )
+  return recipe, tuple(reader.scalars)
 
 
 class _Reader:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
 from jax_tpu_embedding.sparsecore.lib.nn.values import _random_blocks
+from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -172,20 +173,28 @@ def _init(specs, num_devices, num_sc, **options):
 
 class TablesTest(parameterized.TestCase):
 
-  @parameterized.parameters(
-      ("truncated_normal", (1, 1), False),
-      ("normal", (1, 4), True),
-      ("normal", (4, 2), False),
-      ("fan_in", (4, 2), True),
-      ("uniform", (2, 1), True),
-      ("half", (4, 1), True),
+  @parameterized.product(
+      case=(
+          ("truncated_normal", (1, 1), False),
+          ("normal", (1, 4), True),
+          ("normal", (4, 2), False),
+          ("fan_in", (4, 2), True),
+          ("uniform", (2, 1), True),
+          ("half", (4, 1), True),
+      ),
+      by_programs=(False, True),
   )
-  def test_tables_have_the_bits_of_a_plain_call(self, name, topology, stacked):
+  def test_tables_have_the_bits_of_a_plain_call(self, case, by_programs):
+    name, topology, stacked = case
     initializer = (_RANDOM | _CONSTANT)[name]
     specs = _specs(stacked, initializer, *topology)
     # Of several blocks, of which the last overlaps.
-    with mock.patch.object(_fills, "_MAX_ELEMENTS", 512):
-      variables = _init(specs, *topology)
+    with mock.patch.object(_table_blocks, "_MAX_ELEMENTS", 512):
+      if by_programs:
+        with mock.patch.object(_host_fill, "_MAX_BYTES", 0):
+          variables = _init(specs, *topology)
+      else:
+        variables = _init(specs, *topology)
     tables = table_stacking.unshard_and_unstack_tables(
         embedding.get_table_specs(specs),
         {name: np.asarray(x.table) for name, x in variables.items()},
@@ -231,21 +240,30 @@ class TablesTest(parameterized.TestCase):
       )
     embedding.prepare_feature_specs_for_training(specs, 1, 1)
     _init(specs, 1, 1)
-    made = [name for name in compiled if "make" in str(name)]
-    self.assertLessEqual(len(made), 2, compiled)
+    # Two sizes of blocks, and the key of a table.
+    self.assertLessEqual(len(compiled), 3, compiled)
+
+  def test_initializers_of_jax_are_traced_for_any_number_of_rows(self):
+    for name, initializer in (_RANDOM | _CONSTANT).items():
+      key = jax.random.key(0)
+      any_rows = _random_blocks.trace(initializer, key, (1000, 8))
+      with mock.patch.object(_random_blocks, "_OF_JAX", None):
+        traced = _random_blocks.trace(initializer, key, (1000, 8))
+      self.assertEqual(any_rows.recipe, traced.recipe, name)
+      self.assertEqual(any_rows.scalars, traced.scalars, name)
+      # The scale of the others depends on the number of rows.
+      if name in ("normal", "truncated_normal", "uniform", "half"):
+        self.assertIsNone(any_rows.jaxpr, name)
 
   def test_a_block_takes_little_memory(self):
     traced = _random_blocks.trace(
         _RANDOM["truncated_normal"], jax.random.key(0), (10**6, 128)
     )
-    blocks = _fills._Blocks(  # pylint: disable=protected-access
-        (4, _fills._MAX_ELEMENTS // (4 * 128), 128), np.dtype(np.float32), None
-    )
-    make = _fills._make_block(traced.recipe, blocks)  # pylint: disable=protected-access
+    rows = _table_blocks._MAX_ELEMENTS // (4 * 128)  # pylint: disable=protected-access
+    block = _table_blocks.BlockShape((4, rows, 128), np.dtype(np.float32), None)
+    make = _table_blocks._make_block(traced.recipe, block)  # pylint: disable=protected-access
     memory = (
-        make.lower(
-            np.zeros(2, np.uint32), traced.scalars, np.zeros(4, np.uint32)
-        )
+        make.lower(jax.random.key(0), traced.scalars, np.zeros(4, np.uint32))
         .compile()
         .memory_analysis()
     )
@@ -256,10 +274,10 @@ class TablesTest(parameterized.TestCase):
   def test_blocks_of_a_later_table_stay_within_it(self):
     for rows in (1, 7, 8, 9, 63, 64, 65, 1000):
       for most in (1, 64, 256):
-        size = _fills._block_rows(rows, most, is_first=False)  # pylint: disable=protected-access
+        size = _table_blocks._block_rows(rows, most, may_exceed=False)  # pylint: disable=protected-access
         self.assertLessEqual(size, min(rows, most))
         self.assertLessEqual(rows, size * 8 if rows < most else rows)
-        first = _fills._block_rows(rows, most, is_first=True)  # pylint: disable=protected-access
+        first = _table_blocks._block_rows(rows, most, may_exceed=True)  # pylint: disable=protected-access
         self.assertLessEqual(first, most)
         if rows <= most:
           self.assertGreaterEqual(first, rows)

@@ -1,0 +1,157 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""A variable of a stack that is put together in the memory of the host.
+
+For CPU devices, whose memory that is. XLA needs a program for each shape of a
+stack, NumPy none: a model with a thousand tables of a thousand sizes runs the
+few programs that make blocks of rows (_table_blocks.py), and nothing else is
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
+import numpy as np
+
+# The variable is twice in memory for a moment.
+_MAX_BYTES = 64 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantRows:
+  """A table whose rows, and padding, have one value."""
+
+  table: _placement.TablePlacement
+  value: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostFill:
+  """What makes a variable, if it is small enough; see `is_for`."""
+
+  placement: _placement.StackPlacement
+  parts: Sequence[_table_blocks.TableBlocks | ConstantRows]
+  stack: jax.ShapeDtypeStruct
+  # Of the stack; None: not committed to a device.
+  sharding: jax.sharding.Sharding | None
+
+  @property
+  def _blocks(self) -> list[_table_blocks.TableBlocks]:
+    return [
+        part
+        for part in self.parts
+        if isinstance(part, _table_blocks.TableBlocks)
+    ]
+
+  @property
+  def programs(self) -> list[Any]:
+    return [blocks.program for blocks in self._blocks]
+
+  def lower(self) -> list[jax.stages.Lowered]:
+    return [
+        _table_blocks.lower(blocks.program, blocks.operands)
+        for blocks in self._blocks
+    ]
+
+  def run(
+      self, programs: Sequence[Callable[..., jax.Array]], stack: None
+  ) -> jax.Array:
+    """The variable.
+
+    Args:
+      programs: what to run: self.programs, or those compiled.
+      stack: nothing; a HostFill makes the whole variable.
+    """
+    del stack
+    shards = _Shards(self.placement, self.stack, self.sharding)
+    programs = iter(programs)
+    for part in self.parts:
+      rows = self.placement.rows_of(part.table)
+      if isinstance(part, ConstantRows):
+        shards.set(rows, part.value)
+        continue
+      program = next(programs)
+      for first in part.first_rows:
+        block = part.make(program, first)
+        begin = rows.start + first
+        shards.copy(slice(begin, begin + part.num_rows), block)
+    return shards.to_jax()
+
+
+def is_for(stack: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> bool:
+  """Whether a HostFill can make a variable.
+
+  Args:
+    stack: the shape and type of the variable.
+    devices: that share it.
+  """
+  num_bytes = math.prod(stack.shape) * np.dtype(stack.dtype).itemsize
+  return num_bytes <= _MAX_BYTES and all(
+      getattr(device, "platform", None) == "cpu" for device in devices
+  )
+
+
+class _Shards:
+  """The rows of this process's devices, as arrays of NumPy."""
+
+  def __init__(
+      self,
+      placement: _placement.StackPlacement,
+      stack: jax.ShapeDtypeStruct,
+      sharding: jax.sharding.Sharding | None,
+  ):
+    self._stack, self._sharding = stack, sharding
+    self._columns = placement.embedding_dim
+    # Of each device, in the order of shards: [its shards, rows, columns].
+    self._parts: dict[Any, np.ndarray] = {}
+    devices = [None]
+    if sharding is not None:
+      devices = list(sharding.addressable_devices_indices_map(stack.shape))
+    rows = placement.num_rows
+    if sharding is not None:
+      rows = math.prod(sharding.shard_shape(stack.shape)[:-1])
+    for device in devices:
+      self._parts[device] = np.zeros(
+          (
+              rows // placement.rows_in_shard,
+              placement.rows_in_shard,
+              self._columns,
+          ),
+          stack.dtype,
+      )
+
+  def set(self, rows: slice, value: float) -> None:
+    """Sets rows of each shard to one value."""
+    for part in self._parts.values():
+      part[:, rows] = value
+
+  def copy(self, rows: slice, block: jax.Array) -> None:
+    """Copies a block's first rows of each shard to `rows` of it."""
+    num_rows = rows.stop - rows.start
+    for shard in block.addressable_shards:
+      device = None if self._sharding is None else shard.device
+      self._parts[device][:, rows] = np.asarray(shard.data)[:, :num_rows]
+
+  def to_jax(self) -> jax.Array:
+    if self._sharding is None:
+      values = self._parts[None].reshape(self._stack.shape)
+      # A copy, as JAX can give away only memory that is its own.
+      return jax.device_put(values, may_alias=False)
+    shape = self._sharding.shard_shape(self._stack.shape)
+    return jax.make_array_from_single_device_arrays(
+        self._stack.shape,
+        self._sharding,
+        [
+            jax.device_put(part.reshape(shape), device, may_alias=False)
+            for device, part in self._parts.items()
+        ],
+    )
