@@ -6,7 +6,6 @@ from __future__ import annotations
 from concurrent import futures
 import gc
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -24,6 +23,8 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 jax.config.update("jax_num_cpu_devices", 6)
 
@@ -543,13 +544,7 @@ class CheckpointTest(parameterized.TestCase):
     self.assertGreater(len(read), 10)
     self.assertLess(max(index.stop - index.start for index in read), 100)
 
-  @absltest.skipIf(
-      importlib.util.find_spec("safetensors") is None,
-      "safetensors is not installed: pip install safetensors.",
-  )
   def test_loads_slices_of_safetensors(self):
-    import safetensors.numpy  # pylint: disable=g-import-not-at-top
-
     rows = np.random.default_rng(5).normal(size=(1003, 12)).astype(np.float32)
     file = self.create_tempfile("rows.safetensors").full_path
     safetensors.numpy.save_file({"rows": rows}, file)
