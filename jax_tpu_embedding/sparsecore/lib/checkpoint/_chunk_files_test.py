@@ -7,10 +7,14 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 import ml_dtypes
 import numpy as np
+
+# As all files here that share a process.
+jax.config.update("jax_num_cpu_devices", 6)
 
 _VARIABLE = _row_blocks.Variable(table="items")
 

@@ -643,6 +643,17 @@ class CheckpointTest(parameterized.TestCase):
     )
     self.assert_same_values(any_tables.read(restored, specs, _ONE), values)
 
+  def test_the_disk_has_the_names_of_files_before_there_is_a_checkpoint(self):
+    synced = []
+    with mock.patch.object(
+        os,
+        "fsync",
+        side_effect=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")),
+    ):
+      self.save(tables=(("a/b", 40, 3),))
+    synced = {path.partition("/tables/")[2] for path in synced}
+    self.assertContainsSubset({"a", "a/b.table", "a/b.slot.accumulator"}, synced)
+
   def test_nothing_is_overwritten(self):
     self.save()
     before = _hashes(self.path)
