@@ -648,11 +648,15 @@ class CheckpointTest(parameterized.TestCase):
     with mock.patch.object(
         os,
         "fsync",
-        side_effect=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")),
+        side_effect=lambda fd: synced.append(
+            os.readlink(f"/proc/self/fd/{fd}")
+        ),
     ):
       self.save(tables=(("a/b", 40, 3),))
     synced = {path.partition("/tables/")[2] for path in synced}
-    self.assertContainsSubset({"a", "a/b.table", "a/b.slot.accumulator"}, synced)
+    self.assertContainsSubset(
+        {"a", "a/b.table", "a/b.slot.accumulator"}, synced
+    )
 
   def test_nothing_is_overwritten(self):
     self.save()

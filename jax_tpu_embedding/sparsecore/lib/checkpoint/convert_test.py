@@ -355,7 +355,9 @@ class ReferenceTest(absltest.TestCase):
 
   def test_all_layouts_lead_to_the_same_tables_and_back(self):
     devices = dict(layout="stacked", num_sc_per_device=2)
-    convert.convert(self.path / "3", self.path / "two", num_devices=2, **devices)
+    convert.convert(
+        self.path / "3", self.path / "two", num_devices=2, **devices
+    )
     convert.convert(self.path / "two", self.path / "logical")
     convert.convert(
         self.path / "logical", self.path / "four", num_devices=4, **devices
@@ -365,11 +367,11 @@ class ReferenceTest(absltest.TestCase):
     )
     # The way back ends where it began, but for what it had in padding.
     self.assertEqual(jax.tree.structure(before), jax.tree.structure(after))
-    jax.tree.map(
-        np.testing.assert_array_equal, before["dense"], after["dense"]
-    )
+    jax.tree.map(np.testing.assert_array_equal, before["dense"], after["dense"])
     self.assertEqual(
-        _stacked_checkpoint.read_message(str(self.path / "3"), "embedding_spec"),
+        _stacked_checkpoint.read_message(
+            str(self.path / "3"), "embedding_spec"
+        ),
         _stacked_checkpoint.read_message(
             str(self.path / "four"), "embedding_spec"
         ),

@@ -18,7 +18,11 @@ import os
 import pathlib
 import sys
 
-_TASK, _OUT, _NUM_DEVICES = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+_TASK, _OUT, _NUM_DEVICES = (
+    sys.argv[1],
+    pathlib.Path(sys.argv[2]),
+    int(sys.argv[3]),
+)
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count={_NUM_DEVICES}"
 )
