@@ -14,21 +14,9 @@ checkpoint can be compared with it. `restore` is how to see whether the package
 reads a stacked checkpoint for so many devices x 2 that this library wrote.
 """
 
-import os
 import pathlib
 import sys
 
-_TASK, _OUT, _NUM_DEVICES = (
-    sys.argv[1],
-    pathlib.Path(sys.argv[2]),
-    int(sys.argv[3]),
-)
-os.environ["XLA_FLAGS"] = (
-    f"--xla_force_host_platform_device_count={_NUM_DEVICES}"
-)
-os.environ["JAX_PLATFORMS"] = "cpu"
-
-# pylint: disable=g-import-not-at-top
 from flax import nnx
 import jax
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils
@@ -40,6 +28,12 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 
+_TASK = sys.argv[1]
+_OUT = pathlib.Path(sys.argv[2])
+_NUM_DEVICES = int(sys.argv[3])
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", _NUM_DEVICES)
 utils.NUM_SC_PER_DEVICE_MAP["cpu"] = 2
 _TABLES = (("items", 103, 6), ("users", 30, 4), ("hours", 5, 6))
 
