@@ -66,6 +66,7 @@ class ModulesTest(parameterized.TestCase):
     self.assertContainsSubset(
         [
             "ffi_cpu.so",
+            "pybind_checked_files.so",
             "pybind_embedding_tables.so",
             "pybind_input_preprocessing.so",
             "pybind_planner.so",

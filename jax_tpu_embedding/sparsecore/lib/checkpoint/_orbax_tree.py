@@ -19,6 +19,7 @@ import itertools
 import json
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _chunk_files
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 import numpy as np
@@ -96,7 +97,7 @@ class Tree:
               "fill_missing_data_reads": False,
           },
           open=True,
-          context=_zarr_rows.context(),
+          context=_chunk_files.context(),
       ).result()
     except (OSError, ValueError) as error:
       raise CheckpointError(
@@ -239,7 +240,7 @@ def _copy(
             "store_data_equal_to_fill_value": True,
         },
         create=True,
-        context=_zarr_rows.context(),
+        context=_chunk_files.context(),
     ).result()
     for region in _regions(source.shape, chunk):
       values = source[region]

@@ -105,6 +105,7 @@ class Writing:
     error = None
     try:
       self._window.wait()
+      self._directory.sync()
     except CheckpointError as e:
       error = e
     if self._agreement is not None:

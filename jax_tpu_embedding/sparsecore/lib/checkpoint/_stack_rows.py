@@ -297,19 +297,25 @@ def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
     values = _value_of(stack)
     parts = num_parts(mesh, axes) if mesh is not None else 1
     shards = values.reshape(num_shards // parts, -1, values.shape[-1])
-    pieces = [
-        jax.lax.dynamic_slice(
-            shards,
-            (0, starts[i], 0),
-            (shards.shape[0], height, columns),
-        )
-        for i in range(group)
-    ]
-    pieces = jnp.stack(pieces)
+
+    def block(start):
+      # Rows that follow one another in a table are in one shard after the
+      # other. Not one slice, transposed: of a jax.Ref, XLA on CPU makes that
+      # two passes with new memory between, four times the time.
+      return jnp.stack(
+          [
+              jax.lax.dynamic_slice(
+                  shards, (shard, start, 0), (1, height, columns)
+              )[0]
+              for shard in range(shards.shape[0])
+          ],
+          axis=1,
+      )
+
+    pieces = jnp.stack([block(starts[i]) for i in range(group)])
     if group > 1:
-      pieces = jax.lax.all_to_all(pieces, axes, 0, 1, tiled=True)
-    # Rows that follow one another in a table are in one shard after the other.
-    return pieces.swapaxes(1, 2)
+      pieces = jax.lax.all_to_all(pieces, axes, 0, 2, tiled=True)
+    return pieces
 
   if mesh is not None:
     rows = PartitionSpec(axes, *[None] * (ndim - 1))

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import json
+import os
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _chunk_files
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 import numpy as np
 import tensorstore
@@ -60,6 +62,10 @@ class ArrayFormat:
         "codecs": codecs,
     }
 
+  @property
+  def numpy_dtype(self) -> np.dtype:
+    return np.dtype(tensorstore.dtype(self.dtype).numpy_dtype)
+
   def ranges(self) -> list[_row_blocks.Range]:
     return _row_blocks.ranges_of(self.rows, self.chunk_rows)
 
@@ -72,14 +78,19 @@ class Directory:
   """
 
   def __init__(self, path: str):
-    url = path if "://" in path else f"file://{path}"
     if "://" in path:
-      self._spec = tensorstore.KvStore.Spec(url.rstrip("/") + "/").to_json()
+      self._spec = tensorstore.KvStore.Spec(path.rstrip("/") + "/").to_json()
     else:
       # Not as a URL: names may have any character.
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
     self.path = path
     self._buffers = _row_blocks.Buffers()
+    # Whose files are not written by tensorstore, which would see to them.
+    self._directories = set()
+
+  @property
+  def _is_local(self) -> bool:
+    return "://" not in self.path
 
   @property
   def kvstore_spec(self) -> dict[str, Any]:
@@ -91,7 +102,9 @@ class Directory:
 
   @functools.cached_property
   def _files(self) -> tensorstore.KvStore:
-    return tensorstore.KvStore.open(self._spec, context=context()).result()
+    return tensorstore.KvStore.open(
+        self._spec, context=_chunk_files.context()
+    ).result()
 
   def read_file(self, name: str) -> bytes | None:
     """The contents; None if there is no such file.
@@ -163,7 +176,32 @@ class Directory:
         )
       except _row_blocks.CheckpointError as error:
         raise _row_blocks.CheckpointError(f"{variable}: {error}") from error
+    if self._is_local:
+      root = self.path.rstrip("/")
+      directory = f"{root}/{name}"
+      try:
+        os.makedirs(directory, exist_ok=True)
+      except OSError as error:
+        raise _row_blocks.CheckpointError(
+            f"Cannot write {variable} to {directory}: {error}"
+        ) from error
+      while directory != root:
+        self._directories.add(directory)
+        directory = os.path.dirname(directory)
     return self._rows(name, array, variable)
+
+  def sync(self) -> None:
+    """Waits until the disk has the names of all files in new arrays.
+
+    Raises:
+      CheckpointError: it cannot be written.
+    """
+    try:
+      _chunk_files.sync(self._directories)
+    except OSError as error:
+      raise _row_blocks.CheckpointError(
+          f"Cannot write to {self.path}: {error}"
+      ) from error
 
   def open_array(
       self, name: str, array: ArrayFormat, variable: _row_blocks.Variable
@@ -202,6 +240,12 @@ class Directory:
   def _rows(
       self, name: str, array: ArrayFormat, variable: _row_blocks.Variable
   ) -> ZarrRows:
+    where = f"{self.path}/{name}"
+    if self._is_local and array.compression is None:
+      chunks = _chunk_files.NativeChunks(
+          where, array.chunk_rows, array.columns * array.numpy_dtype.itemsize
+      )
+      return ZarrRows(chunks, array, where, variable, self._buffers)
     spec = {
         "driver": "zarr3",
         "kvstore": {**self._spec, "path": f"{self._spec['path']}{name}/"},
@@ -211,17 +255,17 @@ class Directory:
     }
     # What zarr.json says is known, so nobody reads it again.
     store = tensorstore.open(
-        spec, open=True, assume_metadata=True, context=context()
+        spec, open=True, assume_metadata=True, context=_chunk_files.context()
     ).result()
-    where = f"{self.path}/{name}"
-    return ZarrRows(store, array, where, variable, self._buffers)
+    chunks = _chunk_files.StoreChunks(store)
+    return ZarrRows(chunks, array, where, variable, self._buffers)
 
 
 class ZarrRows:
   """The rows of an array in files: a source and a sink.
 
   Args:
-    store: the array.
+    chunks: of the array.
     array: its format.
     where: its directory, for errors.
     variable: what it has the rows of, for errors.
@@ -230,7 +274,7 @@ class ZarrRows:
 
   def __init__(
       self,
-      store: tensorstore.TensorStore,
+      chunks: _chunk_files.Chunks,
       array: ArrayFormat,
       where: str,
       variable: _row_blocks.Variable,
@@ -239,8 +283,8 @@ class ZarrRows:
     self.rows = array.rows
     self.columns = array.columns
     self.block_rows = array.chunk_rows
-    self.dtype = np.dtype(store.dtype.numpy_dtype)
-    self._store = store
+    self.dtype = array.numpy_dtype
+    self._chunks = chunks
     self._where = where
     self._variable = variable
     self._buffers = buffers
@@ -249,6 +293,9 @@ class ZarrRows:
       self, ranges: Sequence[_row_blocks.Range]
   ) -> Iterator[tuple[int, np.ndarray]]:
     """The blocks of all ranges, in every process.
+
+    Args:
+      ranges: chunks, or their first rows.
 
     Raises:
       CheckpointError: a chunk is damaged or missing.
@@ -267,47 +314,35 @@ class ZarrRows:
         ) from error
       yield first, values
 
-  def _read(self, begin: int, end: int) -> tuple[np.ndarray, Any]:
-    """The array into which rows are being read, and the future of its end."""
-    values = self._buffers.take((end - begin, self.columns), self.dtype)
-    # Not read(), whose new memory JAX would mostly have to copy.
-    target = tensorstore.array(values, context=context())
-    source = self._store[begin:end].translate_to[0, 0]
-    return values, target.write(source).commit
+  def _read(
+      self, first: int, end: int
+  ) -> tuple[np.ndarray, _row_blocks.Pending]:
+    """The array into which rows are being read, and what waits for its end."""
+    values = self._buffers.take((end - first, self.columns), self.dtype)
+    return values, self._chunks.read(first, values)
 
   def write(self, first: int, values: np.ndarray) -> _Write:
-    future = self._store[first : first + len(values)].write(
-        values, can_reference_source_data_indefinitely=True
-    )
-    # Chunks are written when someone waits for them, unless this is said.
-    future.commit.force()
-    return _Write(future.commit, self._variable, self._where)
+    written = self._chunks.write(first, values)
+    return _Write(written, self._variable, self._where)
 
 
 class _Write:
   """A block on its way to the disk."""
 
-  def __init__(self, commit: Any, variable: _row_blocks.Variable, where: str):
-    self._commit = commit
+  def __init__(
+      self,
+      written: _row_blocks.Pending,
+      variable: _row_blocks.Variable,
+      where: str,
+  ):
+    self._written = written
     self._variable = variable
     self._where = where
 
   def result(self) -> None:
     try:
-      self._commit.result()
+      self._written.result()
     except (OSError, ValueError) as error:
       raise _row_blocks.CheckpointError(
           f"Cannot write {self._variable} to {self._where}: {error}"
       ) from error
-
-
-@functools.cache
-def context() -> tensorstore.Context:
-  """Two writes and reads at a time: each is a block in memory."""
-  return tensorstore.Context(
-      {
-          "cache_pool": {"total_bytes_limit": 0},
-          "file_io_concurrency": {"limit": 2},
-          "data_copy_concurrency": {"limit": 2},
-      }
-  )

@@ -6,7 +6,6 @@ from __future__ import annotations
 from concurrent import futures
 import gc
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -24,6 +23,8 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 jax.config.update("jax_num_cpu_devices", 6)
 
@@ -543,13 +544,7 @@ class CheckpointTest(parameterized.TestCase):
     self.assertGreater(len(read), 10)
     self.assertLess(max(index.stop - index.start for index in read), 100)
 
-  @absltest.skipIf(
-      importlib.util.find_spec("safetensors") is None,
-      "safetensors is not installed: pip install safetensors.",
-  )
   def test_loads_slices_of_safetensors(self):
-    import safetensors.numpy  # pylint: disable=g-import-not-at-top
-
     rows = np.random.default_rng(5).normal(size=(1003, 12)).astype(np.float32)
     file = self.create_tempfile("rows.safetensors").full_path
     safetensors.numpy.save_file({"rows": rows}, file)
@@ -647,6 +642,21 @@ class CheckpointTest(parameterized.TestCase):
         self.path, specs, any_tables.sharding(_ONE), num_sc_per_device=2
     )
     self.assert_same_values(any_tables.read(restored, specs, _ONE), values)
+
+  def test_the_disk_has_the_names_of_files_before_there_is_a_checkpoint(self):
+    synced = []
+    with mock.patch.object(
+        os,
+        "fsync",
+        side_effect=lambda fd: synced.append(
+            os.readlink(f"/proc/self/fd/{fd}")
+        ),
+    ):
+      self.save(tables=(("a/b", 40, 3),))
+    synced = {path.partition("/tables/")[2] for path in synced}
+    self.assertContainsSubset(
+        {"a", "a/b.table", "a/b.slot.accumulator"}, synced
+    )
 
   def test_nothing_is_overwritten(self):
     self.save()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pathlib
+import tarfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -321,6 +322,66 @@ class ConvertTest(parameterized.TestCase):
       )
     self.assertEqual(status, 1)
     self.assertRegex(output.getvalue(), r"\Aconvert: .*--devices")
+
+
+class ReferenceTest(absltest.TestCase):
+  """What jax-tpu-embedding 0.2.0 wrote (testdata/write_with_reference.py).
+
+  4 devices x 2 SparseCores, tables with an accumulator each in one stack.
+  """
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(self.create_tempdir().full_path)
+    testdata = pathlib.Path(__file__).parent / "testdata"
+    with tarfile.open(testdata / "reference_4x2.tgz") as archive:
+      archive.extractall(self.path, filter="data")
+    # As it unstacked them itself.
+    self.expected = np.load(testdata / "reference_unstacked.npz")
+
+  def test_its_tables_have_the_bits_that_it_finds_in_them(self):
+    convert.convert(self.path / "3", self.path / "logical")
+    saved = checkpoint.verify(self.path / "logical")
+    self.assertLen(self.expected.files, 6)
+    self.assertLen(list(saved.variables()), 6)
+    for variable in saved.variables():
+      np.testing.assert_array_equal(
+          checkpoint.read_table(
+              self.path / "logical", variable.table, variable.slot
+          ),
+          self.expected[".".join(variable.keys)],
+          strict=True,
+      )
+
+  def test_all_layouts_lead_to_the_same_tables_and_back(self):
+    devices = dict(layout="stacked", num_sc_per_device=2)
+    convert.convert(
+        self.path / "3", self.path / "two", num_devices=2, **devices
+    )
+    convert.convert(self.path / "two", self.path / "logical")
+    convert.convert(
+        self.path / "logical", self.path / "four", num_devices=4, **devices
+    )
+    before, after = (
+        stacked_checkpoints.load(self.path / name) for name in ("3", "four")
+    )
+    # The way back ends where it began, but for what it had in padding.
+    self.assertEqual(jax.tree.structure(before), jax.tree.structure(after))
+    jax.tree.map(np.testing.assert_array_equal, before["dense"], after["dense"])
+    self.assertEqual(
+        _stacked_checkpoint.read_message(
+            str(self.path / "3"), "embedding_spec"
+        ),
+        _stacked_checkpoint.read_message(
+            str(self.path / "four"), "embedding_spec"
+        ),
+    )
+    for a, b in zip(
+        jax.tree.leaves(before["embedding_layer"]),
+        jax.tree.leaves(after["embedding_layer"]),
+    ):
+      self.assertEqual(np.count_nonzero(b), 103 * 6 + 30 * 4 + 5 * 6)
+      np.testing.assert_array_equal(b[b != 0], a[b != 0])
 
 
 class HostStacksTest(parameterized.TestCase):
