@@ -85,9 +85,7 @@ def figure(report: overlap_report.OverlapReport) -> Any:
   axes.set_ylim(num_lanes, 0)
   axes.spines[["top", "right", "left"]].set_visible(False)
   axes.tick_params(labelsize=_FONT_SIZE, left=False)
-  axes.set_yticks(
-      [lane + 0.5 for lane in range(num_lanes)], [compute, *names]
-  )
+  axes.set_yticks([lane + 0.5 for lane in range(num_lanes)], [compute, *names])
   axes.set_xlabel(unit, fontsize=_FONT_SIZE)
 
   bar = lambda lane: (lane + (1 - _BAR_HEIGHT) / 2, _BAR_HEIGHT)

@@ -35,15 +35,17 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _OF_STACK = re.compile(r'op_name="[^"]*/((?:lookup|update)/[^/"]+)/')
 _SPARSE_CORE = 'async_execution_thread="sparsecore"'
 
-_COLLECTIVES = frozenset({
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
-})
+_COLLECTIVES = frozenset(
+    {
+        "all-gather",
+        "all-reduce",
+        "all-to-all",
+        "collective-broadcast",
+        "collective-permute",
+        "ragged-all-to-all",
+        "reduce-scatter",
+    }
+)
 _SIZES = re.compile(r"\w+\[([\d,]*)\]")
 # Of a dot, and of what XLA makes of one for cuBLAS.
 _CONTRACTED = (
@@ -116,7 +118,9 @@ class OverlapReport:
         f" {self.overlapped_matmul_cost} of them beside {calls}"
     ]
     for call in self.calls:
-      beside = f"beside {call.matmul_cost} {unit.split()[-1]} of matrix products"
+      beside = (
+          f"beside {call.matmul_cost} {unit.split()[-1]} of matrix products"
+      )
       name = call.name
       if self.platform == "gpu" and call.operation:
         name += f" ({call.operation})"
