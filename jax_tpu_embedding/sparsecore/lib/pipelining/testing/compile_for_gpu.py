@@ -3,8 +3,11 @@
 
 """Writes what XLA makes of pipelined steps for four H100s, without a GPU.
 
-    pip install jax==V jax-cuda13-plugin==V jax-cuda13-pjrt==V  # one version
-    python -m jax_tpu_embedding.sparsecore.lib.pipelining.testing.compile_for_gpu DIR
+    pip install jax==V jax-cuda13-plugin==V jax-cuda13-pjrt==V flax einops
+    here=jax_tpu_embedding/sparsecore/lib/pipelining
+    ./bazelw build //$here:compile_for_tpu_test
+    PYTHONPATH=bazel-bin/$here/compile_for_tpu_test.runfiles/jte \\
+        python $here/testing/compile_for_gpu.py DIR
 
 It takes one to two minutes of a CPU for each mode. Of a program that is as
 large as a book only those lines are kept that a report of overlap reads:
