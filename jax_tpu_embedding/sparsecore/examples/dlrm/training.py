@@ -33,8 +33,8 @@ class Trainer:
   def __init__(self, config: config_lib.Config):
     self._config = config
     self.model = model_lib.make(config)
-    self._optimizer = optax.adam(config.dense_learning_rate)
-    self._pipeline = pipelining.pipelined(
+    self.optimizer = optax.adam(config.dense_learning_rate)
+    self.pipeline = pipelining.pipelined(
         self._step, 3, config.pipeline, donate_argnums=(0, 1)
     )
     self._flight = None  # of the pipeline, where the next batch is known
@@ -52,22 +52,25 @@ class Trainer:
     tables = embed.SparseCoreEmbed.create_embedding_variables(
         self.model.feature_specs, tables_key
     )
-    batch = self._config.batch_size
-    dense = self.model.init(
-        dense_key,
-        jnp.zeros((batch, samples_lib.NUM_DENSE)),
-        jnp.zeros((batch, samples_lib.NUM_CATEGORIES), jnp.int32),
-    )["params"]
-    dense = self._replicate(dense)
+    dense = self._replicate(self.init_dense(dense_key))
     return train_state.TreeState(
         step=0,
         feature_specs=self.model.feature_specs,
         dense=dense,
-        optimizer_state=self._replicate(self._optimizer.init(dense)),
+        optimizer_state=self._replicate(self.optimizer.init(dense)),
         # References, which a step updates in place: the tables, unlike the
         # dense parameters, are never returned.
         tables=tables,
     )
+
+  def init_dense(self, key: jax.Array) -> Any:
+    """The dense parameters before the first step."""
+    batch = self._config.batch_size
+    return self.model.init(
+        key,
+        jnp.zeros((batch, samples_lib.NUM_DENSE)),
+        jnp.zeros((batch, samples_lib.NUM_CATEGORIES), jnp.int32),
+    )["params"]
 
   @contextlib.contextmanager
   def preprocessed(
@@ -116,15 +119,15 @@ class Trainer:
     others = state.dense, state.optimizer_state, state.tables
     if self._flight is None:
       batch = jax.device_put(batch, self._divided)
-      self._flight = self._pipeline.start(*others, batch)
+      self._flight = self.pipeline.start(*others, batch)
     if following is not None:
       following = jax.device_put(following, self._divided)
-      self._flight, results = self._pipeline(self._flight, *others, following)
+      self._flight, results = self.pipeline(self._flight, *others, following)
       state.dense, state.optimizer_state, loss = results
     else:
-      flight, results = self._pipeline.finish(self._flight, *others)
+      flight, results = self.pipeline.finish(self._flight, *others)
       dense, optimizer_state, loss = results
-      state.dense, state.optimizer_state, _ = self._pipeline.flush(
+      state.dense, state.optimizer_state, _ = self.pipeline.flush(
           flight, dense, optimizer_state, state.tables
       )
       self._flight = None
@@ -144,7 +147,7 @@ class Trainer:
 
     # The backward pass also updates the tables: they need no gradient here.
     loss, gradients = jax.value_and_grad(loss_fn)(dense)
-    updates, optimizer_state = self._optimizer.update(
+    updates, optimizer_state = self.optimizer.update(
         gradients, optimizer_state, dense
     )
     return optax.apply_updates(dense, updates), optimizer_state, loss

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -63,18 +64,21 @@ class LinenTrainer(training.Trainer):
         dropout=self.config.dropout,
     )
 
+  def init_dense(self) -> dict[str, Any]:
+    """Dense parameters. Every program starts from these values."""
+    features = {
+        name: jnp.zeros(spec.input_shape, jnp.int32)
+        for name, spec in self.feature_specs.items()
+    }
+    dense = self._model.init(jax.random.key(0), features)["params"]
+    return dense | self.initial_parameters
+
   def init(self):
     with jax.set_mesh(self.mesh):
       tables = embed.SparseCoreEmbed.create_embedding_variables(
           self.feature_specs, self.tables_key
       )
-      features = {
-          name: jnp.zeros(spec.input_shape, jnp.int32)
-          for name, spec in self.feature_specs.items()
-      }
-      dense = self._model.init(jax.random.key(0), features)["params"]
-    # Every program starts from these values.
-    dense = self.on_every_device(dense | self.initial_parameters)
+      dense = self.on_every_device(self.init_dense())
     return train_state.TreeState(
         step=0,
         feature_specs=self.feature_specs,

@@ -25,7 +25,7 @@ class PipelinedTrainer(shakespeare.LinenTrainer):
 
   def __init__(self, *args):
     super().__init__(*args)
-    self._pipeline = pipelining.pipelined(
+    self.pipeline = pipelining.pipelined(
         self._step, batch_argnums=(3, 4), donate_argnums=(0, 1)
     )
     self._flight = None
@@ -41,10 +41,10 @@ class PipelinedTrainer(shakespeare.LinenTrainer):
     with jax.set_mesh(self.mesh):
       for_state, for_step = self._flight_of
       if for_state is not state or for_step != state.step:
-        self._flight = self._pipeline.start(
+        self._flight = self.pipeline.start(
             *others, *self._at(batch, state.step)
         )
-      self._flight, results = self._pipeline(
+      self._flight, results = self.pipeline(
           self._flight, *others, *self._at(following, state.step + 1)
       )
     self._flight_of = state, state.step + 1

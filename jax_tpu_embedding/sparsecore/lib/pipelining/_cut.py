@@ -85,6 +85,10 @@ class Step:
   results_tree: jax.tree_util.PyTreeDef
   lookups: Sequence[Lookup]
 
+  @property
+  def updates(self) -> list[_UpdateInstruction]:
+    return [x for x in self.instructions if isinstance(x, _UpdateInstruction)]
+
   def inputs(self, arguments: Sequence[Any]) -> list[Any]:
     """The buffers of every lookup.
 

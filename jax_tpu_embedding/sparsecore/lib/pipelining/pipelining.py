@@ -74,12 +74,22 @@ class Flight:
   is_finished: bool = dataclasses.field(metadata=dict(static=True))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Site:
+  """A lookup of a train step."""
+
+  stacks: tuple[str, ...]
+  in_refs: bool  # whether its tables are jax.Refs; else they are values
+  num_updates: int  # how often the step updates what it looked up
+
+
 def pipelined(
     train_step: Callable[..., Any],
     batch_argnums: int | Sequence[int],
     mode: Literal["exact", "stale", "off"] = "exact",
     *,
     warmup_steps: int = 0,
+    before_lookup: Callable[..., None] | None = None,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
@@ -103,6 +113,10 @@ def pipelined(
       takes longer to converge, and hides lookup and update beside all of the
       dense work. "off" is train_step by the calls of the others.
     warmup_steps: how many steps of "stale" are to be "exact" first.
+    before_lookup: called with the arguments of train_step before their batch is
+      looked up, and after the updates of those before; once for each batch, in
+      the same program. It may write tables in jax.Refs, such as the rows that
+      ids of this batch are the first to have.
     static_argnums: as in jax.jit; none of the batch.
     donate_argnums: as in jax.jit; none of the batch, and no jax.Ref.
     in_shardings: as in jax.jit, a tuple for all arguments that are not static.
@@ -142,6 +156,7 @@ def pipelined(
       batch,
       mode,
       warmup_steps,
+      before_lookup,
       static,
       donated,
       in_shardings,
@@ -169,6 +184,7 @@ class PipelinedStep:
       batch_argnums: tuple[int, ...],
       mode: str,
       warmup_steps: int,
+      before_lookup: Callable[..., None] | None,
       static_argnums: tuple[int, ...],
       donate_argnums: tuple[int, ...],
       in_shardings: Any,
@@ -178,6 +194,7 @@ class PipelinedStep:
     self._batch_argnums = batch_argnums
     self._mode = mode
     self._warmup_steps = warmup_steps
+    self._before_lookup = before_lookup
     self._static_argnums = static_argnums
 
     def jitted(function, num_flights, donated, out_shardings=None):
@@ -207,17 +224,55 @@ class PipelinedStep:
             ("off", self._off_program),
         )
     }
+    self._last_steps = self._steps
+    if before_lookup is not None:
+      # Not once more for the last batch, whose update it would come after.
+      without = PipelinedStep(
+          train_step,
+          batch_argnums,
+          mode,
+          warmup_steps,
+          None,
+          static_argnums,
+          donate_argnums,
+          in_shardings,
+          out_shardings,
+      )
+      self._last_steps = without._steps | {"off": self._steps["off"]}
+
+  def sites(self, *args: Any) -> tuple[Site, ...]:
+    """What train_step looks up, in order.
+
+    Args:
+      *args: of train_step, or their shapes.
+
+    Raises:
+      ValueError, NotImplementedError: see `start`.
+    """
+    self._check_arguments(args)
+    step = self._cut(args)
+    updates = [update.lookup for update in step.updates]
+    return tuple(
+        Site(
+            stacks=lookup.site.stacks,
+            in_refs=not lookup.site.returns_tables,
+            num_updates=updates.count(i),
+        )
+        for i, lookup in enumerate(step.lookups)
+    )
 
   def start(self, *args: Any) -> Flight:
     """Looks the first batch up.
 
     Args:
-      *args: of train_step, with the first batch. Nothing is mutated or donated.
+      *args: of train_step, with the first batch. Nothing is donated, or mutated
+        but by before_lookup.
 
     Raises:
       ValueError: if train_step looks nothing up, or not what can be known a
         step ahead.
-      NotImplementedError: if it does in a loop or under vmap.
+      NotImplementedError: if it does in a loop or under vmap, or if there is
+        a before_lookup and tables are values.
     """
     self._check_arguments(args)
     flight = Flight(
@@ -255,11 +310,16 @@ class PipelinedStep:
     Raises:
       ValueError: if the flight is of another mode, or finished.
     """
+    return self._run(self._steps, flight, args)
+
+  def _run(
+      self, steps: dict[str, Any], flight: Flight, args: Sequence[Any]
+  ) -> tuple[Flight, Any]:
     self._check_flight(flight)
     self._check_arguments(args)
     flight = _with_room_of(self._batch_of(args), flight)
     program, donated, rest = self._prepare(flight)
-    after, results = self._steps[program](donated, rest, *args)
+    after, results = steps[program](donated, rest, *args)
     return (
         dataclasses.replace(
             after,
@@ -313,8 +373,8 @@ class PipelinedStep:
   def finish(self, flight: Flight, *others: Any) -> tuple[Flight, Any]:
     """Trains with the last batch.
 
-    There is no program for this: the last batch is looked up once more, for
-    nothing.
+    There is no program for this, unless there is a before_lookup: the last
+    batch is looked up once more, for nothing.
 
     Args:
       flight: see __call__.
@@ -324,7 +384,8 @@ class PipelinedStep:
       A flight that is good for `flush` only, and the results of train_step.
     """
     self._check_flight(flight)
-    after, results = self(flight, *self._with_batch(others, flight.batch))
+    args = self._with_batch(others, flight.batch)
+    after, results = self._run(self._last_steps, flight, args)
     return dataclasses.replace(after, is_finished=True), results
 
   def flush(self, flight: Flight, *others: Any) -> tuple[Any, ...]:
@@ -358,12 +419,16 @@ class PipelinedStep:
   # What follows is traced.
 
   def _start_program(self, *args):
-    return _look_up(self._cut(args), self._leaves(args))
+    step = self._cut(args)
+    self._make_ready(step, args)
+    return _look_up(step, self._leaves(args))
 
   def _off_program(self, donated, rest, *args):
     flight = _join(donated, rest)
-    others = self._without_batch(args)
-    return flight, self._train_step(*self._with_batch(others, flight.batch))
+    args = self._in_flight(flight, args)
+    if self._before_lookup is not None:
+      self._make_ready(self._cut(args), args)
+    return flight, self._train_step(*args)
 
   def _exact_program(self, donated, rest, *args):
     flight = _join(donated, rest)
@@ -381,6 +446,7 @@ class PipelinedStep:
 
     results = step.rest(leaves, _looked_up(flight), update)
     following = self._cut_like(step, args_in_flight, args)
+    self._make_ready(following, args)
     leaves = self._leaves(args)
     if any(x.site.returns_tables for x in following.lookups):
       leaves = self._leaves_after(following, args, results)
@@ -392,7 +458,10 @@ class PipelinedStep:
     step = self._cut(args_in_flight)
     following = self._cut_like(step, args_in_flight, args)
     looked_up, updated = _update_and_look_up(
-        following, flight, self._leaves(args)
+        following,
+        flight,
+        self._leaves(args),
+        lambda: self._make_ready(following, args),
     )
     leaves = _replace(self._leaves(args_in_flight), updated)
     results, pending = _train(step, flight, leaves)
@@ -402,6 +471,19 @@ class PipelinedStep:
     leaves = self._leaves(args)
     leaves = _replace(leaves, _update(self._cut(args), flight, leaves))
     return [x for x in leaves if not isinstance(x, jax.Ref)]
+
+  def _make_ready(self, step: _cut.Step, args: Sequence[Any]) -> None:
+    """Calls before_lookup for the batch of `args`, which `step` looks up."""
+    if self._before_lookup is None:
+      return
+    for lookup in step.lookups:
+      if lookup.site.returns_tables:
+        raise NotImplementedError(
+            f"before_lookup is for tables in jax.Refs, which it can write, and"
+            f" those of {lookup.site} are values. Use a layer with"
+            " tables='ref', or leave before_lookup out."
+        )
+    self._before_lookup(*args)
 
   def _cut(self, args: Sequence[Any]) -> _cut.Step:
     def of_traced(*traced):
@@ -629,10 +711,14 @@ def _update(
 
 
 def _update_and_look_up(
-    step: _cut.Step, flight: Flight, leaves: Sequence[Any]
+    step: _cut.Step,
+    flight: Flight,
+    leaves: Sequence[Any],
+    between: Callable[[], None] = lambda: None,
 ) -> tuple[Any, dict[int, Any]]:
   """What `_look_up` returns after the pending updates, and these."""
   updated = _update(step, flight, leaves)
+  between()
   return _look_up(step, _replace(leaves, updated)), updated
 
 

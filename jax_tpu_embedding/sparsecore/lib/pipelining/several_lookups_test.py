@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
+from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 from jax_tpu_embedding.sparsecore.lib.pipelining.testing import training_runs
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -93,6 +94,35 @@ class SeveralLookupsTest(parameterized.TestCase):
     losses = training_runs.train_pipelined(pipelined, batches)
     self.assertEqual(losses, training_runs.train(plain, batches))
     training_runs.assert_same_bits(self, pipelined.arrays(), plain.arrays())
+
+  # The second lookup of items is one that nothing uses.
+  @parameterized.parameters(
+      (_TwoLayers, [("users", 1), ("items", 1)]),
+      (
+          _OneLayerTwice,
+          [("users", 1), ("items", 1), ("users", 1), ("items", 0)],
+      ),
+  )
+  def test_sites(self, make, expected):
+    run = make(training_runs.OPTIMIZERS["sgd"])
+    step = pipelining.pipelined(run.train_step, batch_argnums=2)
+    sites = step.sites(*run.arguments(), training_runs.batches(1)[0])
+    self.assertEqual(
+        sites,
+        tuple(
+            pipelining.Site(
+                stacks=(f"{name}_table",), in_refs=True, num_updates=count
+            )
+            for name, count in expected
+        ),
+    )
+
+  def test_sites_of_values(self):
+    run = training_runs.Parameters(training_runs.OPTIMIZERS["sgd"])
+    step = pipelining.pipelined(run.train_step, batch_argnums=2)
+    (site,) = step.sites(*run.arguments(), training_runs.batches(1)[0])
+    self.assertEqual(site.stacks, ("items_table", "users_table"))
+    self.assertEqual((site.in_refs, site.num_updates), (False, 1))
 
   @parameterized.parameters(_TwoLayers, _OneLayerTwice)
   def test_stale_makes_all_updates(self, make):

@@ -622,7 +622,7 @@ def _dense(
         f" {chip.name}. Pass a DenseCost."
     )
   report = overlap_report.overlap_report(dense)
-  cycles = sum(x.cycles for x in report.instructions)
+  cycles = sum(x.cost for x in report.instructions)
   beside = max((x.end - x.start for x in report.calls), default=0)
   per_second = chip.cycles_per_second
   return 0, cycles / per_second, beside / per_second

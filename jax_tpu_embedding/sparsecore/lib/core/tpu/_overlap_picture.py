@@ -1,11 +1,13 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A step as two lanes, of the TensorCore and of the SparseCores.
+"""A step as two lanes: what computes, and calls beside it.
 
-Along the TensorCore's time, as libtpu estimates it. A call of SparseCores is
-drawn over the time that it has: how much of it the call takes is not known. A
-call that the TensorCore has nothing to do beside is a line with a name.
+On a TPU these are the TensorCore, along its time as libtpu estimates it, and
+SparseCores. On GPUs they are matrix products, along their FLOPs, and
+collectives, with a lane for each operation. A call is drawn over the time that
+it has: how much of it the call takes is not known. A call with nothing large
+beside it is a line.
 """
 
 from __future__ import annotations
@@ -22,11 +24,16 @@ _WIDTH = 11.0
 _TOP = 0.75
 _LANE = 0.55
 _BOTTOM = 0.75
-_LEFT = 1.25
+_LEFT = {"tpu": 1.25, "gpu": 2.0}
 _RIGHT = 0.3
 
 _BAR_HEIGHT = 0.66  # of a lane
 _FONT_SIZE = 8
+# Of the first lane, and below all.
+_LABELS = {
+    "tpu": ("TensorCore", "estimated cycles of the TensorCore"),
+    "gpu": ("matrix products", "FLOPs of matrix products"),
+}
 # They differ in lightness too, for readers who see no colours.
 _MATMUL = "#4878a8"
 _OTHER = "#c8d8e8"
@@ -52,39 +59,49 @@ def figure(report: overlap_report.OverlapReport) -> Any:
         " `pip install jax_tpu_embedding[plots]`; str() needs nothing."
     ) from e
 
-  lanes = _lanes(report.calls)
-  num_lanes = 1 + max(lanes, default=0) + 1
+  compute, unit = _LABELS[report.platform]
+  left = _LEFT[report.platform]
+  if report.platform == "tpu":
+    lanes = _lanes(report.calls)
+    names = ["SparseCores"] + [""] * max(lanes, default=0)
+  else:
+    operations = [call.operation or call.name for call in report.calls]
+    names = list(dict.fromkeys(operations))
+    lanes = [names.index(x) for x in operations]
+  num_lanes = 1 + len(names)
   height = _TOP + _LANE * num_lanes + _BOTTOM
   result = matplotlib.figure.Figure(figsize=(_WIDTH, height), facecolor="white")
   axes = result.add_axes(
       (
-          _LEFT / _WIDTH,
+          left / _WIDTH,
           _BOTTOM / height,
-          1 - (_LEFT + _RIGHT) / _WIDTH,
+          1 - (left + _RIGHT) / _WIDTH,
           _LANE * num_lanes / height,
       )
   )
-  end = max((x.start + x.cycles for x in report.instructions), default=1)
+  end = max((x.start + x.cost for x in report.instructions), default=1)
   axes.set_xlim(0, end)
   # The first lane is on top.
   axes.set_ylim(num_lanes, 0)
   axes.spines[["top", "right", "left"]].set_visible(False)
   axes.tick_params(labelsize=_FONT_SIZE, left=False)
-  axes.set_yticks([0.5, 1.5], ["TensorCore", "SparseCores"])
-  axes.set_xlabel("estimated cycles of the TensorCore", fontsize=_FONT_SIZE)
+  axes.set_yticks([lane + 0.5 for lane in range(num_lanes)], [compute, *names])
+  axes.set_xlabel(unit, fontsize=_FONT_SIZE)
 
   bar = lambda lane: (lane + (1 - _BAR_HEIGHT) / 2, _BAR_HEIGHT)
   for is_matmul, color in ((True, _MATMUL), (False, _OTHER)):
     spans = [
-        (x.start, x.cycles)
+        (x.start, x.cost)
         for x in report.instructions
         if x.is_matmul == is_matmul
     ]
     axes.broken_barh(spans, bar(0), facecolor=color, edgecolor="white", lw=0.4)
   for call, lane in zip(report.calls, lanes, strict=True):
-    _draw_call(axes, call, bar(1 + lane), end)
+    # Lanes of GPUs have their names.
+    label = call.operation or call.name if report.platform == "tpu" else ""
+    _draw_call(axes, call, label, bar(1 + lane), end)
   result.text(
-      _LEFT / _WIDTH,
+      left / _WIDTH,
       1 - 0.3 / height,
       _summary(report),
       fontsize=10,
@@ -97,13 +114,13 @@ def figure(report: overlap_report.OverlapReport) -> Any:
           (_MATMUL, "matrix products"),
           (_OTHER, "other work"),
           (_CALL, "time that a call has"),
-          (_EXPOSED, "exposed: the TensorCore waits"),
+          (_EXPOSED, "exposed: with nothing beside it"),
       )
   ]
   result.legend(
       handles=patches,
       loc="lower left",
-      bbox_to_anchor=(_LEFT / _WIDTH, 0.0),
+      bbox_to_anchor=(left / _WIDTH, 0.0),
       ncols=len(patches),
       fontsize=_FONT_SIZE,
       frameon=False,
@@ -115,11 +132,11 @@ def figure(report: overlap_report.OverlapReport) -> Any:
 def _draw_call(
     axes: Any,
     call: overlap_report.Call,
+    label: str,
     bar: tuple[float, float],
     end: int,
 ) -> None:
   low, height = bar
-  label = call.operation or call.name
   if not call.is_exposed:
     axes.broken_barh(
         [(call.start, max(call.end - call.start, 1))], bar, facecolor=_CALL
@@ -161,8 +178,13 @@ def _lanes(calls: Any) -> list[int]:
 
 def _summary(report: overlap_report.OverlapReport) -> str:
   num, exposed = len(report.calls), len(report.exposed_calls)
-  share = report.overlapped_matmul_cycles / max(report.matmul_cycles, 1)
+  calls, them = (
+      ("SparseCore call", "them")
+      if report.platform == "tpu"
+      else ("collective", "exchanges of rows")
+  )
+  share = report.overlapped_matmul_cost / max(report.matmul_cost, 1)
   return (
-      f"{num} SparseCore call{'' if num == 1 else 's'}, {exposed} exposed;"
-      f" {share:.0%} of the matrix products run beside them"
+      f"{num} {calls}{'' if num == 1 else 's'}, {exposed} exposed;"
+      f" {share:.0%} of the matrix products run beside {them}"
   )

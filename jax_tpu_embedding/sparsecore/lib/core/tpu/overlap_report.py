@@ -1,83 +1,134 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which matrix products of a compiled TPU program run beside SparseCore calls.
+"""Which matrix products of a compiled program run beside lookups and updates.
 
-XLA fixes the order of instructions when it compiles, so this is known without a
-TPU. How long a SparseCore call takes is not; of the TensorCore's instructions
-libtpu writes its estimate in cycles. A call with no matrix product between its
-start and its end is exposed: the TensorCore has nothing to do but wait.
+XLA fixes the order of instructions when it compiles, so this is known without
+the devices. On a TPU, calls of SparseCores run beside the TensorCore; on GPUs,
+collectives, which exchange rows, beside other kernels. How long a call takes is
+not known. Of the TensorCore's instructions libtpu writes its estimate in
+cycles; of a GPU's, the FLOPs of matrix products are counted. A call with no
+matrix product between its start and its end is exposed: there is nothing large
+to do but wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
+import math
 import os
 import re
+from typing import Literal
 
 import jax
 
-_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%(\S+) = .+? ([a-z][\w-]*)\((.*)")
+_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%(\S+) = (.+?) ([a-z][\w-]*)\((.*)")
 _FIRST_OPERAND = re.compile(r"[^%]*%([\w.-]+)")
-_CALLED = re.compile(r"calls=%?([\w.-]+)")
+_CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _PRODUCT = re.compile(r" (?:convolution|dot)\(")
-_OPERATION = re.compile(r'op_name="[^"]*?([^"/]+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+# The last, as a pipeline has scopes of such names of its own.
+_OF_STACK = re.compile(r'op_name="[^"]*/((?:lookup|update)/[^/"]+)/')
 _SPARSE_CORE = 'async_execution_thread="sparsecore"'
+
+_COLLECTIVES = frozenset(
+    {
+        "all-gather",
+        "all-reduce",
+        "all-to-all",
+        "collective-broadcast",
+        "collective-permute",
+        "ragged-all-to-all",
+        "reduce-scatter",
+    }
+)
+_SIZES = re.compile(r"\w+\[([\d,]*)\]")
+# Of a dot, and of what XLA makes of one for cuBLAS.
+_CONTRACTED = (
+    re.compile(r"lhs_contracting_dims=\{([\d,]*)\}"),
+    re.compile(r'"lhs_contracting_dimensions":\[([\d,"]*)\]'),
+)
+_CUBLAS = 'custom_call_target="__cublas$'
+
+Platform = Literal["tpu", "gpu"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instruction:
-  """What the TensorCore does, one after the other. Times are in its cycles."""
+  """What a device computes, one after the other.
+
+  The cost, and so every time here, is in cycles of the TensorCore, as libtpu
+  estimates it; for GPUs in FLOPs of matrix products, so that other kernels take
+  no time.
+  """
 
   name: str
-  start: int  # the sum of the estimates before
-  cycles: int
+  start: int  # the sum of the costs before
+  cost: int
   is_matmul: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-  """An asynchronous call of SparseCores. Cycles are TensorCore's estimates."""
+  """An asynchronous call of SparseCores, or a collective of GPUs."""
 
   name: str
-  # Of the program that was compiled, such as sparse_dense_matmul_csr. A call
-  # that XLA merged from several has the name of one of them.
+  # Of the program that was compiled: sparse_dense_matmul_csr, or on GPUs
+  # lookup/STACK/all_to_all. A call that XLA merged from several has the name of
+  # one of them.
   operation: str
-  start: int  # where in the TensorCore's time it may begin
-  end: int  # and where the TensorCore waits for it
-  matmul_cycles: int  # of the matrix products between
+  start: int  # where in the time of the instructions it may begin
+  end: int  # and where they wait for it
+  matmul_cost: int  # of the matrix products between
+  # Whether it is of a lookup or an update. Other collectives of GPUs are not.
+  of_tables: bool
 
   @property
   def is_exposed(self) -> bool:
-    return not self.matmul_cycles
+    return not self.matmul_cost
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OverlapReport:
   """What runs at the same time in a program. `str()` of it is for people."""
 
+  platform: Platform
   calls: tuple[Call, ...]  # in the order of their starts
-  instructions: tuple[Instruction, ...]  # with an estimate, in order
-  matmul_cycles: int  # of all matrix products
-  overlapped_matmul_cycles: int  # of those beside any call, each once
+  instructions: tuple[Instruction, ...]  # with a cost, in order
+  matmul_cost: int  # of all matrix products
+  # Of those beside any call of tables, each once.
+  overlapped_matmul_cost: int
 
   @property
   def exposed_calls(self) -> tuple[Call, ...]:
     return tuple(call for call in self.calls if call.is_exposed)
 
   def __str__(self):
+    unit, calls = (
+        ("estimated cycles", "SparseCore calls")
+        if self.platform == "tpu"
+        else ("FLOPs", "exchanges of rows")
+    )
     lines = [
-        f"matrix products: {self.matmul_cycles} estimated cycles,"
-        f" {self.overlapped_matmul_cycles} of them beside SparseCore calls"
+        f"matrix products: {self.matmul_cost} {unit},"
+        f" {self.overlapped_matmul_cost} of them beside {calls}"
     ]
     for call in self.calls:
-      beside = f"beside {call.matmul_cycles} cycles of matrix products"
-      lines.append(f"{call.name}: {'exposed' if call.is_exposed else beside}")
+      beside = (
+          f"beside {call.matmul_cost} {unit.split()[-1]} of matrix products"
+      )
+      name = call.name
+      if self.platform == "gpu" and call.operation:
+        name += f" ({call.operation})"
+      lines.append(f"{name}: {'exposed' if call.is_exposed else beside}")
     return "\n".join(lines)
 
   def plot(self, path: str | os.PathLike[str]) -> None:
-    """Draws two lanes, TensorCore and SparseCores, over estimated cycles.
+    """Draws two lanes: what computes, and calls beside it.
 
     Args:
       path: the file to write; its suffix says the format (.png, .svg, .pdf).
@@ -92,89 +143,209 @@ class OverlapReport:
 
 
 def overlap_report(compiled: jax.stages.Compiled) -> OverlapReport:
-  """The overlap in a program for TPU, from `.lower(...).compile()`.
+  """The overlap in a program for TPU or GPU, from `.lower(...).compile()`.
 
   Raises:
     ValueError: if the program is not scheduled, or for another platform.
   """
-  return overlap_in(compiled.as_text())
+  shardings = jax.tree.leaves(
+      (compiled.input_shardings, compiled.output_shardings)
+  )
+  platform = next(iter(shardings[0].device_set)).platform
+  return overlap_in(compiled.as_text(), platform)
 
 
-def overlap_in(hlo: str) -> OverlapReport:
+def overlap_in(hlo: str, platform: Platform = "tpu") -> OverlapReport:
   """The overlap in the entry computation of a scheduled program.
 
   Args:
     hlo: its text.
+    platform: that it was compiled for.
 
   Raises:
-    ValueError: if the program is not scheduled, or a call does not end.
+    ValueError: if the program is not scheduled, a call does not end, or the
+      platform is another.
   """
+  if platform not in ("tpu", "gpu"):
+    raise ValueError(
+        f"The program is for platform {platform!r}, and reports are about 'tpu'"
+        " and 'gpu': a CPU runs one operation after the other."
+    )
   if "is_scheduled=true" not in hlo.partition("\n")[0]:
     raise ValueError(
         "The program is not scheduled, so nothing says what runs beside what."
-        " Pass what `.compile()` of a program for TPU returned."
+        " Pass what `.compile()` of a program for TPU or GPU returned."
     )
-  entry, with_products = _read(hlo)
+  computations, entry = _read(hlo)
+  of_platform = (_TpuProgram if platform == "tpu" else _GpuProgram)(
+      computations, entry
+  )
   instructions, running, calls, time, overlapped = [], {}, {}, 0, 0
-  for line in entry:
+  for line in of_platform.lines():
     instruction = _INSTRUCTION.match(line)
     if instruction is None:
       continue
-    name, operation, operands = instruction.groups()
-    if operation.endswith("-start") and _SPARSE_CORE in line:
-      of_program = _OPERATION.search(line)
-      running[name] = name
+    name, _, operation, operands = instruction.groups()
+    if of_platform.is_call(operation, line):
       calls[name] = dict(
           name=name,
-          operation=of_program[1] if of_program else "",
+          operation=of_platform.operation(line),
           start=time,
           end=time,
-          matmul_cycles=0,
+          matmul_cost=0,
+          of_tables=of_platform.is_of_tables(line),
       )
+      if operation.endswith("-start"):
+        running[name] = name
     elif operation.endswith(("-update", "-done")):
       started = _FIRST_OPERAND.match(operands)
       call = running.pop(started[1], None) if started else None
       if call and operation.endswith("-update"):
         # It runs from here on: operands come with the update.
         running[name] = call
-        calls[call] |= dict(start=time, matmul_cycles=0)
+        calls[call] |= dict(start=time, matmul_cost=0)
       elif call:
         calls[call]["end"] = time
-    called, cycles = _CALLED.search(line), _CYCLES.search(line)
-    cycles = int(cycles[1]) if cycles else 0
-    is_matmul = bool(called) and called[1] in with_products
-    if cycles:
+    cost, is_matmul = of_platform.cost(line)
+    if cost:
       instructions.append(
-          Instruction(name=name, start=time, cycles=cycles, is_matmul=is_matmul)
+          Instruction(name=name, start=time, cost=cost, is_matmul=is_matmul)
       )
-    time += cycles
+    time += cost
     if is_matmul:
-      overlapped += cycles if running else 0
+      is_beside = any(calls[call]["of_tables"] for call in running.values())
+      overlapped += cost if is_beside else 0
       for call in running.values():
-        calls[call]["matmul_cycles"] += cycles
+        calls[call]["matmul_cost"] += cost
   if running:
     raise ValueError(
-        f"The SparseCore calls {sorted(running.values())} start and do not end"
-        " in the entry computation. This libtpu spells them in a way that is"
-        " not known here."
+        f"The calls {sorted(running.values())} start and do not end in the"
+        " entry computation. This compiler spells them in a way that is not"
+        " known here."
     )
   return OverlapReport(
+      platform=platform,
       calls=tuple(Call(**call) for call in calls.values()),
       instructions=tuple(instructions),
-      matmul_cycles=sum(x.cycles for x in instructions if x.is_matmul),
-      overlapped_matmul_cycles=overlapped,
+      matmul_cost=sum(x.cost for x in instructions if x.is_matmul),
+      overlapped_matmul_cost=overlapped,
   )
 
 
-def _read(hlo: str) -> tuple[list[str], set[str]]:
-  """Lines of the entry computation, and computations with matrix products."""
-  entry, with_products, name, is_entry = [], set(), "", False
+def _read(hlo: str) -> tuple[dict[str, list[str]], str]:
+  """The lines of every computation by its name, and the name of the entry."""
+  computations, entry, lines = {}, "", []
   for line in hlo.splitlines():
     if line.endswith("{") and not line.startswith(" "):
-      is_entry = line.startswith("ENTRY")
-      name = line.split()[0].lstrip("%")
-    elif is_entry:
-      entry.append(line)
-    elif _PRODUCT.search(line):
-      with_products.add(name)
-  return entry, with_products
+      words = line.split()
+      name = words[words[0] == "ENTRY"].lstrip("%")
+      if words[0] == "ENTRY":
+        entry = name
+      computations[name] = lines = []
+    else:
+      lines.append(line)
+  return computations, entry
+
+
+class _TpuProgram:
+  """What libtpu writes: costs, and on which cores a call runs."""
+
+  def __init__(self, computations: Mapping[str, Sequence[str]], entry: str):
+    self._entry = computations.get(entry, ())
+    self._with_products = {
+        name
+        for name, lines in computations.items()
+        if name != entry and any(map(_PRODUCT.search, lines))
+    }
+
+  def lines(self) -> Iterator[str]:
+    return iter(self._entry)
+
+  def is_call(self, operation: str, line: str) -> bool:
+    return operation.endswith("-start") and _SPARSE_CORE in line
+
+  def is_of_tables(self, unused_line: str) -> bool:
+    return True
+
+  def operation(self, line: str) -> str:
+    op_name = _OP_NAME.search(line)
+    return op_name[1].split("/")[-1] if op_name else ""
+
+  def cost(self, line: str) -> tuple[int, bool]:
+    called, cycles = _CALLED.search(line), _CYCLES.search(line)
+    is_matmul = bool(called) and called[1] in self._with_products
+    return int(cycles[1]) if cycles else 0, is_matmul
+
+
+class _GpuProgram:
+  """What XLA writes for GPUs: no costs, so products are counted."""
+
+  def __init__(self, computations: Mapping[str, Sequence[str]], entry: str):
+    self._computations = computations
+    self._entry = entry
+    # The name of an instruction -> the sizes of its result. Names are those of
+    # one in all of the program.
+    self._sizes = {}
+    for line in (x for lines in computations.values() for x in lines):
+      if instruction := _INSTRUCTION.match(line):
+        name, result, _, _ = instruction.groups()
+        self._sizes[name] = _sizes(result)
+
+  def lines(self) -> Iterator[str]:
+    return self._lines_of(self._entry)
+
+  def _lines_of(self, computation: str) -> Iterator[str]:
+    for line in self._computations.get(computation, ()):
+      instruction = _INSTRUCTION.match(line)
+      # A graph of kernels that is launched as one.
+      if instruction and instruction[3] == "call":
+        yield from self._lines_of(_CALLED.search(line)[1])
+      else:
+        yield line
+
+  def is_call(self, operation: str, line: str) -> bool:
+    if operation.removesuffix("-start") in _COLLECTIVES:
+      return True
+    if operation != "async-start":
+      return False
+    called = _CALLED.search(line)
+    instructions = map(
+        _INSTRUCTION.match, self._computations.get(called[1], ())
+    )
+    return any(x and x[3] in _COLLECTIVES for x in instructions)
+
+  def is_of_tables(self, line: str) -> bool:
+    return _OF_STACK.search(line) is not None
+
+  def operation(self, line: str) -> str:
+    op_name = _OP_NAME.search(line)
+    if op_name is None:
+      return ""
+    last = op_name[1].split("/")[-1]
+    stack = _OF_STACK.search(line)
+    return f"{stack[1]}/{last}" if stack else last
+
+  def cost(self, line: str) -> tuple[int, bool]:
+    flops = self._flops(line)
+    return flops, bool(flops)
+
+  def _flops(self, line: str) -> int:
+    instruction = _INSTRUCTION.match(line)
+    if instruction is None:
+      return 0
+    _, result, operation, operands = instruction.groups()
+    if operation == "fusion":
+      called = _CALLED.search(line)[1]
+      return sum(map(self._flops, self._computations[called]))
+    if operation != "dot" and _CUBLAS not in line:
+      return 0
+    dims = next(x for x in (p.search(line) for p in _CONTRACTED) if x)
+    left = self._sizes[_FIRST_OPERAND.match(operands)[1]]
+    contracted = [left[int(i)] for i in re.findall(r"\d+", dims[1])]
+    return 2 * math.prod(_sizes(result)) * math.prod(contracted)
+
+
+def _sizes(result: str) -> list[int]:
+  """Of an array, or of the first in a tuple."""
+  sizes = _SIZES.search(result)
+  return [int(x) for x in sizes[1].split(",") if x] if sizes else []

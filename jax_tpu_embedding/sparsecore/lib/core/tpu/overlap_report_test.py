@@ -5,6 +5,7 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap_picture
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 
@@ -43,6 +44,12 @@ def _fusion(name, computation, cycles):
   )
 
 
+def _of_h100s(mode):
+  """As lib/pipelining/testing/compile_for_gpu.py wrote it."""
+  path = pathlib.Path(__file__).parent / "testdata" / f"h100_{mode}.hlo.txt"
+  return overlap_report.overlap_in(path.read_text(), "gpu")
+
+
 class OverlapReportTest(parameterized.TestCase):
 
   @parameterized.parameters("call", "async", "custom-call")
@@ -61,11 +68,11 @@ class OverlapReportTest(parameterized.TestCase):
         + "}\n"
     )
     self.assertEqual(
-        [(call.name, call.matmul_cycles) for call in report.calls],
+        [(call.name, call.matmul_cost) for call in report.calls],
         [("one", 110), ("two", 1100)],
     )
-    self.assertEqual(report.overlapped_matmul_cycles, 1110)
-    self.assertEqual(report.matmul_cycles, 11111)
+    self.assertEqual(report.overlapped_matmul_cost, 1110)
+    self.assertEqual(report.matmul_cost, 11111)
     self.assertEmpty(report.exposed_calls)
 
   def test_call_without_a_product_beside_it_is_exposed(self):
@@ -78,7 +85,7 @@ class OverlapReportTest(parameterized.TestCase):
         + "}\n"
     )
     self.assertEqual([c.name for c in report.exposed_calls], ["lookup"])
-    self.assertEqual(report.overlapped_matmul_cycles, 0)
+    self.assertEqual(report.overlapped_matmul_cost, 0)
     self.assertRegex(str(report), "10 estimated cycles, 0 .*\nlookup: exposed")
 
   def test_call_runs_from_the_update_that_has_its_operands(self):
@@ -91,7 +98,7 @@ class OverlapReportTest(parameterized.TestCase):
         + _fusion("beside", "product", 100)
         + "  %d = f32[8,8] call-done(%u)\n}\n"
     )
-    self.assertEqual(report.calls[0].matmul_cycles, 100)
+    self.assertEqual(report.calls[0].matmul_cost, 100)
 
   def test_times_are_sums_of_estimates(self):
     start = _start("lookup").replace(
@@ -108,12 +115,104 @@ class OverlapReportTest(parameterized.TestCase):
         + "}\n"
     )
     self.assertEqual(
-        [(x.name, x.start, x.cycles, x.is_matmul) for x in report.instructions],
+        [(x.name, x.start, x.cost, x.is_matmul) for x in report.instructions],
         [("a", 0, 5, False), ("b", 5, 10, True), ("c", 15, 20, True)],
     )
     (call,) = report.calls
     self.assertEqual((call.start, call.end), (5, 15))
     self.assertEqual(call.operation, "csr")
+
+  @parameterized.parameters(("off", 8, 33), ("exact", 8, 33), ("stale", 6, 96))
+  def test_collectives_of_gpus(self, mode, num_exposed, percent):
+    report = _of_h100s(mode)
+    # Two tables, each with ids and rows of a lookup and of an update.
+    exchanges = [call for call in report.calls if call.of_tables]
+    self.assertCountEqual(
+        [call.operation for call in exchanges],
+        [
+            f"{operation}/{table}/all_to_all"
+            for operation in ("lookup", "update")
+            for table in ("items", "users")
+            for _ in range(2)
+        ],
+    )
+    self.assertLen(report.calls, len(exchanges) + 3)  # all-reduces
+    self.assertLen(report.exposed_calls, num_exposed)
+    # Forward and backward by 1024 x 256 x 2048 and 1024 x 2048 x 2048, without
+    # the gradient of the first by its input twice.
+    small, large = 2 * 1024 * 256 * 2048, 2 * 1024 * 2048 * 2048
+    self.assertEqual(report.matmul_cost, 3 * small + 3 * large)
+    self.assertEqual(
+        round(100 * report.overlapped_matmul_cost / report.matmul_cost),
+        percent,
+    )
+
+  def test_on_gpus_the_next_lookup_has_the_time_of_weight_gradients(self):
+    def longest(mode):
+      times = {"lookup": 0, "update": 0}
+      for call in _of_h100s(mode).calls:
+        if call.of_tables:
+          kind = call.operation.split("/")[0]
+          times[kind] = max(times[kind], call.matmul_cost)
+      return times
+
+    large = 2 * 1024 * 2048 * 2048
+    self.assertEqual(longest("off"), {"lookup": 0, "update": large})
+    self.assertEqual(longest("exact"), {"lookup": large, "update": 0})
+
+  def test_products_in_calls_and_by_cublas_are_counted(self):
+    hlo = (
+        "HloModule step, is_scheduled=true\n\n"
+        "%graph (a: f32[2,3], b: f32[3,5]) -> f32[2,5] {\n"
+        "  %a = f32[2,3]{1,0} parameter(0)\n"
+        "  %b = f32[3,5]{1,0} parameter(1)\n"
+        "  ROOT %c = (f32[2,5]{1,0}, s8[64]{0}) custom-call(%a, %b),"
+        ' custom_call_target="__cublas$lt$matmul", backend_config={'
+        '"gemm_backend_config":{"dot_dimension_numbers":{'
+        '"lhs_contracting_dimensions":["1"]}}}\n'
+        "}\n\n"
+        "%moved (m: f32[8]) -> f32[4] {\n"
+        "  %m = f32[8]{0} parameter(0)\n"
+        "  ROOT %r = f32[4]{0} reduce-scatter(%m), dimensions={0}\n"
+        "}\n\n"
+        "ENTRY %main () -> f32[] {\n"
+        "  %s = ((f32[8]), f32[4]) async-start(%x), calls=%moved\n"
+        "  %k = f32[2,5] call(%x, %y), to_apply=%graph\n"
+        "  %copy = (f32[8], f32[8]) copy-start(%x)\n"
+        "  %d = f32[4]{0} async-done(%s)\n"
+        "  %e = f32[8]{0} all-gather(%d), dimensions={0}\n"
+        "}\n"
+    )
+    report = overlap_report.overlap_in(hlo, "gpu")
+    self.assertEqual(report.matmul_cost, 2 * 2 * 3 * 5)
+    self.assertEqual(
+        [(call.name, call.matmul_cost) for call in report.calls],
+        [("s", 60), ("e", 0)],
+    )
+    self.assertRegex(str(report), "60 FLOPs, 0 .* of rows\ns: beside 60 FLOPs")
+
+  def test_picture_of_gpus(self):
+    figure = _overlap_picture.figure(_of_h100s("exact"))
+    (axes,) = figure.axes
+    self.assertEqual(axes.get_xlabel(), "FLOPs of matrix products")
+    self.assertEqual(
+        [text.get_text() for text in axes.get_yticklabels()],
+        [
+            "matrix products",
+            "reduce_or",
+            "update/users/all_to_all",
+            "update/items/all_to_all",
+            "lookup/items/all_to_all",
+            "lookup/users/all_to_all",
+            "reduce_sum",
+            "all-reduce-start.2",
+        ],
+    )
+    self.assertEqual(
+        figure.texts[0].get_text(),
+        "11 collectives, 8 exposed; 33% of the matrix products run beside"
+        " exchanges of rows",
+    )
 
   def test_picture_has_a_lane_for_calls_that_run_at_once(self):
     report = overlap_report.overlap_in(
@@ -156,6 +255,11 @@ class OverlapReportTest(parameterized.TestCase):
         _HEAD + _start("copy").replace("sparsecore", "other") + "}\n"
     )
     self.assertEmpty(report.calls)
+
+  def test_platform_is_that_of_the_compiled_program(self):
+    compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
+    with self.assertRaisesRegex(ValueError, "platform 'cpu', and reports are"):
+      overlap_report.overlap_report(compiled)
 
   def test_programs_that_say_nothing(self):
     with self.assertRaisesRegex(ValueError, "not scheduled"):
