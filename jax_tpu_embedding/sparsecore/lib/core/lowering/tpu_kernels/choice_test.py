@@ -58,7 +58,10 @@ def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None):
 
   device = None if kind is None else mock.Mock(device_kind=kind)
   with mock.patch.object(choice.checks, "tpu_of", return_value=device):
-    jax.jit(function).lower(jnp.zeros(8, dtype))
+    with choice.recorded() as choices:
+      jax.jit(function).lower(jnp.zeros(8, dtype))
+  ((operation, way, _),) = choices
+  assert (operation, way) == ("lookup", tried[-1]), choices
   return tried
 
 
