@@ -11,6 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 import numpy as np
 
@@ -98,6 +99,20 @@ class EncodingsTest(parameterized.TestCase):
     self.assertTrue((scale >= needed * (1 - 2.0**-23))[needed > 0].all())
     self.assertTrue(
         (scale <= (1 + 2.0**-10) * (1 + 2.0**-23) * needed)[is_normal].all()
+    )
+
+  @parameterized.parameters(3, 64)
+  def test_int8_rows_are_those_of_variables(self, columns):
+    rows = np.random.default_rng(0).normal(size=(50, columns)).astype("f4")
+    rows[7] = 0.5
+    served = _encodings.encode(_encodings.ENCODINGS["int8"], rows).rows
+    words = quantized_rows.of_served_rows(jnp.asarray(served), columns)
+    np.testing.assert_array_equal(words, quantized_rows.encode(rows))
+    np.testing.assert_allclose(
+        quantized_rows.decode(words, columns),
+        _encodings.ENCODINGS["int8"].decode(served, columns),
+        rtol=1e-6,
+        atol=1e-7,
     )
 
   @parameterized.parameters(

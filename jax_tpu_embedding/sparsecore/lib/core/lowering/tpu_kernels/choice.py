@@ -112,7 +112,13 @@ def _lower(operation, rules, ctx, values, params):
       _record.get().append(Choice(operation, way, reason))
     return results
 
+  has_codes = params.get("int8_columns") is not None
   if asked is not None:
+    if asked == "calls" and has_codes:
+      raise NotImplementedError(
+          f"{operation}: asked for 'calls', which do not know int8 rows. Ask for"
+          " 'kernels', 'plain', or for nothing."
+      )
     if asked != "plain" and not has_sparsecores:
       raise NotImplementedError(
           f"{operation}: asked for {asked!r}, and {device.device_kind!r} has no"
@@ -122,9 +128,11 @@ def _lower(operation, rules, ctx, values, params):
   if not has_sparsecores:
     return lowered_by("plain", f"{device.device_kind} has no SparseCores")
   if device is None:  # no telling which chip kernels would be for
-    return lowered_by("calls")
+    return lowered_by("plain" if has_codes else "calls")
   half_types = [x.dtype for x in ctx.avals_in if x.dtype in _HALF_TYPES]
-  if half_types:
+  if has_codes:
+    reason = "calls take float32, not codes of int8"
+  elif half_types:
     reason = f"calls take float32, not {half_types[0].name}"
   else:
     try:
