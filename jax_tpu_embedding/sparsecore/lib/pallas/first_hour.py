@@ -199,7 +199,7 @@ def _program(name):
 
 
 def _tensor(name):
-  if operations.TENSOR.num_cores != 2:
+  if operations.TENSOR.shape["core"] != 2:
     raise _NotHere("written for devices of two TensorCores")
   _, _, expected = operations.ON_TENSOR_CORES[name]
   _assert_close(operations.on_tensor_cores(name), expected(operations.X), 1e-5)
