@@ -63,9 +63,9 @@ class _Model:
   def look_up(self, variables, way="calls"):
     def chosen(inputs, variables):
       with choice.lower_by(way):
-        return embedding.tpu_sparse_dense_matmul(
-            inputs, variables, self.specs
-        )["f"]
+        return embedding.tpu_sparse_dense_matmul(inputs, variables, self.specs)[
+            "f"
+        ]
 
     if self.mesh.size > 1:
       chosen = jax.shard_map(
@@ -85,7 +85,7 @@ class Int8VariablesTest(parameterized.TestCase):
     model = _Model(num_devices)
     (old,) = model.variables.values()
     codes = embedding.int8_variables(model.variables)
-    (words, slots) = codes["t"]
+    words, slots = codes["t"]
     self.assertEqual(slots, ())
     self.assertEqual(words.sharding, old.table.sharding)
     self.assertEqual(words.shape[1], 16)  # 8 words of codes, and 8

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
@@ -31,6 +32,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import step_rows
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
+from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import sum_runs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
@@ -144,11 +146,46 @@ if os.environ.get("ALL"):
   )
 
 
-def _compile_step(name, options, dtype, dim, dump_to=None):
-  """Memory of the step of rows, and bytes of table and slots."""
+def _one_device():
+  """A sharding of whole arrays on one device of the chip."""
   mesh = topology.topology_mesh(pallas.CHIPS[_CHIP].topology)
   mesh = jax.sharding.Mesh(mesh.devices.flat[:1], ("x",))
-  everywhere = jax.sharding.NamedSharding(mesh, P())
+  return jax.sharding.NamedSharding(mesh, P())
+
+
+def _compile_sums_of_codes():
+  """Memory of sums of rows of codes, and bytes of the table."""
+  everywhere = _one_device()
+
+  def arg(dtype):
+    return jax.ShapeDtypeStruct((4096,), dtype, sharding=everywhere)
+
+  shape = (_ROWS, quantized_rows.words_per_row(_DIM))
+  table = jax.ShapeDtypeStruct(
+      shape,
+      "int32",
+      sharding=table_format.table_format(everywhere, shape, "int32"),
+  )
+  sums = jax.shard_map(
+      functools.partial(sum_runs.sum_runs, num_runs=256, int8_columns=_DIM),
+      mesh=everywhere.mesh,
+      in_specs=P(),
+      out_specs=P(),
+      check_vma=False,
+  )
+  with pallas.for_tpu():
+    compiled = (
+        jax.jit(sums)
+        .lower(table, arg("int32"), arg("float32"), arg("int32"))
+        .compile()
+    )
+  size = table.size * table.dtype.itemsize
+  return memory_report.memory_report(compiled, min_move_bytes=size // 8), size
+
+
+def _compile_step(name, options, dtype, dim, dump_to=None):
+  """Memory of the step of rows, and bytes of table and slots."""
+  everywhere = _one_device()
   dtype, _, is_rounded = dtype.partition(" ")
   options = row_options.ROW_OPTIONS if options == "all options" else ()
   rule = update_rules.with_options(
@@ -194,7 +231,11 @@ def _compile_step(name, options, dtype, dim, dump_to=None):
     compiled = (
         jax.jit(
             jax.shard_map(
-                step, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+                step,
+                mesh=everywhere.mesh,
+                in_specs=P(),
+                out_specs=P(),
+                check_vma=False,
             ),
             donate_argnums=0,
             out_shardings=tuple(x.format for x in tables),
@@ -249,6 +290,11 @@ class StepsTest(parameterized.TestCase):
     self.assertGreaterEqual(report.aliased_bytes, table_bytes)
     moves = [move for move in report.moves if move.operation != "fusion"]
     self.assertEmpty(moves, str(report))
+
+  def test_rows_of_codes_are_read_where_they_are(self):
+    report, table_bytes = _compile_sums_of_codes()
+    self.assertLess(table_bytes, _ROWS * (_DIM + 40))
+    self.assertEmpty(report.moves, str(report))
 
   def test_instructions_are_on_record(self):
     if importlib.metadata.version("libtpu") != _LIBTPU:
