@@ -7,7 +7,7 @@ A row is words of 32 bits: the codes of four columns to a word, the first in the
 lowest bits; then scale and bias as float32, such that a number is code * scale
 + bias; then zeros up to a multiple of 8 words, the tile of a table. These are
 the bytes of int8 rows of served tables (docs/reference/served_tables.md), and
-zeros.
+zeros; `encode` may differ from those in the last bit of a scale.
 """
 
 from __future__ import annotations
