@@ -11,6 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 import numpy as np
 
@@ -99,6 +100,23 @@ class EncodingsTest(parameterized.TestCase):
     self.assertTrue(
         (scale <= (1 + 2.0**-10) * (1 + 2.0**-23) * needed)[is_normal].all()
     )
+
+  @parameterized.parameters(3, 64)
+  def test_int8_rows_are_those_of_variables(self, columns):
+    rows = np.random.default_rng(0).normal(size=(50, columns)).astype("f4")
+    rows[7] = 0.5
+    served = _encodings.encode(_encodings.ENCODINGS["int8"], rows).rows
+    words = quantized_rows.of_served_rows(jnp.asarray(served), columns)
+    encoded = quantized_rows.encode(rows)
+    # XLA divides by 255 in its own way: scales may have another last bit.
+    np.testing.assert_allclose(words, encoded, rtol=0, atol=1)
+    num_words = -(-columns // 4)
+    np.testing.assert_array_equal(words[:, :num_words], encoded[:, :num_words])
+    decoded = _encodings.ENCODINGS["int8"].decode(served, columns)
+    for x in (words, encoded):
+      np.testing.assert_allclose(
+          quantized_rows.decode(x, columns), decoded, rtol=1e-6, atol=1e-6
+      )
 
   @parameterized.parameters(
       # 1.0 = 0x3f800000, -2.5 = 0xc0200000, 0.1 = 0x3dcccccd

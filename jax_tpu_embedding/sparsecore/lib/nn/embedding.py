@@ -40,6 +40,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup_ids
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
+from jax_tpu_embedding.sparsecore.lib.nn.values import _int8_variables
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -57,6 +58,7 @@ get_plan = _report.get_plan
 EmbeddingVariables = _initialize.EmbeddingVariables
 EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
 init_embedding_variables = _initialize.init_embedding_variables
+int8_variables = _int8_variables.int8_variables
 
 read_rows = _row_ids.read_rows
 

@@ -147,7 +147,7 @@ def _report(f, shapes, slice_name, donate):
             "xla_dump_hlo_as_text": True,
         }
     )
-    bundles = _bundles(pathlib.Path(directory))
+    bundles = bundles_in(pathlib.Path(directory))
   memory = memory_report.memory_report(compiled)
   return Report(
       chip=slice_name,
@@ -167,7 +167,7 @@ _METADATA = re.compile(
 )
 
 
-def _bundles(directory: pathlib.Path) -> dict[str, int]:
+def bundles_in(directory: pathlib.Path) -> dict[str, int]:
   """What the compiler wrote about its SparseCore programs, summed.
 
   The text has, for each sequencer, ranges of bundles, and then its name.

@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import dataclasses
 import json
-import pathlib
-import runpy
 import sys
-from typing import Any
 
-from google.protobuf import json_format
-from google.protobuf import text_format
-import jax
-from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+from jax_tpu_embedding.sparsecore.lib.planning import model_file
 from jax_tpu_embedding.sparsecore.lib.planning import workload
-from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument(
       "model",
-      help="program.py:attribute, which is feature specs or a function that"
-      " makes them; or an EmbeddingSpecProto: .pb, .pbtxt, .json",
+      help=model_file.HELP,
   )
   parser.add_argument(
       "--topology", required=True, help="v5p:2x2x1, cpu:4, ...; or several: a,b"
@@ -55,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     if arguments.plot and len(names) > 1:
       raise ValueError("--plot draws one topology, and there are several.")
-    specs = _load(arguments.model)
-    if arguments.batch:
-      specs = _with_batch(specs, arguments.batch)
+    specs = model_file.load(arguments.model, batch=arguments.batch)
     law = workload.Uniform()
     if arguments.zipf is not None:
       law = workload.Zipf(arguments.zipf)
@@ -90,46 +79,6 @@ def _rows(reports: Sequence[cost_report.CostReport]) -> str:
       " ms"
       for x in reports
   )
-
-
-def _load(model: str) -> Any:
-  path, _, attribute = model.partition(":")
-  suffix = pathlib.Path(path).suffix
-  if suffix == ".py":
-    if not attribute:
-      raise ValueError(
-          f"{model!r} does not say which attribute of the program has the"
-          " feature specs. Write program.py:attribute."
-      )
-    module = runpy.run_path(path)
-    if attribute not in module:
-      raise ValueError(f"{path} has no attribute {attribute!r}.")
-    specs = module[attribute]
-    return specs() if callable(specs) else specs
-  message = embedding_spec_pb2.EmbeddingSpecProto()
-  if suffix == ".pb":
-    message.ParseFromString(pathlib.Path(path).read_bytes())
-  elif suffix in (".pbtxt", ".textproto"):
-    text_format.Parse(pathlib.Path(path).read_text(), message)
-  elif suffix == ".json":
-    json_format.Parse(pathlib.Path(path).read_text(), message)
-  else:
-    raise ValueError(
-        f"{path!r} ends with {suffix!r}, and a model is .py:attribute, .pb,"
-        " .pbtxt or .json."
-    )
-  return embedding.feature_specs_from_proto(message)
-
-
-def _with_batch(specs: Any, batch: int) -> Any:
-  def resized(feature):
-    return dataclasses.replace(
-        feature,
-        input_shape=(batch, *feature.input_shape[1:]),
-        output_shape=(batch, *feature.output_shape[1:]),
-    )
-
-  return jax.tree.map(resized, specs)
 
 
 if __name__ == "__main__":

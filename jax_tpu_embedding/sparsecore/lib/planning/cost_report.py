@@ -16,7 +16,6 @@ not how long a step takes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import copy
 import dataclasses
 import json
 import math
@@ -27,10 +26,10 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_text
 from jax_tpu_embedding.sparsecore.lib.planning import _suggestions
 from jax_tpu_embedding.sparsecore.lib.planning import chips
+from jax_tpu_embedding.sparsecore.lib.planning import prepared_specs
 from jax_tpu_embedding.sparsecore.lib.planning import workload as workload_lib
 import numpy as np
 
@@ -289,8 +288,8 @@ def estimate(
         "sc_efficiency is a share of the bandwidth, above 0 and at most 1, got"
         f" {sc_efficiency}."
     )
-  features = _prepared(feature_specs, topology)
   num_devices, num_sc = topology.num_devices, topology.chip.num_sc
+  features = prepared_specs.prepared(feature_specs, num_devices, num_sc)
   plan = embedding.get_plan(features, num_devices, num_sc)
   if isinstance(workload, workload_lib.FromStats):
     counts = _counts_of_stats(workload, plan)
@@ -324,38 +323,6 @@ def estimate(
       host_seconds=_HOST_SECONDS_PER_ID * sum(x.num_ids for x in stacks),
       efficiency=lookup,
   )
-
-
-def _prepared(feature_specs: Any, topology: chips.Topology) -> list[Any]:
-  """Copies of the specs, flat, that are prepared for the topology."""
-  features = jax.tree.leaves(feature_specs)
-  if not features:
-    raise ValueError("feature_specs has no features.")
-
-  def copied(**changes):
-    tables, copies = {}, []
-    for feature in features:
-      feature, table = copy.copy(feature), feature.table_spec
-      if id(table) not in tables:
-        tables[id(table)] = dataclasses.replace(table, **changes)
-      feature.table_spec = tables[id(table)]
-      copies.append(feature)
-    return copies
-
-  # Those that are stacked by hand stay so.
-  copies = copied()
-  try:
-    _plan.check_prepared(copies, topology.num_scs)
-    return copies
-  except ValueError:
-    pass
-  copies = copied(_stacked_table_spec=None, _setting_in_stack=None)
-  num_devices, num_sc = topology.num_devices, topology.chip.num_sc
-  embedding.auto_stack_tables(copies, num_devices, num_sc)
-  embedding.prepare_feature_specs_for_training(
-      copies, num_devices, num_sc_per_device=num_sc
-  )
-  return copies
 
 
 @dataclasses.dataclass(kw_only=True)

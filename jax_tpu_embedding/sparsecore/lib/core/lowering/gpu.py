@@ -30,7 +30,10 @@ def lookup(
 ) -> Results:
   """Rule of the lookup."""
   *coo, table = operands
-  if devices.axis_of(table) is not None or not _has_kernels(library, table):
+  has_kernels = params.get("int8_columns") is None and _has_kernels(
+      library, table
+  )
+  if devices.axis_of(table) is not None or not has_kernels:
     return native_call.traced(plain.lookup, operands, params, devices)
   groups = gpu_calls.group_by_sample(
       library,

@@ -46,7 +46,9 @@ def lookup(
     activations = check_buffers.lookup(coo, matrix, params, on_device)
   else:
     activations = by_messages.lookup(steps, coo, matrix, params, axis)
-  return [activations.reshape(-1, *table.shape[1:])]
+  if table.ndim == 2:
+    return [activations]
+  return [activations.reshape(-1)]
 
 
 def update(

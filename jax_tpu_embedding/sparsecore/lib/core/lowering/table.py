@@ -148,7 +148,30 @@ def lowering_rules(
     by_platform["tpu"] = _on_tpu(
         operation, by_platform["tpu"], by_platform[_ANY]
     )
+  if operation in _BY_KERNELS:
+    by_platform["cpu"] = _on_cpu(
+        operation, by_platform.get("cpu", by_platform[_ANY])
+    )
   return by_platform
+
+
+def _on_cpu(operation: str, native: Callable[..., Any]) -> Callable[..., Any]:
+  """The rule of CPUs, where kernels are emulated if they are asked for."""
+
+  def lower(ctx, *values, **params):
+    if not jax_private.metadata_of_operation(ctx):
+      return native(ctx, *values, **params)
+    # As in _on_tpu.
+    # pylint: disable=g-import-not-at-top
+    from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
+    from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
+
+    chosen = native
+    if choice.asks_for_emulation(ctx):
+      chosen = kernel_rules.lowering_rule(operation, emulated=True)
+    return chosen(ctx, *values, **params)
+
+  return lower
 
 
 def _on_tpu(

@@ -4,7 +4,8 @@
 """The lookup of one stack on one device, as a primitive.
 
 Operands: row_pointers i32[R], embedding_ids i32[B], sample_ids i32[B],
-gains f32[B], num_minibatches i32[], table f32[rows, D] or f32[rows].
+gains f32[B], num_minibatches i32[], table f32[rows, D] or f32[rows]; or with
+int8_columns=D i32[rows, W], the rows of quantized_rows.py.
 Result: f32[device_batch_size, D], the sum of gain * row over the entries of
 each sample; f32[device_batch_size] if the table has no columns.
 `lowering/reference/lookup_and_update.py` defines it in jnp.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 import numpy as np
@@ -41,9 +43,12 @@ def _abstract_eval(
     sharding_strategy: int = utils.MOD_SHARDING,
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
+    int8_columns: int | None = None,
 ) -> jax.core.ShapedArray:
   """Checks the operands; the shape of the activations."""
   del enable_minibatching  # Both layouts have the same operands.
+  if int8_columns is not None:
+    table = _decoded(table, int8_columns)
   utils.validate_abstract_eval_params(
       row_pointers,
       embedding_ids,
@@ -63,6 +68,19 @@ def _abstract_eval(
   return jax.core.ShapedArray(
       (device_batch_size, *table.shape[1:]), jnp.float32
   )
+
+
+def _decoded(words, num_columns: int) -> jax.core.ShapedArray:
+  """The shape of the table whose rows are codes in `words`."""
+  utils.ensure_positive(num_columns, "int8_columns")
+  utils.ensure_dtype(words, jnp.int32, "table")
+  utils.ensure_dim(words, 2, "table")
+  utils.ensure_shape(
+      words,
+      (words.shape[0], quantized_rows.words_per_row(num_columns)),
+      f"table of {num_columns} int8 columns",
+  )
+  return jax.core.ShapedArray((words.shape[0], num_columns), jnp.float32)
 
 
 def _check_quantization(

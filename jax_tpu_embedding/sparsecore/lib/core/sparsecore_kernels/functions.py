@@ -33,10 +33,11 @@ def sqrt(x: jax.Array) -> jax.Array:
   """By Newton's method for 1 / sqrt(x)."""
   bits = _bits(x)
   y = _float(0x5F3759DF - (bits >> 1))
-  for _ in range(3):
-    y = y * (_F32(1.5) - _F32(0.5) * x * y * y)
+  half = _F32(0.5) * x
+  for _ in range(2):
+    y = y * (_F32(1.5) - half * y * y)
   root = x * y
-  # Half of the rest, which the last step rounded away.
+  # As exact as another step, of what is left of x.
   root = root + _F32(0.5) * y * (x - root * root)
   root = jnp.where((x > 0) & (x < _INFINITY), root, x)
   return jnp.where(x < 0, _nan(x), root)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import gather_rows
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import step_rows
@@ -92,6 +93,52 @@ class SumRunsTest(parameterized.TestCase):
     np.testing.assert_array_equal(
         actual, sums(table, index, gain, run), "on repeat"
     )
+
+
+class Int8RowsTest(parameterized.TestCase):
+
+  @parameterized.parameters(8, 30, 128)
+  def test_codes_are_near_in_a_quarter_of_the_memory(self, dim):
+    rows = np.array(_table(dim, jnp.float32))
+    rows[3] = 5  # one number has no scale
+    words = quantized_rows.encode(rows)
+    self.assertLess(words.shape[1], dim / 4 + 10)
+    self.assertEqual(words.shape[1] % 8, 0)
+    scale = (rows.max(1) - rows.min(1)) / 255
+    off = np.abs(quantized_rows.decode(words, dim) - rows).max(1)
+    np.testing.assert_array_less(off, scale * 0.501 + 1e-9)
+
+  @parameterized.parameters(("v6e", 32), ("7x", 64))
+  def test_sums_are_those_of_decoded_rows(self, chip, dim):
+    rng = np.random.default_rng(0)
+    words = quantized_rows.encode(_table(dim, jnp.float32))
+    index = rng.integers(0, _ROWS, 700).astype(np.int32)
+    gain = rng.normal(size=700).astype(np.float32)
+    run = np.sort(rng.integers(0, 50, 700)).astype(np.int32)
+    sums = _on(
+        chip,
+        functools.partial(sum_runs.sum_runs, num_runs=50, int8_columns=dim),
+    )(words, index, gain, run)
+    rows = np.float64(quantized_rows.decode(words, dim))
+    expected = np.zeros((50, dim))
+    np.add.at(expected, run, gain[:, None] * rows[index])
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-5)
+
+  def test_other_rows_are_refused(self):
+    with self.assertRaisesRegex(
+        ValueError, r"rows of 6 columns are uint8\[rows, 16\], got int8\[4, 6\]"
+    ):
+      quantized_rows.of_served_rows(jnp.zeros((4, 6), jnp.int8), 6)
+    with self.assertRaisesRegex(
+        subcores.NotTaken, "24 numbers of 8 bits .* multiple of 32 columns"
+    ):
+      _on(
+          "v6e",
+          functools.partial(sum_runs.sum_runs, num_runs=8, int8_columns=24),
+      ).lower(
+          jnp.zeros((9, 8), jnp.int32),
+          *(np.zeros(8, t) for t in (np.int32, np.float32, np.int32)),
+      )
 
 
 class StepRowsTest(parameterized.TestCase):

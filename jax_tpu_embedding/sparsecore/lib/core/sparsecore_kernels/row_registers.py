@@ -4,8 +4,9 @@
 """A row in the memory of a subcore, as registers of float32.
 
 A register has one number for each lane. Numbers of 16 bits are read two to a
-lane, and become two registers: of even columns, and of odd ones. So that all
-arrays of a kernel agree, those of float32 are then read in the same order.
+lane, and become two registers: of even columns, and of odd ones. Codes of 8
+bits (quantized_rows.py) become four. So that all arrays of a kernel agree,
+those of float32 are then read in the same order.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ class Columns:
 
   dim: int  # D
   lanes: int
-  is_packed: bool  # whether any array of the kernel has numbers of 16 bits
+  packing: int = 1  # numbers in 32 bits of the array that has most: 1, 2 or 4
 
   def __post_init__(self):
-    if self.is_packed and self.dim % (2 * self.lanes):
+    if self.packing > 1 and self.dim % self.per_load:
       raise subcores.NotTaken(
-          f"Rows of {self.dim} numbers of 16 bits are not in whole registers of"
-          f" {2 * self.lanes}. Use a multiple of {2 * self.lanes} columns."
+          f"Rows of {self.dim} numbers of {32 // self.packing} bits are not in"
+          f" whole registers of {self.per_load}. Use a multiple of"
+          f" {self.per_load} columns."
       )
 
   @property
   def per_load(self) -> int:
     """How many columns are read at once."""
-    return 2 * self.lanes if self.is_packed else self.lanes
+    return self.packing * self.lanes
 
   def width_of_windows(self, most_registers: int) -> int:
     """A number of columns that divides D, in at most so many registers.
@@ -65,12 +67,10 @@ class Columns:
       width: of the window. The last register may have columns beyond it.
     """
     lane = jax.lax.iota(jnp.int32, self.lanes)
-    if not self.is_packed:
-      return [first + c + lane for c in range(0, width, self.lanes)]
     return [
-        first + c + 2 * lane + odd
-        for c in range(0, width, 2 * self.lanes)
-        for odd in (0, 1)
+        first + c + self.packing * lane + part
+        for c in range(0, width, self.per_load)
+        for part in range(self.packing)
     ]
 
   def is_full(self, width: int) -> bool:
@@ -90,13 +90,42 @@ class Columns:
     for c in range(0, width, self.per_load):
       if ref.dtype.itemsize == 2:
         registers += _unpack(ref[row, pl.ds(first + c, 2 * self.lanes)])
-      elif self.is_packed or c + self.lanes > width:
+      elif self.packing > 1 or c + self.lanes > width:
         registers += [
             self._gather(ref, row, columns)
             for columns in self._of_load(first, c)
         ]
       else:
         registers.append(ref[row, pl.ds(first + c, self.lanes)])
+    return registers
+
+  def read_int8(
+      self, ref: Any, row: Any, first: Any, width: int
+  ) -> list[Register]:
+    """`read` of a row of quantized_rows.py.
+
+    Args:
+      ref: i32[rows, W].
+      row: i32[], number.
+      first: column, a multiple of `width`.
+      width: of the window.
+    """
+    num_words, words_of_codes = ref.shape[1], self.dim // 4
+    # Scale and bias are before the end of a row, in its last whole register.
+    begin = num_words - self.lanes
+    last = ref[row, pl.ds(begin, self.lanes)]
+    last = jax.lax.bitcast_convert_type(last, jnp.float32)
+    scale, bias = (last[words_of_codes - begin + i] for i in (0, 1))
+    registers = []
+    for c in range(0, width, self.per_load):
+      place = c // 4 + jax.lax.div(jnp.int32(first), jnp.int32(4))
+      words = ref[row, pl.ds(place, self.lanes)]
+      for part in range(4):
+        code = jax.lax.shift_right_logical(
+            words, jnp.full_like(words, 8 * part)
+        )
+        code = (code & 0xFF).astype(jnp.float32)
+        registers.append(code * scale + bias)
     return registers
 
   def write(
@@ -114,7 +143,7 @@ class Columns:
         ref[row, pl.ds(first + c, 2 * self.lanes)] = _pack(
             next(registers), next(registers), ref.dtype
         )
-      elif self.is_packed or c + self.lanes > width:
+      elif self.packing > 1 or c + self.lanes > width:
         for columns in self._of_load(first, c):
           plsc.store_scatter(
               ref,

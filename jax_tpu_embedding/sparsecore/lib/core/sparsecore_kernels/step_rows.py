@@ -71,7 +71,7 @@ def step_rows(
   cores = subcores.of_chip()
   dim = table.shape[1]
   columns = row_registers.Columns(
-      dim, cores.lanes, is_packed=table.dtype.itemsize == 2
+      dim, cores.lanes, packing=4 // table.dtype.itemsize
   )
   numbers = [_as_float(x) for x in hyperparameters]
   if rounding is not None:

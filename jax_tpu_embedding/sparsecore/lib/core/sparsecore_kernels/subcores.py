@@ -9,11 +9,17 @@ its memory, and none waits for another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
+import contextvars
 import dataclasses
+import math
 from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import layout
 
@@ -22,6 +28,26 @@ MOST_ROWS_OF_CHUNK = 128
 # Of a subcore's memory, for rows; the rest is for lists and what XLA adds.
 _FOR_ROWS = 0.75
 
+_record = contextvars.ContextVar("memory of kernels", default=None)
+
+
+class KernelMemory(NamedTuple):
+  """What a kernel takes of the memory of each subcore."""
+
+  name: str
+  words: int
+  words_of_subcore: int
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[KernelMemory]]:
+  """A list of the memory of the kernels that are traced within."""
+  token = _record.set([])
+  try:
+    yield _record.get()
+  finally:
+    _record.reset(token)
+
 
 @dataclasses.dataclass(frozen=True)
 class Subcores:
@@ -29,7 +55,12 @@ class Subcores:
 
   mesh: Any
   lanes: int
-  words: int  # of memory of a subcore, for rows
+  capacity: int  # words of memory of a subcore
+
+  @property
+  def words(self) -> int:
+    """What of it is for rows."""
+    return int(self.capacity * _FOR_ROWS)
 
   @property
   def num_workers(self) -> int:
@@ -61,6 +92,13 @@ class Subcores:
 
   def kernel(self, body: Any, scratch: Any, **kwargs: Any) -> Any:
     """pallas.kernel of arrays in the layout of tables: rows one after another."""
+    if _record.get() is not None:
+      taken = sum(
+          -(-math.prod(x.shape) * jnp.dtype(x.dtype).itemsize // 4)
+          for x in scratch
+          if getattr(x, "memory_space", None) == pltpu.VMEM
+      )
+      _record.get().append(KernelMemory(kwargs["name"], taken, self.capacity))
     return pallas.kernel(
         body,
         self.mesh,
@@ -83,7 +121,7 @@ def of_chip() -> Subcores:
   return Subcores(
       mesh=pallas.vector_subcore_mesh(chip=chip.name),
       lanes=info.num_lanes,
-      words=int(info.vmem_capacity_bytes // 4 * _FOR_ROWS),
+      capacity=info.vmem_capacity_bytes // 4,
   )
 
 

@@ -41,13 +41,15 @@ def sum_runs(
     *,
     num_runs: int,
     of_each_row: Callable[[jax.Array], jax.Array] | None = None,
+    int8_columns: int | None = None,
 ) -> jax.Array:
   """`result[r]` is the sum of `gain * source[index]` over entries of run r.
 
   Sums are in float32, in the order of the entries.
 
   Args:
-    source: [R, D] of float32, bfloat16 or float16.
+    source: [R, D] of float32, bfloat16 or float16; or with `int8_columns`
+      i32[R, W], rows of quantized_rows.py.
     index: i32[E], each below R.
     gain: f32[E].
     run: i32[E], ascending; -1 at the end, for cells that are no entries and may
@@ -55,6 +57,7 @@ def sum_runs(
     num_runs: more than any run.
     of_each_row: what is taken of a row in its place: a function of f32[1, D],
       column by column.
+    int8_columns: D, of rows that are codes.
 
   Returns:
     f32[num_runs, D], zero for runs without entries.
@@ -63,13 +66,13 @@ def sum_runs(
     NotTaken: if rows are not in whole registers, or too large.
   """
   cores = subcores.of_chip()
-  dim = source.shape[1]
-  columns = row_registers.Columns(
-      dim, cores.lanes, is_packed=source.dtype.itemsize == 2
-  )
+  dim = int8_columns or source.shape[1]
+  packing = 4 if int8_columns else 4 // source.dtype.itemsize
+  columns = row_registers.Columns(dim, cores.lanes, packing)
+  read = columns.read_int8 if int8_columns else columns.read
   program = _program(of_each_row, dim)
   width = columns.width_of_windows(_MOST_REGISTERS)
-  words = 2 * subcores.words(dim, source.dtype) + dim
+  words = 2 * subcores.words(source.shape[1], source.dtype) + dim
   chunk = cores.rows_of_chunk(words)
   size = layout.round_up(max(index.size, 1), chunk * cores.num_workers)
   pad = functools.partial(jnp.pad, pad_width=(0, size - index.size))
@@ -143,6 +146,7 @@ def sum_runs(
         _sum_chunk(
             program,
             columns,
+            read,
             c,
             width,
             rows.at[b],
@@ -170,7 +174,7 @@ def sum_runs(
           pltpu.VMEM((chunk,), jnp.float32),
           pltpu.VMEM((chunk,), jnp.int32),
           pltpu.VMEM((chunk,), jnp.int32),
-          pltpu.VMEM((2, chunk, dim), source.dtype),
+          pltpu.VMEM((2, chunk, source.shape[1]), source.dtype),
           pltpu.VMEM((chunk, dim), jnp.float32),
           pltpu.VMEM((num_registers * cores.lanes,), jnp.float32),
           pltpu.SemaphoreType.DMA((2,)),
@@ -203,7 +207,9 @@ def _add_parts(sums, parts, run_of_part):
   return jax.lax.fori_loop(0, run_of_part.size, add, sums)
 
 
-def _sum_chunk(program, columns, c, width, rows, gain_v, first_v, sums_v, last):
+def _sum_chunk(
+    program, columns, read, c, width, rows, gain_v, first_v, sums_v, last
+):
   """Running sums of the columns of a window; `last` is that before the chunk."""
   lanes = columns.lanes
   numbers = columns.numbers(c, width)
@@ -213,7 +219,7 @@ def _sum_chunk(program, columns, c, width, rows, gain_v, first_v, sums_v, last):
   def entries(e, sums):
     first, gain = first_v[pl.ds(e, lanes)], gain_v[pl.ds(e, lanes)]
     for j in range(lanes):
-      row = columns.read(rows, e + j, c, width)
+      row = read(rows, e + j, c, width)
       if program is not None:
         (row,) = program.run([row], numbers)
       zero = jnp.zeros((lanes,), jnp.float32)

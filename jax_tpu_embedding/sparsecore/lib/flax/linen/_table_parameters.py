@@ -27,8 +27,12 @@ class WithSparseCoreLayout(nn.Partitioned):
 
   def get_sharding(
       self, mesh: jax.sharding.Mesh
-  ) -> jax.sharding.Sharding | layout.Format:
+  ) -> jax.sharding.Sharding | layout.Format | Any:
     """The sharding on `mesh`; with SparseCores, and their layout.
+
+    Returns:
+      One for all arrays of the value; or the value's tree of them if layouts
+      differ, as those of tables of 16 bits and of their slots.
 
     Raises:
       ValueError: if there is no mesh.
@@ -38,7 +42,19 @@ class WithSparseCoreLayout(nn.Partitioned):
           "WithSparseCoreLayout.get_sharding needs the mesh that the tables are"
           f" split over by {self.get_partition_spec()}, got None."
       )
-    return table_layouts.embedding_table_format(mesh, self.get_partition_spec())
+    sharding = jax.sharding.NamedSharding(mesh, self.get_partition_spec())
+
+    def of(x):
+      return table_layouts.embedding_table_format_with_sharding(
+          sharding, x.shape, x.dtype
+      )
+
+    formats = [of(x) for x in jax.tree.leaves(self.value)]
+    if not formats:
+      return table_layouts.embedding_table_format_with_sharding(sharding)
+    if all(x == formats[0] for x in formats):
+      return formats[0]
+    return jax.tree.map(of, self.value)
 
   def unbox(self, apply_constraint: bool = True) -> Any:
     """The value as it is.

@@ -119,6 +119,23 @@ class TableParametersTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "needs the mesh .* got None"):
       box.get_sharding(None)
 
+  def test_arrays_of_a_box_have_the_layouts_of_their_types(self):
+    device = jax.sharding.AbstractDevice(
+        device_kind="TPU v6 lite", num_cores=1, platform="tpu"
+    )
+    mesh = jax.sharding.AbstractMesh((4,), ("x",), abstract_device=device)
+
+    def tiling(dtype):
+      value = (
+          jax.ShapeDtypeStruct((8, 8), dtype),
+          (jax.ShapeDtypeStruct((8, 8), jnp.float32),),
+      )
+      box = embed.WithSparseCoreLayout(value, ("x", None), MESH)
+      return jax.tree.map(lambda x: x.layout.tiling, box.get_sharding(mesh))
+
+    self.assertEqual(tiling(jnp.float32), ((8,),))
+    self.assertEqual(tiling(jnp.bfloat16), (((16,),), (((8,),),)))
+
   def test_properties(self):
     layer = make_layer()
     self.assertEqual(layer.num_shards, 4)

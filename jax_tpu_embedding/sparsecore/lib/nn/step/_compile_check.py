@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether the lookup and update of a stack compile with given limits.
+"""Lookup and update compiled for a mesh that need not be there.
 
 SparseCores have little memory of their own, and how many distinct rows of a
 partition fit depends on the chip, the width, the optimizer and the compiler. No
@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 import numpy as np
@@ -45,15 +46,7 @@ def compile_check(
     sharding_axis: the axis that tables and batches are split over.
     enable_minibatching: the layout of the buffers.
   """
-  num_devices = mesh.shape[sharding_axis]
   num_sc = hardware.num_sparsecores_per_device(mesh.devices.flat[0])
-  spec = jax.sharding.PartitionSpec(sharding_axis)
-  by_device = jax.sharding.NamedSharding(mesh, spec)
-  table_format = table_layouts.embedding_table_format_with_sharding(
-      jax.sharding.NamedSharding(
-          mesh, jax.sharding.PartitionSpec(sharding_axis, None)
-      )
-  )
   answers = {}
 
   def compiles(name: str, limits: _limits.StackLimits) -> bool:
@@ -63,59 +56,108 @@ def compile_check(
     return answers[key]
 
   def ask(name, limits):
-    features = {
-        feature.name: feature
-        for feature in jax.tree.leaves(feature_specs)
-        if feature.table_spec.stacked_table_spec.stack_name == name
-    }
     specs = _limits.Limits(((name, limits),), enable_minibatching).on_copies(
-        features, num_sc
+        features_of_stack(feature_specs, name), num_sc
     )
-    (stack,) = _plan.get_stacked_table_specs(specs).values()
-    inputs = jax.tree.map(
-        lambda x: x.update(sharding=by_device),
-        _preprocess.eval_preprocess_sparse_dense_matmul_input_shape(
-            specs,
-            num_devices,
-            num_devices,
-            num_sc_per_device=num_sc,
-            enable_minibatching=enable_minibatching,
-        ),
-    )
-    table = jax.ShapeDtypeStruct(
-        (stack.stack_vocab_size, stack.stack_embedding_dim),
-        stack.dtype,
-        sharding=table_format,
-    )
-    slots = tuple(
-        jax.ShapeDtypeStruct(
-            (stack.stack_vocab_size, 1 if of_rows else table.shape[1]),
-            np.float32,
-            sharding=table_format,
-        )
-        for of_rows in stack.optimizer.slot_variables_of_rows()
-    )
-    variables = {name: (table, slots)}
-
-    def step(inputs, variables):
-      activations = _lookup.tpu_sparse_dense_matmul(inputs, variables, specs)
-      return _update.tpu_sparse_dense_matmul_grad(
-          activations, inputs, variables, specs, step=0
-      )
-
-    jitted = jax.jit(
-        jax.shard_map(
-            step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
-        ),
-        donate_argnums=1,
-        out_shardings=jax.tree.map(lambda _: table_format, variables),
+    lowered = lower_step(
+        specs, mesh, sharding_axis, enable_minibatching=enable_minibatching
     )
     try:
-      jitted.lower(inputs, variables).compile()
+      lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-      if any(text in str(error) for text in _DOES_NOT_FIT):
+      if does_not_fit(error):
         return False
       raise
     return True
 
   return compiles
+
+
+def does_not_fit(error: Exception) -> bool:
+  """Whether the compiler says so of limits that are too large."""
+  return any(text in str(error) for text in _DOES_NOT_FIT)
+
+
+def features_of_stack(
+    feature_specs: Any, name: str
+) -> dict[str, _tables.FeatureSpec]:
+  """The prepared features of a stack, by name."""
+  return {
+      feature.name: feature
+      for feature in jax.tree.leaves(feature_specs)
+      if feature.table_spec.stacked_table_spec.stack_name == name
+  }
+
+
+def lower_step(
+    feature_specs: Any,
+    mesh: jax.sharding.Mesh,
+    sharding_axis: str,
+    *,
+    enable_minibatching: bool = False,
+) -> jax.stages.Lowered:
+  """A step of all stacks, whose gradients are the activations of its lookup.
+
+  Args:
+    feature_specs: prepared specs.
+    mesh: of the devices, which may be those of a topology without hardware.
+    sharding_axis: the axis that tables and batches are split over.
+    enable_minibatching: the layout of the buffers.
+  """
+  num_devices = mesh.shape[sharding_axis]
+  by_device = jax.sharding.NamedSharding(
+      mesh, jax.sharding.PartitionSpec(sharding_axis)
+  )
+  of_rows = jax.sharding.NamedSharding(
+      mesh, jax.sharding.PartitionSpec(sharding_axis, None)
+  )
+  inputs = jax.tree.map(
+      lambda x: x.update(sharding=by_device),
+      _preprocess.eval_preprocess_sparse_dense_matmul_input_shape(
+          feature_specs,
+          num_devices,
+          num_devices,
+          num_sc_per_device=hardware.num_sparsecores_per_device(
+              mesh.devices.flat[0]
+          ),
+          enable_minibatching=enable_minibatching,
+      ),
+  )
+
+  def array(shape, dtype):
+    return jax.ShapeDtypeStruct(
+        shape,
+        dtype,
+        sharding=table_layouts.embedding_table_format_with_sharding(
+            of_rows, shape, dtype
+        ),
+    )
+
+  variables = {}
+  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+    rows, columns = stack.stack_vocab_size, stack.stack_embedding_dim
+    slots = tuple(
+        array((rows, 1 if is_of_rows else columns), np.float32)
+        for is_of_rows in stack.optimizer.slot_variables_of_rows()
+    )
+    variables[name] = array((rows, columns), stack.dtype), slots
+
+  def step(inputs, variables):
+    activations = _lookup.tpu_sparse_dense_matmul(
+        inputs, variables, feature_specs
+    )
+    return _update.tpu_sparse_dense_matmul_grad(
+        activations, inputs, variables, feature_specs, step=0, rounding_seed=0
+    )
+
+  spec = jax.sharding.PartitionSpec(sharding_axis)
+  jitted = jax.jit(
+      jax.shard_map(
+          step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+      ),
+      donate_argnums=1,
+      out_shardings=jax.tree.map(
+          lambda x: x.format if x.format.layout else x.sharding, variables
+      ),
+  )
+  return jitted.lower(inputs, variables)

@@ -13,6 +13,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -50,7 +51,8 @@ def tpu_sparse_dense_matmul(
 
   Args:
     preprocessed_inputs: the buffers.
-    embedding_variables: stack name -> (table f32[rows, D], slots).
+    embedding_variables: stack name -> (table f32[rows, D], slots); or those of
+      int8_variables.
     feature_specs: the prepared specs, any tree.
     global_device_count: devices of the job; default: that of the inputs.
     sharding_strategy: "MOD".
@@ -85,11 +87,15 @@ def tpu_sparse_dense_matmul(
   activations = {}
   for name, stack in stacks.items():
     quantization = stack.quantization_config
+    table = embedding_variables[name][0]
+    params = {}
+    if table.dtype == jnp.int32:
+      params["int8_columns"] = stack.stack_embedding_dim
     with jax.named_scope(f"lookup/{name}"):
       activations[name] = (
           sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
               *buffers[name],
-              embedding_variables[name][0],
+              table,
               device_batch_size=(
                   stack.total_sample_count // settings.global_device_count
               ),
@@ -97,6 +103,7 @@ def tpu_sparse_dense_matmul(
               sharding_strategy=int(strategy),
               quantization_config=quantization and quantization.as_tuple(),
               enable_minibatching=settings.enable_minibatching,
+              **params,
           )
       )
   if not perform_unstacking:

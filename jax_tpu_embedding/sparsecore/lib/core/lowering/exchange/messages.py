@@ -193,10 +193,16 @@ def _place_by_owner(
 
 
 def read_rows(table: jax.Array, wanted: Blocks) -> Blocks:
-  """Answers requests, G times i32[C], with rows [C, D]; NaN for no row."""
+  """Answers requests, G times i32[C], with rows [C, D]; NaN for no row.
+
+  Rows of words have no NaN: who asks for no row does not read the answer.
+  """
   rows = jnp.concatenate(wanted)
   rows = jnp.where(rows == NO_ROW, table.shape[0], rows)
-  fetched = table.at[rows].get(mode="fill", fill_value=jnp.nan)
+  is_float = jnp.issubdtype(table.dtype, jnp.floating)
+  fetched = table.at[rows].get(
+      mode="fill", fill_value=jnp.nan if is_float else 0
+  )
   return jnp.split(fetched, len(wanted))
 
 

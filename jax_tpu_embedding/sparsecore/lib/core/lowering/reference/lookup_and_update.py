@@ -22,6 +22,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
@@ -48,6 +49,7 @@ def lookup(
     num_sc_per_device: int,
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
+    int8_columns: int | None = None,
 ) -> jax.Array:
   """Sums gain * table row over the entries of each sample.
 
@@ -57,11 +59,13 @@ def lookup(
     sample_ids: i32[B].
     gains: f32[B].
     num_minibatches: i32[]; used with `enable_minibatching` only.
-    table: [rows, D] of one of low_precision.TABLE_DTYPES.
+    table: [rows, D] of one of low_precision.TABLE_DTYPES; or i32[rows, W], see
+      int8_columns.
     device_batch_size: samples of the device.
     num_sc_per_device: S; divides rows and samples.
     quantization_config: (min, max, buckets) that rows are rounded to, if any.
     enable_minibatching: which layout the buffers have.
+    int8_columns: D, if rows are those of quantized_rows.py.
 
   Returns:
     f32[device_batch_size, D]. A sample without entries is zero.
@@ -75,11 +79,17 @@ def lookup(
       num_sc_per_device=num_sc_per_device,
       enable_minibatching=enable_minibatching,
   )
-  rows = table.at[entries.row].get(mode="fill", fill_value=jnp.nan)
-  rows = rows.astype(jnp.float32)
+  if int8_columns is None:
+    rows = table.at[entries.row].get(mode="fill", fill_value=jnp.nan)
+    rows = rows.astype(jnp.float32)
+  else:
+    words = table.at[entries.row].get(mode="clip")
+    rows = quantized_rows.decode(words, int8_columns)
+    is_row = entries.row < table.shape[0]
+    rows = jnp.where(is_row[:, None], rows, jnp.nan)
   if quantization_config is not None:
     rows = quantize(rows, *quantization_config)
-  out = jnp.zeros((device_batch_size, table.shape[1]), jnp.float32)
+  out = jnp.zeros((device_batch_size, rows.shape[1]), jnp.float32)
   terms = entries.gain[:, None] * rows
   return out.at[entries.sample].add(terms, mode="drop")
 
@@ -181,6 +191,7 @@ def lookup_on_one_device(
       table,
       device_batch_size=params["device_batch_size"],
       quantization_config=params.get("quantization_config"),
+      int8_columns=params.get("int8_columns"),
       **layout_of(coo, params),
   )
 

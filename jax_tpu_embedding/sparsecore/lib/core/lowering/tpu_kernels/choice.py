@@ -15,10 +15,13 @@ Calls are used wherever they work.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import contextvars
 import os
 from typing import Any
+from typing import NamedTuple
 import warnings
 
 from jax.experimental import xla_metadata
@@ -37,9 +40,32 @@ ENVIRONMENT_VARIABLE = "JAX_TPU_EMBEDDING_TPU"
 _METADATA_KEY = "jte_lower_by"
 _HALF_TYPES = (jnp.bfloat16, jnp.float16)
 
+_record = contextvars.ContextVar("choices", default=None)
+
+
+class Choice(NamedTuple):
+  """The way in which an operation was lowered."""
+
+  operation: str
+  way: str
+  reason: str  # that another one was not taken; empty if none was
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Choice]]:
+  """A list of what is chosen for the operations that are lowered within."""
+  token = _record.set([])
+  try:
+    yield _record.get()
+  finally:
+    _record.reset(token)
+
 
 def lower_by(way: str) -> contextlib.AbstractContextManager[Any]:
   """On TPUs, lookups and updates that are traced within are lowered so.
+
+  On CPUs "kernels" are emulated, as on a v5p or the chip of pallas.on_chip, and
+  the other ways change nothing.
 
   Args:
     way: one of WAYS. Without this it is what the environment variable
@@ -64,37 +90,64 @@ def lowering_rule(
   return lower
 
 
+def asks_for_emulation(ctx: mlir.LoweringRuleContext) -> bool:
+  """Whether an operation on CPUs is to be by kernels.
+
+  By `lower_by` only: the environment variable is about TPUs.
+  """
+  metadata = jax_private.metadata_of_operation(ctx) or {}
+  return metadata.get(_METADATA_KEY) == "kernels"
+
+
 def _lower(operation, rules, ctx, values, params):
   device = checks.tpu_of(ctx)
   has_sparsecores = device is None or not hardware.is_tpu_without_sparsecores(
       device
   )
   asked = _asked(ctx)
+
+  def lowered_by(way, reason=""):
+    results = rules[way](ctx, *values, **params)
+    if _record.get() is not None:
+      _record.get().append(Choice(operation, way, reason))
+    return results
+
+  has_codes = params.get("int8_columns") is not None
   if asked is not None:
+    if asked == "calls" and has_codes:
+      raise NotImplementedError(
+          f"{operation}: asked for 'calls', which do not know int8 rows. Ask for"
+          " 'kernels', 'plain', or for nothing."
+      )
     if asked != "plain" and not has_sparsecores:
       raise NotImplementedError(
           f"{operation}: asked for {asked!r}, and {device.device_kind!r} has no"
           " SparseCores. Ask for 'plain', or for nothing."
       )
-    return rules[asked](ctx, *values, **params)
+    return lowered_by(asked, "asked for")
   if not has_sparsecores:
-    return rules["plain"](ctx, *values, **params)
+    return lowered_by("plain", f"{device.device_kind} has no SparseCores")
   if device is None:  # no telling which chip kernels would be for
-    return rules["calls"](ctx, *values, **params)
-  if not any(x.dtype in _HALF_TYPES for x in ctx.avals_in):
+    return lowered_by("plain" if has_codes else "calls")
+  half_types = [x.dtype for x in ctx.avals_in if x.dtype in _HALF_TYPES]
+  if has_codes:
+    reason = "calls take float32, not codes of int8"
+  elif half_types:
+    reason = f"calls take float32, not {half_types[0].name}"
+  else:
     try:
-      return rules["calls"](ctx, *values, **params)
-    except step_operations.StepNotTaken:
-      pass
+      return lowered_by("calls")
+    except step_operations.StepNotTaken as refused:
+      reason = f"calls: {refused}"
   try:
-    return rules["kernels"](ctx, *values, **params)
+    return lowered_by("kernels", reason)
   except subcores.NotTaken as refused:
     warnings.warn(
         f"{operation}: neither XLA's calls nor kernels of SparseCores take it:"
         f" {refused} TensorCores do it, which may copy the table in every step.",
         stacklevel=2,
     )
-    return rules["plain"](ctx, *values, **params)
+    return lowered_by("plain", f"{reason}; kernels: {refused}")
 
 
 def _asked(ctx: mlir.LoweringRuleContext) -> str | None:

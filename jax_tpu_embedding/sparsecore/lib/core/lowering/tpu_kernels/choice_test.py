@@ -21,7 +21,7 @@ from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 jax.config.update("jax_num_cpu_devices", 4)
 
 
-def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None):
+def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None, **params):
   """The ways that were tried for an operation, in order.
 
   Args:
@@ -29,11 +29,12 @@ def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None):
     dtype: of the table.
     refused_by: ways that do not take the step.
     way: of `lower_by`.
+    **params: of the operation.
   """
   tried = []
 
   def rule(name, error):
-    def lower(unused_ctx, x):
+    def lower(unused_ctx, x, **unused_params):
       tried.append(name)
       if name in refused_by:
         raise error("A step has sort.")
@@ -47,18 +48,21 @@ def _chosen(kind, dtype=jnp.float32, refused_by=(), way=None):
       plain=rule("plain", NotImplementedError),
   )
   primitive = core.Primitive("chosen")
-  primitive.def_abstract_eval(lambda x: x)
+  primitive.def_abstract_eval(lambda x, **_: x)
   mlir.register_lowering(primitive, choice.lowering_rule("lookup", rules))
 
   def function(x):
     if way is None:
-      return primitive.bind(x)
+      return primitive.bind(x, **params)
     with choice.lower_by(way):
-      return primitive.bind(x)
+      return primitive.bind(x, **params)
 
   device = None if kind is None else mock.Mock(device_kind=kind)
   with mock.patch.object(choice.checks, "tpu_of", return_value=device):
-    jax.jit(function).lower(jnp.zeros(8, dtype))
+    with choice.recorded() as choices:
+      jax.jit(function).lower(jnp.zeros(8, dtype))
+  ((operation, way, _),) = choices
+  assert (operation, way) == ("lookup", tried[-1]), choices
   return tried
 
 
@@ -74,6 +78,9 @@ class ChoiceTest(parameterized.TestCase):
       (dict(kind="TPU v5", way="kernels"), ["kernels"]),
       (dict(kind="TPU v5", dtype=jnp.bfloat16, way="plain"), ["plain"]),
       (dict(kind="TPU v5 lite", way="plain"), ["plain"]),
+      (dict(kind="TPU v5", int8_columns=8), ["kernels"]),
+      (dict(kind="TPU v5 lite", int8_columns=8), ["plain"]),
+      (dict(kind=None, int8_columns=8), ["plain"]),
   )
   def test_chosen(self, case, expected):
     self.assertEqual(_chosen(**case), expected)
@@ -100,6 +107,10 @@ class ChoiceTest(parameterized.TestCase):
         NotImplementedError, f"'{way}', and 'TPU v5 lite' has no SparseCores"
     ):
       _chosen("TPU v5 lite", way=way)
+
+  def test_calls_do_not_know_codes(self):
+    with self.assertRaisesRegex(NotImplementedError, "'calls', .* int8 rows"):
+      _chosen("TPU v5", way="calls", int8_columns=8)
 
   def test_there_are_three_ways(self):
     with self.assertRaisesRegex(

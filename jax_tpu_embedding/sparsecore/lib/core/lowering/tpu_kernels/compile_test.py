@@ -1,30 +1,43 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A train step by kernels, compiled for a TPU: tables are updated in place.
+"""Train steps and steps of rows by kernels, compiled for a TPU: tables are updated in place.
 
-Nothing runs. CHIP names another chip than v6e, RULE another optimizer, DTYPE another
-type of the table.
+Nothing runs. CHIP names another chip than v6e. Of the train step, RULE names
+another optimizer, DTYPE another type of the table. ALL=1 compiles every step of
+rows, in half an hour of CPU.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import importlib.util
+import itertools
 import os
+import pathlib
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import on_device
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import step_rows
+from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
+from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import sum_runs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
+from jax_tpu_embedding.sparsecore.lib.pallas import inspection
 
 P = jax.sharding.PartitionSpec
 
@@ -113,6 +126,139 @@ def _compile():
   ), sum(sizes)
 
 
+# Of the program of a vector subcore, which has a loop over rows of 32 columns;
+# by libtpu of the lock file for Python 3.11.
+_LIBTPU = "0.0.42.1"
+_BUNDLES_OF_ADAGRAD = {"v5p": 254, "v6e": 229, "7x": 212}
+
+_STEPS = [
+    ("adam", "all options", "float32", 32),
+    ("rowwise_adagrad", "no option", "bfloat16 at random", 64),
+]
+if os.environ.get("ALL"):
+  _STEPS = list(
+      itertools.product(
+          update_rules.UPDATE_RULES,
+          ("no option", "all options"),
+          ("float32", "bfloat16", "bfloat16 at random"),
+          (8, 16, 32, 64, 128, 256, 512),
+      )
+  )
+
+
+def _one_device():
+  """A sharding of whole arrays on one device of the chip."""
+  mesh = topology.topology_mesh(pallas.CHIPS[_CHIP].topology)
+  mesh = jax.sharding.Mesh(mesh.devices.flat[:1], ("x",))
+  return jax.sharding.NamedSharding(mesh, P())
+
+
+def _compile_sums_of_codes():
+  """Memory of sums of rows of codes, and bytes of the table."""
+  everywhere = _one_device()
+
+  def arg(dtype):
+    return jax.ShapeDtypeStruct((4096,), dtype, sharding=everywhere)
+
+  shape = (_ROWS, quantized_rows.words_per_row(_DIM))
+  table = jax.ShapeDtypeStruct(
+      shape,
+      "int32",
+      sharding=table_format.table_format(everywhere, shape, "int32"),
+  )
+  sums = jax.shard_map(
+      functools.partial(sum_runs.sum_runs, num_runs=256, int8_columns=_DIM),
+      mesh=everywhere.mesh,
+      in_specs=P(),
+      out_specs=P(),
+      check_vma=False,
+  )
+  with pallas.for_tpu():
+    compiled = (
+        jax.jit(sums)
+        .lower(table, arg("int32"), arg("float32"), arg("int32"))
+        .compile()
+    )
+  size = table.size * table.dtype.itemsize
+  return memory_report.memory_report(compiled, min_move_bytes=size // 8), size
+
+
+def _compile_step(name, options, dtype, dim, dump_to=None):
+  """Memory of the step of rows, and bytes of table and slots."""
+  everywhere = _one_device()
+  dtype, _, is_rounded = dtype.partition(" ")
+  options = row_options.ROW_OPTIONS if options == "all options" else ()
+  rule = update_rules.with_options(
+      update_rules.UPDATE_RULES[name],
+      options,
+      stochastic_rounding=bool(is_rounded),
+  )
+  static = {"multiply_linear_by_learning_rate": False, "embedding_dim": dim}
+  params = {x: static[x] for x in rule.static_params}
+
+  def step(tables, rows, gradients, numbers, seed):
+    table, *slots = tables
+    return step_rows.step_rows(
+        functools.partial(on_device._step, rule, params),
+        table,
+        slots,
+        rows,
+        gradients,
+        numbers,
+        rounding=step_rows.Rounding(seed, rows) if is_rounded else None,
+    )
+
+  def arg(shape, dtype):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere)
+
+  def of_rows(shape, dtype):
+    return jax.ShapeDtypeStruct(
+        shape,
+        dtype,
+        sharding=table_format.table_format(everywhere, shape, dtype),
+    )
+
+  tables = [of_rows((_ROWS, dim), dtype)]
+  tables += [
+      of_rows(rule.slot_shape(slot, (_ROWS, dim)), "float32")
+      for slot in rule.slots
+  ]
+  numbers = [
+      arg((), bool if x in rule.bool_hyperparameters else "float32")
+      for x in rule.hyperparameters
+  ]
+  with pallas.for_tpu():
+    compiled = (
+        jax.jit(
+            jax.shard_map(
+                step,
+                mesh=everywhere.mesh,
+                in_specs=P(),
+                out_specs=P(),
+                check_vma=False,
+            ),
+            donate_argnums=0,
+            out_shardings=tuple(x.format for x in tables),
+        )
+        .lower(
+            tables,
+            arg((4096,), "int32"),
+            of_rows((4096, dim), "float32"),
+            numbers,
+            arg((), "uint32"),
+        )
+        .compile(
+            compiler_options=None
+            if dump_to is None
+            else {"xla_dump_to": dump_to, "xla_dump_hlo_as_text": True}
+        )
+    )
+  sizes = [x.size * x.dtype.itemsize for x in tables]
+  return memory_report.memory_report(
+      compiled, min_move_bytes=sizes[0] // 8
+  ), sum(sizes)
+
+
 @absltest.skipIf(
     importlib.util.find_spec("libtpu") is None,
     "libtpu is not installed: pip install 'jax[tpu]'.",
@@ -125,6 +271,39 @@ class CompileTest(absltest.TestCase):
     self.assertGreaterEqual(report.aliased_bytes, table_bytes)
     moves = [move for move in report.moves if move.operation != "fusion"]
     self.assertEmpty(moves, str(report))
+
+
+@absltest.skipIf(
+    importlib.util.find_spec("libtpu") is None,
+    "libtpu is not installed: pip install 'jax[tpu]'.",
+)
+class StepsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*_STEPS)
+  def test_rows_are_stepped_in_place(self, *case):
+    try:
+      report, table_bytes = _compile_step(*case)
+    except subcores.NotTaken as refused:
+      self.assertRegex(str(refused), "Use (fewer|a multiple of .*) columns")
+      self.assertTrue(case[2] != "float32" or case[3] == 512, case)
+      return
+    self.assertGreaterEqual(report.aliased_bytes, table_bytes)
+    moves = [move for move in report.moves if move.operation != "fusion"]
+    self.assertEmpty(moves, str(report))
+
+  def test_rows_of_codes_are_read_where_they_are(self):
+    report, table_bytes = _compile_sums_of_codes()
+    self.assertLess(table_bytes, _ROWS * (_DIM + 40))
+    self.assertEmpty(report.moves, str(report))
+
+  def test_instructions_are_on_record(self):
+    if importlib.metadata.version("libtpu") != _LIBTPU:
+      self.skipTest(f"The record is of libtpu {_LIBTPU}.")
+    directory = self.create_tempdir().full_path
+    _compile_step("adagrad", "no option", "float32", 32, directory)
+    bundles = inspection.bundles_in(pathlib.Path(directory))
+    found = bundles["tile_execute_core_sequencer"]
+    self.assertLessEqual(found, 1.1 * _BUNDLES_OF_ADAGRAD[_CHIP])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def lookup(
     num_sc_per_device: int,
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
+    int8_columns: int | None = None,
 ) -> jax.Array:
   """lookup_and_update.lookup."""
   entries = lookup_and_update.read_entries(
@@ -60,6 +61,7 @@ def lookup(
       jnp.where(sample < device_batch_size, sample, runs.NO_RUN),
       num_runs=device_batch_size,
       of_each_row=of_each_row,
+      int8_columns=int8_columns,
   )
 
 
@@ -72,6 +74,7 @@ def lookup_on_one_device(
       table,
       device_batch_size=params["device_batch_size"],
       quantization_config=params.get("quantization_config"),
+      int8_columns=params.get("int8_columns"),
       **lookup_and_update.layout_of(coo, params),
   )
 

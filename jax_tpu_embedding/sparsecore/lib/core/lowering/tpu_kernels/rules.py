@@ -47,6 +47,8 @@ def lowering_rule(operation: str, *, emulated: bool = False) -> Any:
   """
 
   def lower(ctx: mlir.LoweringRuleContext, *values, **params):
+    if emulated:
+      ctx = _on_chip(ctx)
     operands = native_call.operands_of(ctx, values)
     _check_table(operation, operands, params)
     with _chip_of(ctx), contextlib.ExitStack() as stack:
@@ -73,6 +75,19 @@ def _check_table(operation, operands, params):
         f"Kernels of SparseCores take tables of two columns or more, got shape"
         f" {tuple(table.shape)}."
     )
+
+
+def _on_chip(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
+  """The context with a mesh of the chip that its CPUs stand for."""
+
+  def of_chip(aval):
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or sharding.mesh.empty:
+      return aval
+    mesh = pallas.on_chip(sharding.mesh)
+    return aval.update(sharding=jax.sharding.NamedSharding(mesh, sharding.spec))
+
+  return ctx.replace(avals_in=[of_chip(aval) for aval in ctx.avals_in])
 
 
 def _chip_of(ctx: mlir.LoweringRuleContext) -> Any:

@@ -1,0 +1,80 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The feature specs of a model that a command is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import runpy
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf import text_format
+import jax
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
+
+HELP = (
+    "program.py:attribute, which is feature specs or a function that makes"
+    " them (without :attribute, feature_specs); or an EmbeddingSpecProto: .pb,"
+    " .pbtxt, .json"
+)
+
+
+def load(model: str, *, batch: int | None = None) -> Any:
+  """The feature specs of a model, not prepared.
+
+  Args:
+    model: what HELP says.
+    batch: samples of all devices, in place of those of the specs.
+
+  Raises:
+    ValueError: if the model is none of these.
+    OSError: if there is no such file.
+  """
+  specs = _load(model)
+  return _with_batch(specs, batch) if batch else specs
+
+
+def _load(model: str) -> Any:
+  path, _, attribute = model.partition(":")
+  suffix = pathlib.Path(path).suffix
+  if suffix == ".py":
+    module = runpy.run_path(path)
+    if not attribute and "feature_specs" not in module:
+      raise ValueError(
+          f"{model!r} does not say which attribute of the program has the"
+          " feature specs. Write program.py:attribute, or call it"
+          " feature_specs."
+      )
+    attribute = attribute or "feature_specs"
+    if attribute not in module:
+      raise ValueError(f"{path} has no attribute {attribute!r}.")
+    specs = module[attribute]
+    return specs() if callable(specs) else specs
+  message = embedding_spec_pb2.EmbeddingSpecProto()
+  if suffix == ".pb":
+    message.ParseFromString(pathlib.Path(path).read_bytes())
+  elif suffix in (".pbtxt", ".textproto"):
+    text_format.Parse(pathlib.Path(path).read_text(), message)
+  elif suffix == ".json":
+    json_format.Parse(pathlib.Path(path).read_text(), message)
+  else:
+    raise ValueError(
+        f"{path!r} ends with {suffix!r}, and a model is .py:attribute, .pb,"
+        " .pbtxt or .json."
+    )
+  return embedding.feature_specs_from_proto(message)
+
+
+def _with_batch(specs: Any, batch: int) -> Any:
+  def resized(feature):
+    return dataclasses.replace(
+        feature,
+        input_shape=(batch, *feature.input_shape[1:]),
+        output_shape=(batch, *feature.output_shape[1:]),
+    )
+
+  return jax.tree.map(resized, specs)
