@@ -3,6 +3,8 @@
 
 """Python tests of extension modules, once more with --config=asan."""
 
+load(":py_tests.bzl", "QUICK")
+
 def asan_tests(tests):
     """Runs py_tests of this package with --config=asan too.
 
@@ -19,6 +21,7 @@ def asan_tests(tests):
             srcs = ["//tools:with_asan.sh"],
             args = ["$(rootpath :{})".format(test)],
             data = [":" + test],
+            env = QUICK,
             target_compatible_with = select({
                 "//tools:asan": [],
                 "//conditions:default": ["//tools:only_with_asan"],

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -28,10 +29,12 @@ class BazelwTest(parameterized.TestCase):
     file.write_text(f"#!/bin/bash\n{script}\n")
     file.chmod(0o755)
 
-  def run_bazelw(self, *words: str) -> subprocess.CompletedProcess[str]:
+  def run_bazelw(
+      self, *words: str, **variables: str
+  ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [_ROOT / "bazelw", *words],
-        env={"PATH": str(self.bin), "PYENV_ROOT": "/nowhere"},
+        env={"PATH": str(self.bin), "PYENV_ROOT": "/nowhere", **variables},
         capture_output=True,
         stdin=subprocess.DEVNULL,
         text=True,
@@ -64,6 +67,28 @@ class BazelwTest(parameterized.TestCase):
     )
     words = command.split()
     self.assertLen(words, len(set(words)))
+
+  @parameterized.named_parameters(
+      ("without_threads", "None", True),
+      # Bazel refuses it, and no package would change that.
+      ("free_threaded", "1", False),
+  )
+  def test_packages_of_a_python_without_headers(self, disabled, are_named):
+    # A stand-in that runs what it is given after a few words of its own.
+    self.add(
+        "python7.1",
+        f"""[[ $1 == - ]] || exec {sys.executable} "$@"
+{{
+  echo 'import sysconfig'
+  echo 'sysconfig.get_config_var = {{"Py_GIL_DISABLED": {disabled}}}.get'
+  echo 'sysconfig.get_path = lambda name: "/nowhere"'
+  cat
+}} | {sys.executable} -""",
+    )
+    done = self.run_bazelw(JTE_HERMETIC_PYTHON_VERSION="7.1")
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("bazel-bootstrap", done.stderr)
+    self.assertEqual("python3-dev" in done.stderr, are_named)
 
   def test_where_apt_fails_its_words_and_the_command_are_given(self):
     self.add("apt-get", "echo no route to host; exit 100")

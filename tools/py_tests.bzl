@@ -3,6 +3,8 @@
 
 """Python tests of a folder that share a process."""
 
+load("@python_env//:xla_flags.bzl", "QUICK_XLA_FLAGS")
+
 # Most of the time of these tests is XLA's, which compiles thousands of programs
 # that run once: it leaves out most of its optimizations, and its newer emitters
 # of fused loops, which take a third of what is left. So compiled programs are
@@ -10,9 +12,9 @@
 # bits are less exact: tests that look at programs or notice these are
 # `as_users_compile`, and so are those of examples, documents, clients and
 # properties.
-_QUICK = {
+QUICK = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+    "XLA_FLAGS": QUICK_XLA_FLAGS,
 }
 
 def py_tests(
@@ -44,7 +46,7 @@ def py_tests(
         native.py_test(
             name = name,
             srcs = together + ["//tools:run_test_files.py"],
-            env = dict(_QUICK, TEST_FILES = " ".join([
+            env = dict(QUICK, TEST_FILES = " ".join([
                 native.package_name() + "/" + src
                 for src in together
             ])),
@@ -57,7 +59,7 @@ def py_tests(
         native.py_test(
             name = src[:-len(".py")],
             srcs = [src],
-            env = {} if src in as_users_compile else _QUICK,
+            env = {} if src in as_users_compile else QUICK,
             tags = ["manual"] if src in together else [],
             deps = deps,
             **kwargs

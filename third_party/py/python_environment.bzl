@@ -128,6 +128,21 @@ def _add_xla_ffi_headers(ctx, interpreter):
     run(ctx, "Taking the headers", ["mv", "oldest_jaxlib/jaxlib/include", "include/xla_ffi"])
     ctx.delete("oldest_jaxlib")
 
+def _add_quick_xla_flags(ctx, interpreter):
+    """Makes xla_flags.bzl: what has XLA compile quickly, for tests.
+
+    JAX 0.12 has no such flag, and XLA ends a process that names one it does not
+    know.
+    """
+    flags = "--xla_cpu_use_fusion_emitters=false"
+    tried = ctx.execute(
+        [interpreter, "-c", "import jax; jax.devices()"],
+        environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+    )
+    ctx.file("xla_flags.bzl", "QUICK_XLA_FLAGS = {}\n".format(
+        repr("" if tried.return_code else flags),
+    ))
+
 def _python_environment_impl(ctx):
     python, version = _find_python(ctx)
     locks = [lock for lock, lock_version in ctx.attr.locks.items() if lock_version == version]
@@ -144,6 +159,7 @@ def _python_environment_impl(ctx):
     for name, directory in zip(_HEADERS, directories):
         ctx.symlink(directory, "include/" + name)
     _add_xla_ffi_headers(ctx, interpreter)
+    _add_quick_xla_flags(ctx, interpreter)
     ctx.file("BUILD", _BUILD.format(interpreter = interpreter))
 
 _python_environment = repository_rule(

@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -92,7 +93,8 @@ TEST(HugePagesTest, MemoryThatIsNotThereStaysAway) {
   const std::span bytes = mapping.bytes();
   std::ranges::fill(bytes.first(3 * kHugePageBytes), std::byte{1});
   // All but one small page.
-  std::ranges::fill(bytes.subspan(4 * kHugePageBytes, kHugePageBytes - 4096),
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::ranges::fill(bytes.subspan(4 * kHugePageBytes, kHugePageBytes - page),
                     std::byte{1});
   std::ranges::fill(bytes.subspan(6 * kHugePageBytes, kHugePageBytes),
                     std::byte{1});

@@ -23,8 +23,10 @@ namespace jte::binding {
 
 // Calls `take_lock`. Does not return if Python ends the thread. The exception
 // of that has no object for the reference, which UBSan would take for an error.
+// Clang does not know [[gnu::no_sanitize]].
 template <typename TakeLock>
-[[gnu::no_sanitize("null")]] void TakeLockOrWaitForever(TakeLock take_lock) {
+__attribute__((no_sanitize("null"))) void TakeLockOrWaitForever(
+    TakeLock take_lock) {
   try {
     take_lock();
   } catch (const abi::__forced_unwind&) {

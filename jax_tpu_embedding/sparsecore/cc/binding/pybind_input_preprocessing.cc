@@ -395,6 +395,9 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
   m.def("compute_coo_buffer_size_per_device", &BufferSizes,
         py::arg("feature_specs"), py::arg("global_device_count"),
         py::arg("num_sc_per_device"), py::arg("enable_minibatching") = false);
+  m.def("num_schedulable_cpus", &NumSchedulableCpus,
+        "CPUs that this process may use, by its affinity and by the quotas of "
+        "its control groups.");
 }
 
 }  // namespace jte::binding

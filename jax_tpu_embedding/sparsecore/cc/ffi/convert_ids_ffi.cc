@@ -88,7 +88,7 @@ xffi::Error Handler(xffi::ThreadPool pool, xffi::RemainingArgs operands,
                           .gains = ToSpan<float>(*gains),
                           // No NaN, so that jax_debug_nans finds others.
                           .padding_gain = 0.0f},
-      StackAttributes{attributes...});
+      StackAttributes::Of(attributes...));
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ xffi::Error Handler(xffi::ThreadPool pool, xffi::AnyBuffer table,
   ThreadPoolExecutor executor(pool);
   return RunHandler(OnOneDevice, executor, table, num_minibatches, operands,
                     *activations, quantization, keeps_errors,
-                    StackAttributes{attributes...});
+                    StackAttributes::Of(attributes...));
 }
 
 template <typename... Attributes>
@@ -187,7 +187,7 @@ xffi::Error HandlerOfDevices(xffi::ThreadPool pool, xffi::AnyBuffer table,
   ThreadPoolExecutor executor(pool);
   return RunHandler(OnOneOfDevices, executor, table, num_minibatches, records,
                     device, operands, *activations, *outcome, quantization,
-                    keeps_errors, StackAttributes{attributes...});
+                    keeps_errors, StackAttributes::Of(attributes...));
 }
 
 Result<void> PublishTable(const xffi::AnyBuffer& table, const Words& words,

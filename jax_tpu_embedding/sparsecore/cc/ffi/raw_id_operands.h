@@ -44,6 +44,19 @@ struct StackAttributes {
   int64_t num_sc_per_device;
   FeatureAttributes features;
 
+  // From all of these, one after the other.
+  template <typename... Features>
+  static StackAttributes Of(std::string_view combiner,
+                            std::string_view feature_stacking_strategy,
+                            int64_t global_device_count,
+                            int64_t num_sc_per_device, Features... features) {
+    return {combiner,
+            feature_stacking_strategy,
+            global_device_count,
+            num_sc_per_device,
+            {features...}};
+  }
+
   Topology topology() const {
     return {.local_device_count = 1,
             .global_device_count = global_device_count,
@@ -51,8 +64,8 @@ struct StackAttributes {
   }
 };
 
-// `binding` with the names of these. A handler gets StackAttributes' members,
-// one after the other.
+// `binding` with the names of these. A handler gets the arguments of
+// StackAttributes::Of.
 template <typename Binding>
 auto WithStackAttributes(Binding binding) {
   using Numbers = xla::ffi::Span<const int64_t>;

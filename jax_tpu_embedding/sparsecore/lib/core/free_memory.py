@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much memory of a device is free.
+"""How much memory a host has, and how much of a device's is free.
 
 Sources: proc_meminfo(5); the kernel's Documentation/admin-guide/cgroup-v2.rst
 (memory.max, memory.current, memory.stat) and cgroup-v1/memory.rst.
@@ -10,6 +10,7 @@ Sources: proc_meminfo(5); the kernel's Documentation/admin-guide/cgroup-v2.rst
 from __future__ import annotations
 
 from collections.abc import Iterator
+import os
 import pathlib
 
 import jax
@@ -65,8 +66,27 @@ def free_bytes_of_host(root: pathlib.Path = _ROOT) -> int | None:
   return min([free, *_free_bytes_of_groups(root)])
 
 
+def bytes_of_host(root: pathlib.Path = _ROOT) -> int:
+  """What the process could have at most if nobody else had anything.
+
+  Args:
+    root: of the file system, for tests.
+  """
+  most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  limits = (_number(group / limit) for group, limit, *_ in _groups(root))
+  return min([most, *(limit for limit in limits if limit is not None)])
+
+
 def _free_bytes_of_groups(root: pathlib.Path) -> Iterator[int]:
   """For each group of the process that has a limit."""
+  for group, *names in _groups(root):
+    free = _free_bytes_of_group(group, *names)
+    if free is not None:
+      yield free
+
+
+def _groups(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, str, str, str]]:
+  """The process's groups and those around them, with the names of their files."""
   try:
     memberships = (root / "proc/self/cgroup").read_text().splitlines()
   except OSError:
@@ -79,9 +99,7 @@ def _free_bytes_of_groups(root: pathlib.Path) -> Iterator[int]:
     groups = root / "sys/fs/cgroup" / directory
     own = groups / path.lstrip("/")
     for group in (own, *own.parents):
-      free = _free_bytes_of_group(group, *names)
-      if free is not None:
-        yield free
+      yield group, *names
       if group == groups:
         break
 
@@ -89,14 +107,20 @@ def _free_bytes_of_groups(root: pathlib.Path) -> Iterator[int]:
 def _free_bytes_of_group(
     group: pathlib.Path, limit: str, usage: str, droppable: str
 ) -> int | None:
+  most, used = _number(group / limit), _number(group / usage)
   try:
-    most = int((group / limit).read_text())
-    used = int((group / usage).read_text())
-    stat = dict(
-        line.split()
-        for line in (group / "memory.stat").read_text().splitlines()
-    )
-  except (OSError, ValueError):
-    # The root has no limit, and "max" is none.
+    lines = (group / "memory.stat").read_text().splitlines()
+  except OSError:
     return None
+  if most is None or used is None:
+    return None
+  stat = dict(line.split() for line in lines)
   return max(0, most - used + int(stat.get(droppable, 0)))
+
+
+def _number(file: pathlib.Path) -> int | None:
+  """None where there is no such file, as in the root, and for "max"."""
+  try:
+    return int(file.read_text())
+  except (OSError, ValueError):
+    return None

@@ -28,6 +28,8 @@ class FreeMemoryTest(absltest.TestCase):
     free = free_memory.free_bytes(jax.devices("cpu")[0])
     self.assertGreater(free, 2**20)
     self.assertLess(free, 2**50)
+    self.assertGreater(free_memory.bytes_of_host(), 2**20)
+    self.assertLess(free_memory.bytes_of_host(), 2**50)
 
   def test_what_is_available_and_swap_is_free(self):
     self.assertIsNone(self.free())
@@ -48,6 +50,7 @@ class FreeMemoryTest(absltest.TestCase):
         sys__fs__cgroup__job__task__memory_DOT_stat="inactive_file 0\n",
     )
     self.assertEqual(self.free(), 4100)
+    self.assertEqual(free_memory.bytes_of_host(self.root), 9000)
     # Full to the brim.
     self.write(sys__fs__cgroup__job__memory_DOT_current="9500\n")
     self.assertEqual(self.free(), 0)
@@ -64,6 +67,7 @@ class FreeMemoryTest(absltest.TestCase):
         }
     )
     self.assertEqual(self.free(), 507)
+    self.assertEqual(free_memory.bytes_of_host(self.root), 800)
 
   def test_devices_say_what_they_have(self):
     device = mock.Mock(platform="tpu")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import math
-import os
 from typing import TYPE_CHECKING
 
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _ceiling(report: cost_report.CostReport) -> Iterator[str]:
 
 
 def _host(report: cost_report.CostReport) -> Iterator[str]:
-  cores = os.cpu_count() or 1
+  cores = converter.num_schedulable_cpus()
   device = report.lookup_seconds + report.update_seconds
   if report.dense_seconds is not None:
     device = report.step_seconds("off")

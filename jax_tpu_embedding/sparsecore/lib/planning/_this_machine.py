@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 import numpy as np
 
@@ -25,13 +26,13 @@ def chip(num_devices: int) -> chips.Chip:
     best = min(best, time.perf_counter() - begin)
   # A copy reads and writes, by one core.
   bandwidth = 2 * _BYTES / best
-  memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  memory = free_memory.bytes_of_host()
   return chips.Chip(
       name="cpu",
       memory_bytes=memory // num_devices,
       memory_bytes_per_second=bandwidth / num_devices,
       network_bytes_per_second=bandwidth / num_devices,
-      flops_per_second=50e9 * (os.cpu_count() or 1) / num_devices,
+      flops_per_second=50e9 * converter.num_schedulable_cpus() / num_devices,
       lookup_efficiency=0.85,
       update_efficiency=0.75,
       source="copies of 128 MiB by one core of this machine",

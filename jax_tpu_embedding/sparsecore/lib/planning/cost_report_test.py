@@ -16,6 +16,8 @@ from google.protobuf import json_format
 import hypothesis
 from hypothesis import strategies as st
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
@@ -190,6 +192,15 @@ class NeedsTest(parameterized.TestCase):
     limits.preprocess(ids)
     self.assertEqual(report.limits, limits.limits)
 
+  def test_the_cpu_is_what_the_process_may_use(self):
+    bytes_of_host = mock.patch.object(
+        free_memory, "bytes_of_host", return_value=3 * 2**30
+    )
+    with bytes_of_host, _with_cpus(3):
+      report = cost_report.estimate(_feature(), "cpu:2", batches=1)
+    self.assertEqual(report.topology.chip.memory_bytes, 3 * 2**29)
+    self.assertEqual(report.topology.chip.flops_per_second, 75e9)
+
   def test_specs_are_not_changed_and_backends_not_started(self):
     specs = _model()
     for name in ("v5p:2x2x1", "v6e:4x4", "tpu7x:2x2x1"):
@@ -332,10 +343,14 @@ class CostsTest(parameterized.TestCase):
       cost_report.estimate([], "v6e:2x2")
 
 
+def _with_cpus(n):
+  return mock.patch.object(converter, "num_schedulable_cpus", return_value=n)
+
+
 class SuggestionsTest(parameterized.TestCase):
 
   def _of(self, specs, name="v6e:2x2", cores=10**6, **options):
-    with mock.patch("os.cpu_count", return_value=cores):
+    with _with_cpus(cores):
       return "\n".join(cost_report.estimate(specs, name, **options).suggestions)
 
   def test_none_for_a_model_without_faults(self):
@@ -412,7 +427,7 @@ class FormsTest(parameterized.TestCase):
       ("cost_report.json", lambda report: report.to_json()),
   )
   def test_golden(self, name, form):
-    with mock.patch("os.cpu_count", return_value=1):
+    with _with_cpus(1):
       found = form(self._report()) + "\n"
     self.assertEqual(found, (_TESTDATA / name).read_text())
 

@@ -14,7 +14,12 @@
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 // From here on, and nothing that other files share.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), \
+                             apply_to = function)
+#else
 #pragma GCC target("avx2")
+#endif
 #include "jax_tpu_embedding/sparsecore/cc/convert/minibatch/bucket_hash_vectors.h"
 
 namespace jte::convert {
@@ -66,5 +71,9 @@ void FindBucketsWithAvx2(std::span<const uint32_t> stack_rows,
 }
 
 }  // namespace jte::convert
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 
 #endif  // defined(__x86_64__)

@@ -9,9 +9,9 @@ from collections.abc import Hashable
 from collections.abc import Sequence
 import concurrent.futures
 import hashlib
-import os
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import recent_values
 
 # A program with one of these refers to something that its text does not show:
@@ -55,7 +55,9 @@ def compile_all(
     return _COMPILED.get((digest, devices), program.compile)
 
   # XLA compiles without the interpreter lock: threads are as fast as processes.
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+  with concurrent.futures.ThreadPoolExecutor(
+      converter.num_schedulable_cpus()
+  ) as pool:
     compiled = dict(
         zip(different, pool.map(compile_one, different, different.values()))
     )

@@ -1,13 +1,16 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import functools
 import threading
+import time
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
 import numpy as np
 
@@ -78,16 +81,29 @@ class CompileAllTest(parameterized.TestCase):
     ]
     self.assertIsNot(compiled[0], compiled[1])
 
-  def test_different_programs_are_compiled_at_the_same_time(self):
-    both = threading.Barrier(2)
+  @parameterized.parameters(1, 2)
+  def test_as_many_are_compiled_at_the_same_time_as_there_are_cpus(self, cpus):
+    together = threading.Barrier(cpus)
+    running = threading.Semaphore(cpus)
     programs = [
         mock.create_autospec(jax.stages.Lowered, instance=True)
         for _ in range(2)
     ]
+
+    def compile_(i):
+      self.assertTrue(running.acquire(blocking=False))
+      together.wait(timeout=60)
+      time.sleep(0.05)  # for one that should not run
+      running.release()
+      return i
+
     for i, program in enumerate(programs):
       program.as_text.return_value = str(i)
-      program.compile.side_effect = lambda i=i: (both.wait(timeout=60), i)[1]
-    self.assertEqual(_compile_once.compile_all(programs), [0, 1])
+      program.compile.side_effect = functools.partial(compile_, i)
+    with mock.patch.object(
+        converter, "num_schedulable_cpus", return_value=cpus
+    ):
+      self.assertEqual(_compile_once.compile_all(programs), [0, 1])
 
   def test_errors_of_the_compiler_are_raised(self):
     program = mock.create_autospec(jax.stages.Lowered, instance=True)
