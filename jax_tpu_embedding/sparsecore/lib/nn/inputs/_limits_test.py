@@ -47,7 +47,6 @@ def _grow(rule, limits, needs, largest):
 class GrowthRuleTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (0.25, 0.75),
       (1, 4),
       (16, 28),
       (100, 130),
