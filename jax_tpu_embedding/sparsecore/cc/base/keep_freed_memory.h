@@ -8,9 +8,9 @@
 // that, in a virtual machine on an EPYC with 2 cores: 0.75 for 16384 ids of as
 // many samples, looked up, or updated too; 0.9 for 20 ids each, looked up.
 //
-// Where devices of several processes exchange rows, blocks of them are larger
-// than what glibc keeps by itself, and clearing their pages takes as long as all
-// else: 20 ids each on two processes take 0.6 of the CPU time if 1 GiB is kept.
+// Rows that processes send each other come in blocks that are larger than what
+// glibc keeps by itself, and clearing their pages takes as long as all else: 20
+// ids each on two processes take 0.6 of the CPU time if 1 GiB is kept.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_KEEP_FREED_MEMORY_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_KEEP_FREED_MEMORY_H_

@@ -55,9 +55,8 @@ TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
   GTEST_SKIP() << "malloc is not that of glibc.";
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      std::_Exit(ProvidesPagesOnce(kMaxKeptBytes, kBlockBytes) ? 0 : 1),
-      testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::_Exit(ProvidesPagesOnce(kMaxKeptBytes, kBlockBytes) ? 0 : 1),
+              testing::ExitedWithCode(0), "");
   EXPECT_EXIT(
       std::_Exit(ProvidesPagesOnce(kMaxKeptBytes, kLargeBlockBytes) ? 0 : 1),
       testing::ExitedWithCode(1), "");

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 
-
 _MAX_KEPT_BYTES = 2**31 - 1  # what malloc's setting has room for
 
 

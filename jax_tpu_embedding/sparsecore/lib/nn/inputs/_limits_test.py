@@ -59,7 +59,6 @@ class GrowthRuleTest(parameterized.TestCase):
     rule = _limits.GrowthRule(headroom=1.0)
     self.assertEqual(rule.with_headroom(need), need)
 
-
   @hypothesis.given(st.floats(1.01, 4.0), st.floats(1, 1e7, allow_nan=False))
   def test_the_rung_above_is_the_lowest(self, growth, need):
     rule = _limits.GrowthRule(growth=growth)
