@@ -167,8 +167,10 @@ class DocumentationTest(parameterized.TestCase):
     self.assertIn(f"import {module}", code)
     if importlib.util.find_spec(module) is None:
       self.skipTest(f"{module} is not installed: pip install {module}.")
+    # A file, which processes that they spawn import.
+    file = self.create_tempfile("program.py", code).full_path
     printed = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, file],
         env=os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path)),
         check=True,
         capture_output=True,

@@ -78,6 +78,11 @@ def _batches(drifts: bool, bursts: bool) -> Iterator[dict[str, Any]]:
     yield features
 
 
+def _cells(limits: embedding.AdaptiveLimits) -> int:
+  """Of a SparseCore, in the buffers of all stacks."""
+  return sum(of.coo_cells_per_sc for _, of in limits.limits.stacks)
+
+
 def main(argv: Any) -> None:
   del argv
   print(
@@ -86,7 +91,7 @@ def main(argv: Any) -> None:
   )
   print(
       "| workload | rule | programs | last growth at batch | ids dropped | cells"
-      " / largest need | cells / mean need | CPU s |"
+      " at the end / largest need | mean cells / mean need | CPU s |"
   )
   print("|---|---|--:|--:|--:|--:|--:|--:|")
   for workload, options in (
@@ -107,6 +112,7 @@ def main(argv: Any) -> None:
     }
     seconds = dict.fromkeys(rules, 0.0)
     dropped = dict.fromkeys(rules, 0)
+    provided = dict.fromkeys(rules, 0)  # cells, of all batches
     largest = total = 0
     for features in _batches(**options):
       for name, limits in rules.items():
@@ -114,6 +120,7 @@ def main(argv: Any) -> None:
         _, stats = limits.preprocess(features)
         seconds[name] += time.process_time() - begin
         dropped[name] += sum(stats.id_drop_counters.values())
+        provided[name] += _cells(limits)
       needs = {
           stack: int(cells.max())
           for stack, cells in stats.required_buffer_size_per_sc.items()
@@ -125,12 +132,12 @@ def main(argv: Any) -> None:
           else needs
       )
     for name, limits in rules.items():
-      cells = sum(of.coo_cells_per_sc for _, of in limits.limits.stacks)
       grown = sorted({growth.batch_number for growth in limits.growths})
       print(
           f"| {workload} | {name} | {len(grown)} | {grown[-1]} |"
-          f" {dropped[name]} | {cells / sum(largest.values()):.2f} |"
-          f" {cells * _NUM_BATCHES.value / total:.2f} | {seconds[name]:.1f} |"
+          f" {dropped[name]} |"
+          f" {_cells(limits) / sum(largest.values()):.2f} |"
+          f" {provided[name] / total:.2f} | {seconds[name]:.1f} |"
       )
 
 

@@ -32,11 +32,12 @@ bool UserHasDecided() {
 
 }  // namespace
 
-bool KeepFreedMemory() {
+bool KeepFreedMemory([[maybe_unused]] int num_bytes) {
 #if defined(__GLIBC__)
   if (UserHasDecided()) return false;
+  if (num_bytes > kMaxKeptBytes && mallopt(M_MMAP_MAX, 0) != 1) return false;
   return mallopt(M_MMAP_THRESHOLD, kMaxKeptBlockBytes) == 1 &&
-         mallopt(M_TRIM_THRESHOLD, kMaxKeptBytes) == 1;
+         mallopt(M_TRIM_THRESHOLD, num_bytes) == 1;
 #else
   return false;
 #endif

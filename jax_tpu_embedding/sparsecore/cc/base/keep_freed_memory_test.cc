@@ -18,13 +18,15 @@ namespace {
 // Three, so that the end of the heap is longer than what malloc keeps by
 // itself, twice the largest block that was freed.
 constexpr size_t kBlockBytes = size_t{12} << 20;
+// One that is mapped, unless more is to be kept than by default.
+constexpr size_t kLargeBlockBytes = size_t{40} << 20;
 
-void WriteAndFreeBlocks() {
+void WriteAndFreeBlocks(size_t block_bytes) {
   std::array<char*, 3> blocks;
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (char*& block : blocks) {
-    block = static_cast<char*>(std::malloc(kBlockBytes));
-    for (size_t i = 0; i < kBlockBytes; i += page) {
+    block = static_cast<char*>(std::malloc(block_bytes));
+    for (size_t i = 0; i < block_bytes; i += page) {
       *const_cast<volatile char*>(block + i) = 1;
     }
   }
@@ -37,22 +39,29 @@ int64_t NumPageFaults() {
   return usage.ru_minflt;
 }
 
-// In a process of its own: it changes malloc.
+// Whether pages of blocks are provided once, if so many bytes are kept. To be
+// called in a process of its own: it changes malloc.
+bool ProvidesPagesOnce(int num_bytes, size_t block_bytes) {
+  const bool does_keep = KeepFreedMemory(num_bytes);
+  for (int i = 0; i < 3; ++i) WriteAndFreeBlocks(block_bytes);
+  const int64_t before = NumPageFaults();
+  WriteAndFreeBlocks(block_bytes);
+  return does_keep && NumPageFaults() - before < 10;
+}
+
 TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
 #if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "malloc is not that of glibc.";
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(ProvidesPagesOnce(kMaxKeptBytes, kBlockBytes) ? 0 : 1),
+              testing::ExitedWithCode(0), "");
   EXPECT_EXIT(
-      {
-        const bool does_keep = KeepFreedMemory();
-        for (int i = 0; i < 3; ++i) WriteAndFreeBlocks();
-        const int64_t before = NumPageFaults();
-        WriteAndFreeBlocks();
-        std::_Exit(does_keep && NumPageFaults() - before < 10 ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+      std::_Exit(ProvidesPagesOnce(kMaxKeptBytes, kLargeBlockBytes) ? 0 : 1),
+      testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(std::_Exit(ProvidesPagesOnce(1 << 30, kLargeBlockBytes) ? 0 : 1),
+              testing::ExitedWithCode(0), "");
 }
 
 TEST(KeepFreedMemoryTest, LeavesWhatTheUserHasSet) {

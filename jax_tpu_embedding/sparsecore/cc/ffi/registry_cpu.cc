@@ -101,7 +101,8 @@ PYBIND11_MODULE(ffi_cpu, module) {
              "The message of the first batch that failed since the last call, "
              "and how many did. Of those of check_batch.");
   // lib/core/memory.py documents these.
-  module.def("keep_freed_memory", &jte::KeepFreedMemory);
+  module.def("keep_freed_memory", &jte::KeepFreedMemory,
+             pybind11::arg("num_bytes"));
   module.def("cache_limit",
              [] { return jte::CacheBudget::OfProcess().limit_bytes(); });
   module.def(

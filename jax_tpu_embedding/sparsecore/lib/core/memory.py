@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 
+_MAX_KEPT_BYTES = 2**31 - 1  # what malloc's setting has room for
 
-def keep_freed_memory() -> bool:
-  """Lets malloc keep up to 64 MiB of freed memory, in place of returning it.
+
+def keep_freed_memory(num_bytes: int = 64 << 20) -> bool:
+  """Lets malloc keep some freed memory, in place of returning it.
 
   For programs that train on CPU, to be called once, at the start of main. XLA
   takes the memory of results from malloc and frees it in every step; glibc
@@ -22,13 +24,27 @@ def keep_freed_memory() -> bool:
 
   This is a setting of the whole process, other libraries included: blocks of up
   to 32 MiB come from its heaps, and glibc no longer adapts that to the program.
+  With more than 64 MiB to keep, all blocks do. Programs of several CPU processes
+  gain most from that, since XLA makes new blocks for the rows of each step: keep
+  what a step sends and receives, and as much again, for example 1 GiB. Steps of
+  16384 x 20 ids on two processes take 0.6 of the CPU time then.
+
+  Args:
+    num_bytes: the most that is kept at the end of each heap, below 2 GiB.
 
   Returns:
     Whether malloc does so now. False, and nothing is changed, with another
     allocator than glibc's, or if the user has set such a limit:
     MALLOC_TRIM_THRESHOLD_ and the like, or the same in GLIBC_TUNABLES.
+
+  Raises:
+    ValueError: num_bytes is negative, or 2 GiB or more.
   """
-  return ffi_cpu.keep_freed_memory()
+  if not 0 <= num_bytes <= _MAX_KEPT_BYTES:
+    raise ValueError(
+        f"num_bytes must be between 0 and {_MAX_KEPT_BYTES}, got {num_bytes}."
+    )
+  return ffi_cpu.keep_freed_memory(num_bytes)
 
 
 def cache_limit() -> int:

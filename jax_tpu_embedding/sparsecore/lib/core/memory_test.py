@@ -89,6 +89,13 @@ class KeepFreedMemoryTest(absltest.TestCase):
         ["True", "False"],
     )
 
+  def test_numbers_of_bytes_that_malloc_cannot_keep_are_refused(self):
+    for num_bytes in (-1, 2**31):
+      with self.assertRaisesRegex(
+          ValueError, f"between 0 and 2147483647, got {num_bytes}"
+      ):
+        memory.keep_freed_memory(num_bytes)
+
 
 def _convert():
   """16 k ids: some scratch space, and 200 kB of outputs that are dropped."""

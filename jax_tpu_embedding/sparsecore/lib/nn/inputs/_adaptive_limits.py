@@ -104,7 +104,8 @@ class AdaptiveLimits:
       start: what limits are before the first batch: set by it, those of the
         specs, or a value, for example that of an earlier run.
       growth: limits are from a ladder; the ratio of two of its rungs.
-      headroom: limits that grow are this many times the largest need, at least.
+      headroom: limits that grow are this many times the largest need, at least;
+        of needs below 144 more, since small counts vary more.
       near: numbers whose largest need, times this, exceeds them grow with
         others that have to.
       ceiling: "max_ids_per_partition", "max_unique_ids_per_partition", or both,
@@ -468,7 +469,7 @@ class AdaptiveLimits:
         for number in _limits.NUMBERS:
           k = self._history.quantile_rung(name, number, quantile)
           need = min(self._rule.rung(k), getattr(self._largest[name], number))
-          rungs.append(self._rule.rung_above(self._rule.headroom * need))
+          rungs.append(self._rule.rung_above(self._rule.with_headroom(need)))
       least = _limits.Limits.least(
           self._bounds.rows_per_sc, self._limits.enable_minibatching
       )

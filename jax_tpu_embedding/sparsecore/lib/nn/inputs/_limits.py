@@ -290,13 +290,20 @@ class Bounds:
   ceiling: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+# Counts of independent ids spread by the root of their mean. Below this square,
+# 25% of headroom are less than three times that, and thousands of batches from
+# one law still find a larger need.
+_STEADY_NEED = 12**2
+
+
 @dataclasses.dataclass(frozen=True)
 class GrowthRule:
   """How far limits grow.
 
   Attributes:
     growth: the ratio of two rungs.
-    headroom: what is kept above the largest need that was seen.
+    headroom: what is kept above the largest need that was seen; of needs below
+      144 more, since they vary more.
     near: a number also grows if `near` times its largest need exceeds it.
   """
 
@@ -333,6 +340,11 @@ class GrowthRule:
       k -= 1
     return k
 
+  def with_headroom(self, need: float) -> float:
+    """What a number should be of which this is the largest need."""
+    steady = max(math.sqrt(_STEADY_NEED / max(need, 1)), 1.0)
+    return need * (1 + (self.headroom - 1) * steady)
+
   def wanted(self, limits: Limits, needs: Limits, largest: Limits) -> list[int]:
     """For each stack and number the rung that it grows to, or 0.
 
@@ -348,7 +360,8 @@ class GrowthRule:
         limit = getattr(of_stack, number)
         most = getattr(largest[name], number)
         grows = max(getattr(needs[name], number), self.near * most) > limit
-        rungs.append(self.rung_above(self.headroom * most) if grows else 0)
+        rung = self.rung_above(self.with_headroom(most)) if grows else 0
+        rungs.append(rung)
     return rungs
 
   def grown(

@@ -46,6 +46,19 @@ def _grow(rule, limits, needs, largest):
 
 class GrowthRuleTest(parameterized.TestCase):
 
+  @parameterized.parameters(
+      (1, 4),
+      (16, 28),
+      (100, 130),
+      (144, 180),
+      (1000, 1250),
+  )
+  def test_small_needs_have_more_headroom(self, need, expected):
+    # Three times the root of the need, and a quarter from 144 on.
+    self.assertAlmostEqual(_limits.GrowthRule().with_headroom(need), expected)
+    rule = _limits.GrowthRule(headroom=1.0)
+    self.assertEqual(rule.with_headroom(need), need)
+
   @hypothesis.given(st.floats(1.01, 4.0), st.floats(1, 1e7, allow_nan=False))
   def test_the_rung_above_is_the_lowest(self, growth, need):
     rule = _limits.GrowthRule(growth=growth)
