@@ -357,7 +357,7 @@ class SuggestionsTest(parameterized.TestCase):
     self.assertEqual(self._of(_feature(optimizer=_ROWWISE)), "")
 
   @parameterized.named_parameters(
-      ("width", _feature(dim=20), "'f_table' .20.: 390.8 KiB of each device"),
+      ("width", _feature(dim=20), "'f_table' .20.: 391 KiB of each device"),
       (
           "rows",
           _feature(rows=10),
@@ -371,7 +371,7 @@ class SuggestionsTest(parameterized.TestCase):
       (
           "memory",
           _feature(rows=10**9, dim=128, optimizer=_SGD),
-          "32.0 GiB, and 119.2 GiB are needed: 87.* too much. 15 devices",
+          "32.0 GiB, and 119 GiB are needed: 87.* too much. 15 devices",
       ),
       (
           "large batch",
