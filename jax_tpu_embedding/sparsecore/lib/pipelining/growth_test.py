@@ -48,7 +48,14 @@ def _preprocessed(limits):
 
 def _limits_of(run, **options):
   return embedding.AdaptiveLimits(
-      run.specs, 4, 4, num_sc_per_device=1, ceiling=None, **options
+      run.specs,
+      4,
+      4,
+      num_sc_per_device=1,
+      ceiling=None,
+      # With more, the limits of the first batch are enough for the others.
+      headroom=1.0,
+      **options,
   )
 
 
