@@ -3,8 +3,8 @@
 
 """Runs cases of whole_way.py in other processes, so that a crash is a failure.
 
-    bazel run //.../tests/properties:whole_way_1_device_test -- --cases=50000
-    bazel run //.../tests/properties:whole_way_1_device_test -- \
+    bazel run //.../tests/properties:whole_way_1_devices_test -- --cases=50000
+    bazel run //.../tests/properties:whole_way_1_devices_test -- \
         --first_case=123 --cases=1
 
 A child process runs one case after another, says which one it begins, and is

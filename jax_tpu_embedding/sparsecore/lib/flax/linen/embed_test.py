@@ -210,7 +210,9 @@ class SparseCoreEmbedTest(parameterized.TestCase):
     layer, variables = make_layer()
     del variables["embedding"]["tags"]
     with self.assertRaisesRegex(
-        ValueError, r"lacks the stacks \['tags'\]; it has \['words'\]"
+        ValueError,
+        r"lacks the stacks \['tags'\]; it has \['words'\].* stacked for another"
+        r" batch, use those of the first.*activation_mem_bytes_limit",
     ):
       layer.apply(variables, IDS)
 
