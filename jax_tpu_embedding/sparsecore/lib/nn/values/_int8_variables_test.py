@@ -16,7 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
-jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_num_cpu_devices", 4)
 
 P = jax.sharding.PartitionSpec
 _ROWS, _DIM, _BATCH = 100, 32, 16
