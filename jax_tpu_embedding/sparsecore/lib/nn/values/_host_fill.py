@@ -100,6 +100,22 @@ def is_for(stack: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> bool:
   )
 
 
+# Of memory that JAX takes as it is, whatever `may_alias` says.
+_ALIGNMENT = 64
+
+
+def _to_be_copied(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """Zeros that device_put copies.
+
+  Memory that is NumPy's cannot be given to a program that writes in place: the
+  first step would copy the table.
+  """
+  num_bytes = math.prod(shape) * dtype.itemsize
+  memory = np.zeros(num_bytes + 2 * _ALIGNMENT, np.uint8)
+  begin = -memory.ctypes.data % _ALIGNMENT + dtype.itemsize
+  return memory[begin : begin + num_bytes].view(dtype).reshape(shape)
+
+
 class _Shards:
   """The rows of this process's devices, as arrays of NumPy."""
 
@@ -120,13 +136,13 @@ class _Shards:
     if sharding is not None:
       rows = math.prod(sharding.shard_shape(stack.shape)[:-1])
     for device in devices:
-      self._parts[device] = np.zeros(
+      self._parts[device] = _to_be_copied(
           (
               rows // placement.rows_in_shard,
               placement.rows_in_shard,
               self._columns,
           ),
-          stack.dtype,
+          np.dtype(stack.dtype),
       )
 
   def set(self, rows: slice, value: float) -> None:
@@ -144,7 +160,6 @@ class _Shards:
   def to_jax(self) -> jax.Array:
     if self._sharding is None:
       values = self._parts[None].reshape(self._stack.shape)
-      # A copy, as JAX can give away only memory that is its own.
       return jax.device_put(values, may_alias=False)
     shape = self._sharding.shard_shape(self._stack.shape)
     return jax.make_array_from_single_device_arrays(

@@ -112,10 +112,14 @@ class HostFillTest(parameterized.TestCase):
     # What is NumPy's cannot be given to a program that writes in place.
     mesh = jax.sharding.Mesh(jax.devices()[:1], "x")
     sharding = jax.sharding.NamedSharding(mesh, P("x", None))
-    stack, *_ = _init(_tables(_OPTIMIZERS[0], 1), sharding, 1).values()
-    address = stack.table.unsafe_buffer_pointer()
-    after = jax.jit(lambda x: x.at[0].add(1.0), donate_argnums=0)(stack.table)
-    self.assertEqual(after.unsafe_buffer_pointer(), address)
+    write = jax.jit(lambda x: x.at[0].add(1), donate_argnums=0)
+    for dtype in (np.float32, jax.numpy.bfloat16):
+      tables = _tables(_OPTIMIZERS[0], 1, dtype)
+      for _ in range(8):
+        for stack in _init(tables, sharding, 1).values():
+          address = stack.table.unsafe_buffer_pointer()
+          after = write(stack.table)
+          self.assertEqual(after.unsafe_buffer_pointer(), address)
 
   def test_large_variables_are_made_by_programs(self):
     devices = jax.devices()[:1]
