@@ -121,6 +121,8 @@ class BlockFill:
 
 
 _PLACE = jax.ShapeDtypeStruct((), np.int32)
+# That take less time than a call.
+_FEW_VALUES = 2**14
 
 
 @functools.lru_cache(maxsize=256)
@@ -258,7 +260,12 @@ class _Source:
       return _host_fill.ConstantRows(self.table, self.initializer.value)
     if self.traced is None or self.traced.recipe is None:
       return None
-    return self.blocks(placement, dtype, by_rows, may_exceed=True)
+    # A block that exceeds the table is made for nothing in part, several blocks
+    # are as many calls.
+    size = self.table.padded_vocabulary_size * placement.embedding_dim
+    return self.blocks(
+        placement, dtype, by_rows, may_exceed=size <= _FEW_VALUES
+    )
 
   def fill(
       self,
