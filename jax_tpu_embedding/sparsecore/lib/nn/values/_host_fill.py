@@ -24,6 +24,8 @@ import numpy as np
 
 # The variable is twice in memory for a moment.
 _MAX_BYTES = 64 * 2**20
+# Of memory that JAX takes as it is, whatever `may_alias` says.
+_ALIGNMENT = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +100,6 @@ def is_for(stack: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> bool:
   return num_bytes <= _MAX_BYTES and all(
       getattr(device, "platform", None) == "cpu" for device in devices
   )
-
-
-# Of memory that JAX takes as it is, whatever `may_alias` says.
-_ALIGNMENT = 64
 
 
 def _to_be_copied(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

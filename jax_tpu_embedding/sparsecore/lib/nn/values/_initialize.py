@@ -71,7 +71,8 @@ def init_embedding_variables(
   Initializers of random numbers whose elements do not depend on each other, as
   those of jax.nn.initializers but for the orthogonal ones, are run in blocks of
   rows, with the bits of a plain call: for that, at most 64 MiB of a device are
-  used beside the tables.
+  used beside the tables. On CPUs, a variable of at most 64 MiB is put together
+  by NumPy, and is twice in memory for a moment.
 
   An initializer without arguments returns the whole table, at least
   [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the

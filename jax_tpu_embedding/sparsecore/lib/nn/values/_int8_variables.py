@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tables whose rows are codes of 8 bits: for lookups, in a quarter of the memory."""
+"""Tables of 8-bit codes for lookups: a third of the memory at 128 columns."""
 
 from __future__ import annotations
 
