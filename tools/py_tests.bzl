@@ -10,12 +10,20 @@ load("@python_env//:xla_flags.bzl", "QUICK_XLA_FLAGS")
 # of fused loops, which take a third of what is left. So compiled programs are
 # not those of users, copies may stay, and some functions and roundings to 16
 # bits are less exact: tests that look at programs or notice these are
-# `as_users_compile`, and so are those of examples, documents, clients and
-# properties.
+# `as_users_compile`, or a plain py_test, and so are those of the documents.
 QUICK = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": QUICK_XLA_FLAGS,
 }
+
+def quick_py_test(env = {}, **kwargs):
+    """A py_test for whose programs XLA takes half of the time that users wait.
+
+    Args:
+      env: more variables of the environment.
+      **kwargs: of py_test.
+    """
+    native.py_test(env = dict(QUICK, **env), **kwargs)
 
 def py_tests(
         name,

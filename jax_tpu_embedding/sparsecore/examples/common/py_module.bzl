@@ -3,6 +3,8 @@
 
 """A Python module and the test beside it, as most of the examples have them."""
 
+load("//tools:py_tests.bzl", "quick_py_test")
+
 def py_module(name, deps = [], data = [], test_deps = []):
     """The library `name` of name.py, and the test name_test of name_test.py.
 
@@ -18,7 +20,7 @@ def py_module(name, deps = [], data = [], test_deps = []):
         data = data,
         deps = deps,
     )
-    native.py_test(
+    quick_py_test(
         name = name + "_test",
         srcs = [name + "_test.py"],
         deps = [":" + name] + test_deps,

@@ -193,8 +193,8 @@ class DlrmScriptTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
   def test_other_threads_run_while_ids_are_converted(self):
-    specs = _specs(1, batch=1 << 16)
-    ids, *_ = _batch(0, batch=1 << 16)
+    specs = _specs(1, batch=1 << 19)
+    ids, *_ = _batch(0, batch=1 << 19)
     count = 0
     is_done = threading.Event()
 

@@ -17,7 +17,8 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 
 P = jax.sharding.PartitionSpec
-BATCH, DIM, ROWS, _WIDTH = 4096, 128, 80_000, 2048
+# Large enough for products beside which a call fits.
+BATCH, DIM, ROWS, _WIDTH = 2048, 128, 80_000, 1024
 
 
 def _specs():
@@ -28,8 +29,8 @@ def _specs():
         embedding_dim=DIM,
         optimizer=embedding_spec.AdagradOptimizerSpec(0.1),
         combiner="sum",
-        max_ids_per_partition=1024,
-        max_unique_ids_per_partition=1024,
+        max_ids_per_partition=512,
+        max_unique_ids_per_partition=512,
     )
     return embedding_spec.FeatureSpec(
         name=name,
