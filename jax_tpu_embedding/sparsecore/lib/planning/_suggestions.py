@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import math
 
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 from jax_tpu_embedding.sparsecore.lib.planning import _costs
 
@@ -123,7 +123,7 @@ def _ceiling(costs: _costs.ModelCost) -> Iterator[str]:
 
 
 def _host(costs: _costs.ModelCost) -> Iterator[str]:
-  cores = converter.num_schedulable_cpus()
+  cores = hardware.num_schedulable_cpus()
   device = costs.lookup_seconds + costs.update_seconds
   if costs.dense_seconds is not None:
     device = costs.step_seconds("off")
