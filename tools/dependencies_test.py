@@ -24,7 +24,7 @@ _EXTRAS = {
     "flax": "lib/flax/",
     "multihost": "lib/core/all_reduce/",
     "plots": (
-        "lib/core/tpu/_overlap_picture",
+        "lib/core/tpu/_overlap",
         "lib/metrics/hot_rows",
         "lib/nn/inputs/_limit_history",
         "lib/nn/plan/_report",

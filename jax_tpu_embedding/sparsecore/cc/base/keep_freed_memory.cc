@@ -35,9 +35,12 @@ bool UserHasDecided() {
 bool KeepFreedMemory([[maybe_unused]] int num_bytes) {
 #if defined(__GLIBC__)
   if (UserHasDecided()) return false;
-  if (num_bytes > kMaxKeptBytes && mallopt(M_MMAP_MAX, 0) != 1) return false;
-  return mallopt(M_MMAP_THRESHOLD, kMaxKeptBlockBytes) == 1 &&
-         mallopt(M_TRIM_THRESHOLD, num_bytes) == 1;
+  // The threshold first, since it is the only one that glibc refuses: where
+  // its heaps have no room for such blocks. Nothing has been changed then.
+  if (mallopt(M_MMAP_THRESHOLD, kMaxKeptBlockBytes) != 1) return false;
+  mallopt(M_TRIM_THRESHOLD, num_bytes);
+  if (num_bytes > kMaxKeptBytes) mallopt(M_MMAP_MAX, 0);
+  return true;
 #else
   return false;
 #endif

@@ -28,9 +28,9 @@ inline constexpr int kMaxKeptBytes = 2 * kMaxKeptBlockBytes;
 
 // Lets glibc's malloc keep up to `num_bytes` of freed memory at the end of
 // each of its heaps. With more than kMaxKeptBytes no block is mapped any more,
-// however large. Does nothing, and returns false, with other allocators, or
-// where the user has set one of the limits on this (mallopt(3), "Environment
-// variables"; or the same as GLIBC_TUNABLES).
+// however large. Changes nothing, and returns false, with other allocators,
+// where malloc refuses, or where the user has set one of the limits on this
+// (mallopt(3), "Environment variables"; or the same as GLIBC_TUNABLES).
 bool KeepFreedMemory(int num_bytes = kMaxKeptBytes);
 
 }  // namespace jte

@@ -3,14 +3,43 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
 
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <vector>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#if defined(__GLIBC__)
+namespace {
+
+// What malloc is asked while a test listens; it then refuses the threshold, as
+// that of a 32-bit system does, and accepts the rest without doing it.
+std::vector<int>* asked = nullptr;
+
+}  // namespace
+
+// In place of that of the C library, which the linker finds after this one.
+extern "C" int mallopt(int parameter, int value) noexcept {
+  if (asked != nullptr) {
+    asked->push_back(parameter);
+    return parameter == M_MMAP_THRESHOLD ? 0 : 1;
+  }
+  using Mallopt = int (*)(int, int);
+  static const auto kReal =
+      reinterpret_cast<Mallopt>(dlsym(RTLD_NEXT, "mallopt"));
+  return kReal(parameter, value);
+}
+#endif
 
 namespace jte {
 namespace {
@@ -62,6 +91,21 @@ TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
       testing::ExitedWithCode(1), "");
   EXPECT_EXIT(std::_Exit(ProvidesPagesOnce(1 << 30, kLargeBlockBytes) ? 0 : 1),
               testing::ExitedWithCode(0), "");
+}
+
+TEST(KeepFreedMemoryTest, ChangesNothingIfMallocRefuses) {
+#if !defined(__GLIBC__)
+  GTEST_SKIP() << "malloc is not that of glibc.";
+#else
+  for (const int num_bytes : {kMaxKeptBytes, 1 << 30}) {
+    std::vector<int> parameters;
+    asked = &parameters;
+    const bool does_keep = KeepFreedMemory(num_bytes);
+    asked = nullptr;
+    EXPECT_FALSE(does_keep);
+    EXPECT_THAT(parameters, testing::ElementsAre(M_MMAP_THRESHOLD));
+  }
+#endif
 }
 
 TEST(KeepFreedMemoryTest, LeavesWhatTheUserHasSet) {

@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""How many SparseCores a device has."""
+"""How many SparseCores a device has, and how many CPUs this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 from typing import Protocol
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 
 # Device kind -> SparseCores per device. Read at call time: a caller may add the
 # kind of a new chip.
@@ -105,6 +106,11 @@ def resolve_num_sc_per_device(num_sc_per_device: int | None) -> int:
         f"Invalid num_sc_per_device: {num_sc_per_device}. It must be positive."
     )
   return num_sc_per_device
+
+
+def num_schedulable_cpus() -> int:
+  """CPUs that this process may use, by its affinity and its control groups."""
+  return converter.num_schedulable_cpus()
 
 
 def _num_emulated_sparsecores() -> int:

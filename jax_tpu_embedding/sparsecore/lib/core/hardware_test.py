@@ -86,5 +86,16 @@ class NumSparsecoresTest(parameterized.TestCase):
       hardware.resolve_num_sc_per_device(0)
 
 
+class NumSchedulableCpusTest(absltest.TestCase):
+
+  def test_affinity_counts(self):
+    allowed = os.sched_getaffinity(0)
+    self.assertBetween(hardware.num_schedulable_cpus(), 1, len(allowed))
+    # A quota of the control group may be less than all of them, not than one.
+    os.sched_setaffinity(0, {min(allowed)})
+    self.addCleanup(os.sched_setaffinity, 0, allowed)
+    self.assertEqual(hardware.num_schedulable_cpus(), 1)
+
+
 if __name__ == "__main__":
   absltest.main()

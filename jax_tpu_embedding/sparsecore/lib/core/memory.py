@@ -34,7 +34,7 @@ def keep_freed_memory(num_bytes: int = 64 << 20) -> bool:
 
   Returns:
     Whether malloc does so now. False, and nothing is changed, with another
-    allocator than glibc's, or if the user has set such a limit:
+    allocator than glibc's, if it refuses, or if the user has set such a limit:
     MALLOC_TRIM_THRESHOLD_ and the like, or the same in GLIBC_TUNABLES.
 
   Raises:

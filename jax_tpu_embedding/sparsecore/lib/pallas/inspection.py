@@ -49,13 +49,7 @@ class Report:
     lines += [f"{n} bundles of {name}" for name, n in self.bundles.items()]
     lines.append(f"temporary bytes    {self.temporary_bytes}")
     lines.append(f"aliased bytes      {self.aliased_bytes}")
-    if self.moves is None:
-      lines.append("moves: not known; JAX cannot read programs of this libtpu")
-    elif not self.moves:
-      lines.append("no large moves")
-    else:
-      lines += [f"moves {move}" for move in self.moves]
-    return "\n".join(lines)
+    return "\n".join(lines + memory_report.lines_of_moves(self.moves))
 
 
 def inspect(

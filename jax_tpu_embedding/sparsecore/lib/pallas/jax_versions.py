@@ -115,6 +115,32 @@ def is_literal(variable: Any) -> bool:
   return isinstance(variable, core.Literal)
 
 
+def run_jaxpr(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    run_equation: Callable[[Any, Sequence[Any]], Sequence[Any]],
+) -> list[Any]:
+  """The results of a jaxpr each of whose equations is run by a function.
+
+  Args:
+    jaxpr: see open_jaxpr.
+    consts: its constants, values of any kind.
+    args: its arguments, the same.
+    run_equation: of an equation and the values of its operands: its results.
+  """
+  values = dict(zip(jaxpr.constvars, consts))
+  values.update(zip(jaxpr.invars, args))
+
+  def value_of(variable):
+    return variable.val if is_literal(variable) else values[variable]
+
+  for equation in jaxpr.eqns:
+    results = run_equation(equation, [value_of(x) for x in equation.invars])
+    values.update(zip(equation.outvars, results))
+  return [value_of(x) for x in jaxpr.outvars]
+
+
 def evaluate(equation: Any, operands: Sequence[Any]) -> list[Any]:
   """Runs one equation of a jaxpr: its list of results.
 

@@ -90,6 +90,21 @@ class EquationsTest(absltest.TestCase):
     self.assertFalse(jax_versions.is_literal(equation.invars[0]))
     self.assertEqual(jax_versions.evaluate(equation, [3.0, literal.val]), [5.0])
 
+  def test_jaxprs_are_run_by_a_function_of_equations(self):
+    constant = np.arange(3.0)
+    program = jax.make_jaxpr(lambda x, y: (jnp.sin(x) + 2.0, constant, y))(1, 4)
+    seen = []
+
+    def run_equation(equation, operands):
+      seen.append(equation.primitive.name)
+      return jax_versions.evaluate(equation, operands)
+
+    results = jax_versions.run_jaxpr(
+        program.jaxpr, ["a constant"], [0, 5], run_equation
+    )
+    self.assertEqual(results, [2.0, "a constant", 5])
+    self.assertContainsSubset(["sin", "add"], seen)
+
   def test_scans_have_constants_carry_and_elements(self):
     constant = jnp.ones(3)
 

@@ -1,16 +1,14 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cost report as a picture: a device's memory, and the time of a batch."""
+"""The costs of a model as a picture: a device's memory, and the time of a batch."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-  from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+from jax_tpu_embedding.sparsecore.lib.planning import _costs
 
 # Inches.
 _WIDTH = 12.0
@@ -34,12 +32,12 @@ _MEMORY = (
 _TIME = (("lookup", "#2f6f3f"), ("update", "#9fd0a0"))
 
 
-def plot(report: cost_report.CostReport, path: str | os.PathLike[str]) -> None:
-  """Writes the picture of a report to a file."""
-  figure(report).savefig(path, dpi=150)
+def plot(costs: _costs.ModelCost, path: str | os.PathLike[str]) -> None:
+  """Writes the picture to a file."""
+  figure(costs).savefig(path, dpi=150)
 
 
-def figure(report: cost_report.CostReport) -> Any:
+def figure(costs: _costs.ModelCost) -> Any:
   """The picture as a matplotlib Figure, of no window and no global state."""
   try:
     import matplotlib.figure
@@ -48,7 +46,7 @@ def figure(report: cost_report.CostReport) -> Any:
         "Drawing costs needs matplotlib. Install it with"
         " `pip install jax_tpu_embedding[plots]`; describe() needs nothing."
     ) from e
-  lines = _LINE_HEIGHT * max(len(report.stacks), 2)
+  lines = _LINE_HEIGHT * max(len(costs.stacks), 2)
   height = _TOP + lines + _BOTTOM
   result = matplotlib.figure.Figure(figsize=(_WIDTH, height), facecolor="white")
 
@@ -57,7 +55,7 @@ def figure(report: cost_report.CostReport) -> Any:
         (left / _WIDTH, _BOTTOM / height, _PANEL / _WIDTH, lines / height)
     )
     # Line i is from i to i + 1, the first one on top.
-    axes.set_ylim(len(report.stacks), 0)
+    axes.set_ylim(len(costs.stacks), 0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(labelsize=_FONT_SIZE, left=False)
     axes.set_yticks([])
@@ -67,13 +65,13 @@ def figure(report: cost_report.CostReport) -> Any:
 
   memory = panel(
       _LEFT,
-      f"Memory: {report.bytes_per_device() / 2**30:.2f} of"
-      f" {report.topology.chip.memory_bytes / 2**30:.0f} GiB",
+      f"Memory: {costs.bytes_per_device() / 2**30:.2f} of"
+      f" {costs.topology.chip.memory_bytes / 2**30:.0f} GiB",
       "MiB of a device",
   )
   memory.set_yticks(
-      [i + 0.5 for i in range(len(report.stacks))],
-      [_shortened(stack.name) for stack in report.stacks],
+      [i + 0.5 for i in range(len(costs.stacks))],
+      [_shortened(stack.name) for stack in costs.stacks],
   )
   _bars(
       memory,
@@ -88,27 +86,27 @@ def figure(report: cost_report.CostReport) -> Any:
                   stack.buffer_bytes + 2 * stack.activation_bytes,
               )
           ]
-          for stack in report.stacks
+          for stack in costs.stacks
       ],
   )
   time = panel(
       _LEFT + _PANEL + _GAP,
-      f"SparseCores: {report.lookup_seconds * 1e3:.3f} ms lookup,"
-      f" {report.update_seconds * 1e3:.3f} ms update, not calibrated",
-      f"ms of a batch, at an efficiency of {report.efficiency:.2f}",
+      f"SparseCores: {costs.lookup_seconds * 1e3:.3f} ms lookup,"
+      f" {costs.update_seconds * 1e3:.3f} ms update, not calibrated",
+      f"ms of a batch, at an efficiency of {costs.efficiency:.2f}",
   )
   _bars(
       time,
       _TIME,
       [
           [1e3 * stack.lookup_seconds, 1e3 * stack.update_seconds]
-          for stack in report.stacks
+          for stack in costs.stacks
       ],
   )
   result.text(
       0.3 / _WIDTH,
       1 - 0.3 / height,
-      f"{report.topology.name}, {report.workload}",
+      f"{costs.topology.name}, {costs.workload}",
       fontsize=11,
       weight="bold",
       va="center",

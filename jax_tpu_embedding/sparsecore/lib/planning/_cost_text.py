@@ -1,17 +1,15 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A cost report as text."""
+"""The costs of a model as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
-
-if TYPE_CHECKING:
-  from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+from jax_tpu_embedding.sparsecore.lib.planning import _costs
+from jax_tpu_embedding.sparsecore.lib.planning import _suggestions
 
 _COLUMNS = (
     "stack",
@@ -34,62 +32,60 @@ _COLUMNS = (
 )
 
 
-def describe(report: cost_report.CostReport) -> str:
+def describe(costs: _costs.ModelCost) -> str:
   """Memory, times, and what could be better."""
-  topology = report.topology
+  topology = costs.topology
   gib = lambda x: f"{x / 2**30:.2f} GiB"
-  lookup, update = report.lookup_seconds * 1e3, report.update_seconds * 1e3
+  lookup, update = costs.lookup_seconds * 1e3, costs.update_seconds * 1e3
   # What SparseCores have of the bandwidth is between all of it and a quarter.
   band = lambda ms: (
-      f"{ms:.3f} ms ({ms * report.efficiency:.3f} at 1.0,"
-      f" {ms * report.efficiency / 0.25:.3f} at 0.25)"
+      f"{ms:.3f} ms ({ms * costs.efficiency:.3f} at 1.0,"
+      f" {ms * costs.efficiency / 0.25:.3f} at 0.25)"
   )
   lines = [
       "Not calibrated: times are bounds by bandwidth, divided by an efficiency"
-      f" of {report.efficiency:.2f}, which nobody measured on these devices.",
+      f" of {costs.efficiency:.2f}, which nobody measured on these devices.",
       f"{topology.name}: {topology.num_devices} devices of"
       f" {topology.chip.num_sc} SparseCores, {gib(topology.chip.memory_bytes)}"
-      f" each. {report.workload[0].upper()}{report.workload[1:]}.",
+      f" each. {costs.workload[0].upper()}{costs.workload[1:]}.",
       "",
       *readable_text.align(
-          [_COLUMNS, *(_row(report, stack) for stack in report.stacks)]
+          [_COLUMNS, *(_row(costs, stack) for stack in costs.stacks)]
       ),
       "",
       "Everything is of one device and batch. empty: cells of buffers without"
       " ids. load: entries of the busiest SparseCore over the mean.",
       "",
-      f"Memory: {gib(report.bytes_per_device('off'))} of"
+      f"Memory: {gib(costs.bytes_per_device('off'))} of"
       f" {gib(topology.chip.memory_bytes)}; pipelined"
-      f" {gib(report.bytes_per_device('exact'))} (exact),"
-      f" {gib(report.bytes_per_device('stale'))} (stale).",
+      f" {gib(costs.bytes_per_device('exact'))} (exact),"
+      f" {gib(costs.bytes_per_device('stale'))} (stale).",
       f"Lookup: {band(lookup)}",
       f"Update: {band(update)}",
-      f"Host: {report.host_seconds * 1e3:.3f} ms of a core.",
+      f"Host: {costs.host_seconds * 1e3:.3f} ms of a core.",
   ]
-  if report.dense_seconds is None:
+  if costs.dense_seconds is None:
     lines.append("Dense part: not known; dense= says.")
   else:
     lines.append(
-        f"Dense part: {report.dense_seconds * 1e3:.3f} ms,"
-        f" {report.weight_gradient_seconds * 1e3:.3f} of them beside an update."
+        f"Dense part: {costs.dense_seconds * 1e3:.3f} ms,"
+        f" {costs.weight_gradient_seconds * 1e3:.3f} of them beside an update."
     )
     lines.append(
         "Step: "
         + ", ".join(
-            f"{report.step_seconds(mode) * 1e3:.3f} ms ({mode})"
+            f"{costs.step_seconds(mode) * 1e3:.3f} ms ({mode})"
             for mode in ("off", "exact", "stale")
         )
     )
-  if report.suggestions:
-    lines += ["", *(f"- {line}" for line in report.suggestions)]
+  if suggestions := _suggestions.suggestions(costs):
+    lines += ["", *(f"- {line}" for line in suggestions)]
   return "\n".join(lines)
 
 
-def _row(
-    report: cost_report.CostReport, stack: cost_report.StackCost
-) -> Sequence[str]:
+def _row(costs: _costs.ModelCost, stack: _costs.StackCost) -> Sequence[str]:
   mib = lambda x: f"{x / 2**20:.2f}"
-  cells = stack.limits.coo_cells_per_sc * report.topology.chip.num_sc
+  cells = stack.limits.coo_cells_per_sc * costs.topology.chip.num_sc
   empty = max(1 - stack.num_ids / cells, 0)
   return (
       stack.name,

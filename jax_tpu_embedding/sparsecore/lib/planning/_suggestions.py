@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import math
-from typing import TYPE_CHECKING
 
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
-
-if TYPE_CHECKING:
-  from jax_tpu_embedding.sparsecore.lib.planning import cost_report
+from jax_tpu_embedding.sparsecore.lib.planning import _costs
 
 _ALIGNMENT = 8  # columns, and rows of a SparseCore
 _MUCH_LOAD = 1.5
@@ -22,14 +19,14 @@ _LITTLE_BYTES = 2**20
 _MAX_NAMES = 4
 
 
-def suggestions(report: cost_report.CostReport) -> tuple[str, ...]:
+def suggestions(costs: _costs.ModelCost) -> tuple[str, ...]:
   """A sentence or two for each rule that applies, with what it gains."""
-  return tuple(line for rule in _RULES for line in rule(report))
+  return tuple(line for rule in _RULES for line in rule(costs))
 
 
-def _width(report: cost_report.CostReport) -> Iterator[str]:
+def _width(costs: _costs.ModelCost) -> Iterator[str]:
   names, padding = [], 0.0
-  for stack in report.plan.stacks:
+  for stack in costs.plan.stacks:
     for table in stack.tables:
       if table.embedding_dim % _ALIGNMENT:
         names.append(f"{table.name!r} ({table.embedding_dim})")
@@ -39,14 +36,14 @@ def _width(report: cost_report.CostReport) -> Iterator[str]:
   if names:
     yield (
         f"Columns that are no multiple of {_ALIGNMENT} are padded, in"
-        f" {_some(names)}: {readable_text.format_bytes(padding / report.topology.num_devices)} of"
+        f" {_some(names)}: {readable_text.format_bytes(padding / costs.topology.num_devices)} of"
         " each device, without slots."
     )
 
 
-def _load(report: cost_report.CostReport) -> Iterator[str]:
-  for stack in report.stacks:
-    if stack.load > _MUCH_LOAD and report.topology.num_scs > 1:
+def _load(costs: _costs.ModelCost) -> Iterator[str]:
+  for stack in costs.stacks:
+    if stack.load > _MUCH_LOAD and costs.topology.num_scs > 1:
       yield (
           f"Stack {stack.name!r}: one SparseCore has {stack.load:.1f} times the"
           " entries of the mean, and the others wait for it. Another rotation"
@@ -55,10 +52,10 @@ def _load(report: cost_report.CostReport) -> Iterator[str]:
       )
 
 
-def _few_rows(report: cost_report.CostReport) -> Iterator[str]:
-  least = _ALIGNMENT * report.topology.num_scs
+def _few_rows(costs: _costs.ModelCost) -> Iterator[str]:
+  least = _ALIGNMENT * costs.topology.num_scs
   names, rows, padded = [], 0, 0
-  for stack in report.plan.stacks:
+  for stack in costs.plan.stacks:
     for table in stack.tables:
       if table.vocabulary_size < least:
         names.append(f"{table.name!r} ({table.vocabulary_size})")
@@ -72,15 +69,15 @@ def _few_rows(report: cost_report.CostReport) -> Iterator[str]:
     )
 
 
-def _slots(report: cost_report.CostReport) -> Iterator[str]:
-  slots = sum(stack.slot_bytes for stack in report.stacks)
-  at_rest = sum(stack.bytes_at_rest for stack in report.stacks)
-  padding = sum(stack.padding_bytes for stack in report.stacks)
+def _slots(costs: _costs.ModelCost) -> Iterator[str]:
+  slots = sum(stack.slot_bytes for stack in costs.stacks)
+  at_rest = sum(stack.bytes_at_rest for stack in costs.stacks)
+  padding = sum(stack.padding_bytes for stack in costs.stacks)
   # Slots with one number per row are small already.
   if slots >= at_rest - slots - padding and slots > _LITTLE_BYTES:
     rows = sum(
-        4 * table.vocabulary_size / report.topology.num_devices
-        for stack in report.plan.stacks
+        4 * table.vocabulary_size / costs.topology.num_devices
+        for stack in costs.plan.stacks
         for table in stack.tables
     )
     yield (
@@ -89,14 +86,14 @@ def _slots(report: cost_report.CostReport) -> Iterator[str]:
     )
 
 
-def _memory(report: cost_report.CostReport) -> Iterator[str]:
-  chip = report.topology.chip
-  needed = report.bytes_per_device()
+def _memory(costs: _costs.ModelCost) -> Iterator[str]:
+  chip = costs.topology.chip
+  needed = costs.bytes_per_device()
   if needed <= chip.memory_bytes:
     return
-  at_rest = sum(stack.bytes_at_rest for stack in report.stacks)
+  at_rest = sum(stack.bytes_at_rest for stack in costs.stacks)
   others = needed - at_rest
-  num_devices = report.topology.num_devices
+  num_devices = costs.topology.num_devices
   if others >= chip.memory_bytes:
     yield (
         f"Batches and dense parameters take {readable_text.format_bytes(others)} of"
@@ -112,9 +109,9 @@ def _memory(report: cost_report.CostReport) -> Iterator[str]:
   )
 
 
-def _ceiling(report: cost_report.CostReport) -> Iterator[str]:
-  most = report.topology.chip.max_unique_ids_per_partition
-  for stack in report.stacks:
+def _ceiling(costs: _costs.ModelCost) -> Iterator[str]:
+  most = costs.topology.chip.max_unique_ids_per_partition
+  for stack in costs.stacks:
     needed = stack.needs.max_unique_ids_per_partition
     if most and needed > most:
       yield (
@@ -125,25 +122,25 @@ def _ceiling(report: cost_report.CostReport) -> Iterator[str]:
       )
 
 
-def _host(report: cost_report.CostReport) -> Iterator[str]:
-  cores = converter.num_schedulable_cpus()
-  device = report.lookup_seconds + report.update_seconds
-  if report.dense_seconds is not None:
-    device = report.step_seconds("off")
-  if report.host_seconds / cores > device:
+def _host(costs: _costs.ModelCost) -> Iterator[str]:
+  cores = hardware.num_schedulable_cpus()
+  device = costs.lookup_seconds + costs.update_seconds
+  if costs.dense_seconds is not None:
+    device = costs.step_seconds("off")
+  if costs.host_seconds / cores > device:
     yield (
-        f"Preprocessing takes {report.host_seconds * 1e3:.2f} ms of a core for"
+        f"Preprocessing takes {costs.host_seconds * 1e3:.2f} ms of a core for"
         f" each device and batch, and the device's step {device * 1e3:.2f} ms:"
-        f" {math.ceil(report.host_seconds / device)} cores for each device keep"
+        f" {math.ceil(costs.host_seconds / device)} cores for each device keep"
         " up, or raw ids inside jit."
     )
 
 
-def _mode(report: cost_report.CostReport) -> Iterator[str]:
-  if report.dense_seconds is None:
+def _mode(costs: _costs.ModelCost) -> Iterator[str]:
+  if costs.dense_seconds is None:
     return
   off, exact, stale = (
-      report.step_seconds(mode) for mode in ("off", "exact", "stale")
+      costs.step_seconds(mode) for mode in ("off", "exact", "stale")
   )
   if off - exact > _MUCH_OF_A_STEP * off:
     yield (

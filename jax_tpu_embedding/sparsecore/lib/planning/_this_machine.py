@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 import numpy as np
 
@@ -32,7 +32,7 @@ def chip(num_devices: int) -> chips.Chip:
       memory_bytes=memory // num_devices,
       memory_bytes_per_second=bandwidth / num_devices,
       network_bytes_per_second=bandwidth / num_devices,
-      flops_per_second=50e9 * converter.num_schedulable_cpus() / num_devices,
+      flops_per_second=50e9 * hardware.num_schedulable_cpus() / num_devices,
       lookup_efficiency=0.85,
       update_efficiency=0.75,
       source="copies of 128 MiB by one core of this machine",

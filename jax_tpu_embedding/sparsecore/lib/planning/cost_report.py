@@ -26,7 +26,9 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_text
+from jax_tpu_embedding.sparsecore.lib.planning import _costs
 from jax_tpu_embedding.sparsecore.lib.planning import _suggestions
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import prepared_specs
@@ -45,7 +47,8 @@ _HOST_SECONDS_PER_ID = 5e-9
 _WEIGHT_GRADIENT_SHARE = 1 / 3
 _DENSE_EFFICIENCY = 0.5
 
-MODES = ("off", "exact", "stale")
+MODES = _costs.MODES
+StackCost = _costs.StackCost
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,147 +65,8 @@ class DenseCost:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StackCost:
-  """What a stack takes of a device, in one batch. Bytes and seconds.
-
-  Attributes:
-    name: of the stack.
-    num_columns: with padding.
-    table_bytes: without padding.
-    slot_bytes: the same.
-    padding_bytes: of both.
-    activation_bytes: of a batch; gradients have as many.
-    buffer_bytes: of a batch, with the limits.
-    num_ids: of a batch.
-    distinct_rows: that its SparseCores ask for, each by itself.
-    owned_rows: of its own that all devices ask for.
-    needs: largest numbers of the batches.
-    limits: that AdaptiveLimits would set.
-    num_minibatches: that a batch takes with them.
-    load: entries of the SparseCore that has most, over the mean.
-    lookup_seconds: estimate, and the same of updates.
-    update_seconds: see there.
-    lookup_bound: "memory" or "network".
-    update_bound: the same.
-  """
-
-  name: str
-  num_columns: int
-  table_bytes: int
-  slot_bytes: int
-  padding_bytes: int
-  activation_bytes: int
-  buffer_bytes: int
-  num_ids: float
-  distinct_rows: float
-  owned_rows: float
-  needs: embedding.StackLimits
-  limits: embedding.StackLimits
-  num_minibatches: int
-  load: float
-  lookup_seconds: float
-  update_seconds: float
-  lookup_bound: str
-  update_bound: str
-
-  @property
-  def bytes_at_rest(self) -> int:
-    return self.table_bytes + self.slot_bytes + self.padding_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CostReport:
-  """The costs of a model on a topology.
-
-  Attributes:
-    topology: of devices.
-    workload: where ids come from, in words.
-    plan: of stacks.
-    stacks: in the order of the plan.
-    limits: for AdaptiveLimits(start=...) and compiling ahead.
-    dense_bytes: of parameters that are no tables.
-    dense_seconds: of the dense part; None where nothing was said of it.
-    weight_gradient_seconds: of it, what can run beside an update.
-    host_seconds: that preprocessing takes of one core, for each device.
-    efficiency: of lookups, the share of the bandwidth that they are taken to
-      have.
-  """
-
-  topology: chips.Topology
-  workload: str
-  plan: embedding.StackingPlan
-  stacks: tuple[StackCost, ...]
-  limits: embedding.Limits
-  dense_bytes: int
-  dense_seconds: float | None
-  weight_gradient_seconds: float | None
-  host_seconds: float
-  efficiency: float
-
-  @property
-  def lookup_seconds(self) -> float:
-    return sum(stack.lookup_seconds for stack in self.stacks)
-
-  @property
-  def update_seconds(self) -> float:
-    return sum(stack.update_seconds for stack in self.stacks)
-
-  def step_seconds(self, mode: str) -> float:
-    """Of a step in a mode of pipelining.pipelined.
-
-    Raises:
-      ValueError: if the dense part is not known, or there is no such mode.
-    """
-    if mode not in MODES:
-      raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
-    if self.dense_seconds is None:
-      raise ValueError(
-          "The time of a step needs that of its dense part. Pass dense= to"
-          " estimate."
-      )
-    lookup, update = self.lookup_seconds, self.update_seconds
-    dense, beside = self.dense_seconds, self.weight_gradient_seconds
-    if mode == "off":
-      return lookup + dense + max(0.0, update - beside)
-    if mode == "exact":
-      return dense + max(0.0, update + lookup - beside)
-    return max(dense, update + lookup)
-
-  def bytes_per_device(self, mode: str = "off") -> int:
-    """Tables, slots, dense parameters, and batches of a step in a mode."""
-    if mode not in MODES:
-      raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
-    # Buffers of the batch; of the one in flight; and of the pending update.
-    # Activations with their gradients; those in flight; pending gradients.
-    copies = 1 + MODES.index(mode)
-    return self.dense_bytes + sum(
-        stack.bytes_at_rest
-        + copies * stack.buffer_bytes
-        + (1 + copies) * stack.activation_bytes
-        for stack in self.stacks
-    )
-
-  def with_measured_lookup(self, seconds: float) -> CostReport:
-    """The report with the efficiency that a measured lookup has.
-
-    Args:
-      seconds: of a step's lookups.
-    """
-    if not seconds > 0:
-      raise ValueError(f"A lookup takes more than no time, got {seconds}.")
-    factor = self.lookup_seconds / seconds
-    return dataclasses.replace(
-        self,
-        efficiency=self.efficiency * factor,
-        stacks=tuple(
-            dataclasses.replace(
-                stack,
-                lookup_seconds=stack.lookup_seconds / factor,
-                update_seconds=stack.update_seconds / factor,
-            )
-            for stack in self.stacks
-        ),
-    )
+class CostReport(_costs.ModelCost):
+  """The costs of a model on a topology: numbers, and what to read of them."""
 
   @property
   def suggestions(self) -> tuple[str, ...]:
@@ -246,9 +110,6 @@ class CostReport:
     Raises:
       ImportError: if matplotlib is not there. It comes with the extra `plots`.
     """
-    # Here, since matplotlib is an extra.
-    from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
-
     _cost_picture.plot(self, path)
 
 

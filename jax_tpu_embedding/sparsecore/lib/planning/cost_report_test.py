@@ -17,7 +17,7 @@ import hypothesis
 from hypothesis import strategies as st
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
@@ -344,7 +344,7 @@ class CostsTest(parameterized.TestCase):
 
 
 def _with_cpus(n):
-  return mock.patch.object(converter, "num_schedulable_cpus", return_value=n)
+  return mock.patch.object(hardware, "num_schedulable_cpus", return_value=n)
 
 
 class SuggestionsTest(parameterized.TestCase):

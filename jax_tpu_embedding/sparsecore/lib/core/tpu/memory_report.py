@@ -101,13 +101,14 @@ class MemoryReport:
             ("total", self.total_bytes),
         )
     ]
-    if self.moves is None:
-      lines.append("moves: not known; JAX cannot read programs of this libtpu")
-    elif not self.moves:
-      lines.append("no large moves")
-    else:
-      lines += [f"moves {move}" for move in self.moves]
-    return "\n".join(lines)
+    return "\n".join(lines + lines_of_moves(self.moves))
+
+
+def lines_of_moves(moves: tuple[Move, ...] | None) -> list[str]:
+  """What a report says of them; None: they are not known."""
+  if moves is None:
+    return ["moves: not known; JAX cannot read programs of this libtpu"]
+  return [f"moves {move}" for move in moves] or ["no large moves"]
 
 
 def memory_report(

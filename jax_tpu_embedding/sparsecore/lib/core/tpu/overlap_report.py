@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
 import math
-import os
 import re
-from typing import Literal
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap
 
 _INSTRUCTION = re.compile(r"\s*(?:ROOT )?%(\S+) = (.+?) ([a-z][\w-]*)\((.*)")
 _FIRST_OPERAND = re.compile(r"[^%]*%([\w.-]+)")
@@ -54,92 +52,10 @@ _CONTRACTED = (
 )
 _CUBLAS = 'custom_call_target="__cublas$'
 
-Platform = Literal["tpu", "gpu"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Instruction:
-  """What a device computes, one after the other.
-
-  The cost, and so every time here, is in cycles of the TensorCore, as libtpu
-  estimates it; for GPUs in FLOPs of matrix products, so that other kernels take
-  no time.
-  """
-
-  name: str
-  start: int  # the sum of the costs before
-  cost: int
-  is_matmul: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-  """An asynchronous call of SparseCores, or a collective of GPUs."""
-
-  name: str
-  # Of the program that was compiled: sparse_dense_matmul_csr, or on GPUs
-  # lookup/STACK/all_to_all. A call that XLA merged from several has the name of
-  # one of them.
-  operation: str
-  start: int  # where in the time of the instructions it may begin
-  end: int  # and where they wait for it
-  matmul_cost: int  # of the matrix products between
-  # Whether it is of a lookup or an update. Other collectives of GPUs are not.
-  of_tables: bool
-
-  @property
-  def is_exposed(self) -> bool:
-    return not self.matmul_cost
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OverlapReport:
-  """What runs at the same time in a program. `str()` of it is for people."""
-
-  platform: Platform
-  calls: tuple[Call, ...]  # in the order of their starts
-  instructions: tuple[Instruction, ...]  # with a cost, in order
-  matmul_cost: int  # of all matrix products
-  # Of those beside any call of tables, each once.
-  overlapped_matmul_cost: int
-
-  @property
-  def exposed_calls(self) -> tuple[Call, ...]:
-    return tuple(call for call in self.calls if call.is_exposed)
-
-  def __str__(self):
-    unit, calls = (
-        ("estimated cycles", "SparseCore calls")
-        if self.platform == "tpu"
-        else ("FLOPs", "exchanges of rows")
-    )
-    lines = [
-        f"matrix products: {self.matmul_cost} {unit},"
-        f" {self.overlapped_matmul_cost} of them beside {calls}"
-    ]
-    for call in self.calls:
-      beside = (
-          f"beside {call.matmul_cost} {unit.split()[-1]} of matrix products"
-      )
-      name = call.name
-      if self.platform == "gpu" and call.operation:
-        name += f" ({call.operation})"
-      lines.append(f"{name}: {'exposed' if call.is_exposed else beside}")
-    return "\n".join(lines)
-
-  def plot(self, path: str | os.PathLike[str]) -> None:
-    """Draws two lanes: what computes, and calls beside it.
-
-    Args:
-      path: the file to write; its suffix says the format (.png, .svg, .pdf).
-
-    Raises:
-      ImportError: if matplotlib is not there. It comes with the extra `plots`.
-    """
-    # Here, since matplotlib is an extra.
-    from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap_picture
-
-    _overlap_picture.plot(self, path)
+Platform = _overlap.Platform
+Instruction = _overlap.Instruction
+Call = _overlap.Call
+OverlapReport = _overlap.OverlapReport
 
 
 def overlap_report(compiled: jax.stages.Compiled) -> OverlapReport:

@@ -6,7 +6,7 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap_picture
+from jax_tpu_embedding.sparsecore.lib.core.tpu import _overlap
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 
 _HEAD = """HloModule step, is_scheduled=true
@@ -192,7 +192,7 @@ class OverlapReportTest(parameterized.TestCase):
     self.assertRegex(str(report), "60 FLOPs, 0 .* of rows\ns: beside 60 FLOPs")
 
   def test_picture_of_gpus(self):
-    figure = _overlap_picture.figure(_of_h100s("exact"))
+    figure = _overlap.figure(_of_h100s("exact"))
     (axes,) = figure.axes
     self.assertEqual(axes.get_xlabel(), "FLOPs of matrix products")
     self.assertEqual(
@@ -228,7 +228,7 @@ class OverlapReportTest(parameterized.TestCase):
         + _done("two")
         + "}\n"
     )
-    figure = _overlap_picture.figure(report)
+    figure = _overlap.figure(report)
     (axes,) = figure.axes
     self.assertEqual(axes.get_ylim(), (3, 0))
     self.assertEqual(axes.get_xlim(), (0, 140))

@@ -592,15 +592,7 @@ def preprocess_growing(
     return inputs, stats
   with _RAISES:
     adaptive = AdaptiveLimits(
-        feature_specs,
-        conversion.local_device_count,
-        conversion.global_device_count,
-        num_sc_per_device=conversion.num_sc_per_device,
-        start="specs",
-        has_leading_dimension=conversion.has_leading_dimension,
-        feature_stacking_strategy=conversion.feature_stacking_strategy,
-        num_threads=conversion.num_threads,
-        output_pool=conversion.output_pool,
+        feature_specs, start="specs", **conversion._asdict()
     )
     limits = _limits.of_buffers(inputs)
     return adaptive.settle(

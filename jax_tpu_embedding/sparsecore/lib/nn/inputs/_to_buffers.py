@@ -29,6 +29,8 @@ _STRATEGIES = dict(converter.FeatureStackingStrategy.__members__)
 class Conversion(NamedTuple):
   """What is the same for all batches of a run.
 
+  Each has the name of its keyword argument in preprocessing and AdaptiveLimits.
+
   Attributes:
     local_device_count: as in preprocess_sparse_dense_matmul_input, like the
       others.
@@ -69,6 +71,8 @@ def to_buffers(
 
   Args, returns and raises as there.
   """
+  # Names, and not a mapping for the converter, which takes 3 us to make: a
+  # fifth of what a small batch takes.
   (
       local_device_count,
       global_device_count,

@@ -16,15 +16,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.testing import one_table_model
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
 
-P = jax.sharding.PartitionSpec
 _ROWS, _DIM, _BATCH = 200, 16, 32
 _NUM_SCS = 8
 _CASES = [(2, "bfloat16")]
@@ -36,45 +35,24 @@ class ByKernelsTest(parameterized.TestCase):
 
   @parameterized.parameters(*_CASES)
   def test_a_step_is_the_native_one(self, num_devices, dtype):
-    num_sc = _NUM_SCS // num_devices
-    table = embedding_spec.TableSpec(
-        name="t",
-        vocabulary_size=_ROWS,
-        embedding_dim=_DIM,
-        dtype=dtype,
-        optimizer=embedding_spec.AdagradOptimizerSpec(0.5),
-        max_ids_per_partition=4,
-        max_unique_ids_per_partition=2,
-    )
-    specs = {
-        "f": embedding_spec.FeatureSpec(
-            name="f",
-            table_spec=table,
-            input_shape=(_BATCH, 5),
-            output_shape=(_BATCH, _DIM),
-        )
-    }
-    embedding.prepare_feature_specs_for_training(
-        specs, num_devices, num_sc_per_device=num_sc
-    )
-    ids = np.random.default_rng(0).integers(0, _ROWS, (_BATCH, 5), np.int32)
-    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
-        {"f": ids},
-        None,
-        specs,
-        num_devices,
-        num_devices,
-        num_sc_per_device=num_sc,
+    model = one_table_model.make(
+        embedding_spec.TableSpec(
+            name="t",
+            vocabulary_size=_ROWS,
+            embedding_dim=_DIM,
+            dtype=dtype,
+            optimizer=embedding_spec.AdagradOptimizerSpec(0.5),
+            max_ids_per_partition=4,
+            max_unique_ids_per_partition=2,
+        ),
+        batch=_BATCH,
+        valency=5,
+        num_devices=num_devices,
+        num_sc=_NUM_SCS // num_devices,
         enable_minibatching=True,
     )
-    self.assertGreater(inputs.num_minibatches[0], 1)
-    mesh = jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
-    variables = embedding.init_embedding_variables(
-        jax.random.key(0),
-        embedding.get_table_specs(specs),
-        jax.sharding.NamedSharding(mesh, P("x", None)),
-        num_sc,
-    )
+    specs, variables = model.specs, model.variables
+    self.assertGreater(model.inputs.num_minibatches[0], 1)
 
     def step(inputs, variables):
       activations = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
@@ -84,25 +62,13 @@ class ByKernelsTest(parameterized.TestCase):
       )
 
     def results(way):
-      def chosen(*operands):
-        with choice.lower_by(way):
-          return step(*operands)
-
-      if num_devices > 1:
-        chosen = jax.shard_map(
-            chosen,
-            mesh=mesh,
-            in_specs=P("x"),
-            out_specs=P("x"),
-            check_vma=False,
-        )
       with subcores.recorded() as kernels:
-        lowered = jax.jit(chosen).lower(inputs, variables)
+        lowered = model.lower(step, variables, way)
       self.assertEqual(
           {"sum_runs", "step_rows"} <= {kernel.name for kernel in kernels},
           way == "kernels",
       )
-      return jax.tree.leaves(lowered.compile()(inputs, variables))
+      return jax.tree.leaves(lowered.compile()(model.inputs, variables))
 
     (activations, table, slot), expected = results("kernels"), results("calls")
     np.testing.assert_allclose(activations, expected[0], rtol=2e-6, atol=2e-6)

@@ -11,7 +11,7 @@ import concurrent.futures
 import hashlib
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import recent_values
 
 # A program with one of these refers to something that its text does not show:
@@ -56,7 +56,7 @@ def compile_all(
 
   # XLA compiles without the interpreter lock: threads are as fast as processes.
   with concurrent.futures.ThreadPoolExecutor(
-      converter.num_schedulable_cpus()
+      hardware.num_schedulable_cpus()
   ) as pool:
     compiled = dict(
         zip(different, pool.map(compile_one, different, different.values()))

@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
 import numpy as np
 
@@ -100,9 +100,7 @@ class CompileAllTest(parameterized.TestCase):
     for i, program in enumerate(programs):
       program.as_text.return_value = str(i)
       program.compile.side_effect = functools.partial(compile_, i)
-    with mock.patch.object(
-        converter, "num_schedulable_cpus", return_value=cpus
-    ):
+    with mock.patch.object(hardware, "num_schedulable_cpus", return_value=cpus):
       self.assertEqual(_compile_once.compile_all(programs), [0, 1])
 
   def test_errors_of_the_compiler_are_raised(self):

@@ -406,12 +406,22 @@ class ErrorsTest(parameterized.TestCase):
     self.assertEmpty(calls)
     with mock.patch.object(free_memory, free_bytes, return_value=None):
       jax.eval_shape(lambda: init(tables, devices=2))
-    small = prepared(table("small", 64, 8, initializer), devices=2)
-    with mock.patch.object(free_memory, free_bytes, return_value=2048):
-      init(small, devices=2)
-    with mock.patch.object(free_memory, free_bytes, return_value=2047):
-      with self.assertRaisesRegex(MemoryError, r"need 1\.0 KiB on each of 2"):
-        init(small, devices=2)
+
+  def test_the_moment_has_to_fit_in_which_a_variable_is_twice_in_memory(self):
+    ones = jax.nn.initializers.ones
+    tables = prepared(
+        table("first", 128, 8, ones), table("last", 32, 8, ones), devices=2
+    )
+    # 4 KiB twice, before there is the other; then 4 KiB and twice 1 KiB.
+    with mock.patch.object(free_memory, "free_bytes", return_value=8192):
+      init(tables, devices=2)
+    with mock.patch.object(free_memory, "free_bytes", return_value=8191):
+      with self.assertRaisesRegex(
+          MemoryError,
+          r"need 4\.0 KiB on each of 2 devices, 1\.5 KiB of it while they are"
+          r" made, and 8\.0 KiB are free",
+      ):
+        init(tables, devices=2)
 
   @parameterized.named_parameters(
       (

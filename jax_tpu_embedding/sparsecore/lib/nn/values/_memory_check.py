@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import math
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
+import numpy as np
 
 # How many tables an error names.
 _NUM_LARGEST = 3
-_SLOT_BYTES = 4
 
 
 def check(
@@ -28,8 +30,10 @@ def check(
 ) -> None:
   """Raises if new variables of these stacks do not fit.
 
+  Nor may the moment in which one of them is twice in memory; see _host_fill.py.
+
   Args:
-    stacks: stack name -> its tables.
+    stacks: stack name -> its tables, in the order in which they are made.
     num_shards: SparseCores of the job.
     num_devices: over how many devices rows are split.
     devices: those that get some; those of other processes are not asked.
@@ -37,17 +41,25 @@ def check(
   Raises:
     MemoryError: naming what is needed and free, and the largest tables.
   """
+  devices = tuple(devices)
   of_table = {}
-  total = 0
+  total = most = 0  # bytes of the variables so far, and of the worst moment
   for tables in stacks.values():
     placement = _placement.from_specs(tables, num_shards)
-    of_slots = _bytes_of_slots(tables[0], placement.embedding_dim)
-    of_row = placement.embedding_dim * tables[0].dtype.itemsize
-    total += placement.num_rows * (of_row + of_slots)
+    variables = _variables(tables[0], placement)
+    for variable in variables:
+      num_bytes = _num_bytes(variable)
+      total += num_bytes
+      is_twice = _host_fill.is_for(variable, devices)
+      most = max(most, total + num_bytes * is_twice)
+    table_bytes, *slot_bytes = (
+        _num_bytes(variable) // placement.num_rows for variable in variables
+    )
     for table in placement.tables:
       rows = table.padded_vocabulary_size
-      of_table[table.name] = (rows * (of_row + of_slots), rows * of_slots)
-  per_device = total // num_devices
+      of_slots = rows * sum(slot_bytes)
+      of_table[table.name] = (rows * table_bytes + of_slots, of_slots)
+  per_device, to_keep = most // num_devices, total // num_devices
   local = [d for d in devices if d.process_index == jax.process_index()]
   free = [(free_memory.free_bytes(device), device) for device in local]
   known = [pair for pair in free if pair[0] is not None]
@@ -65,18 +77,32 @@ def check(
       " slots)"
       for name, (both, slots) in largest[:_NUM_LARGEST]
   )
+  while_made = ""
+  if per_device > to_keep:
+    while_made = f" {size(per_device - to_keep)} of it while they are made,"
   where = "this host, which they share" if needed > per_device else f"{device}"
   raise MemoryError(
       f"The tables need {size(per_device)} on each of {num_devices} devices,"
-      f" and {size(least)} are free on {where}. Largest, per device: {names}."
+      f"{while_made} and {size(least)} are free on {where}. Largest, per"
+      f" device: {names}."
       " Use more devices, fewer rows or columns, tables of bfloat16, or an"
       " optimizer with smaller slots."
   )
 
 
-def _bytes_of_slots(table: _tables.TableSpec, embedding_dim: int) -> int:
-  """Of one row, padded to `embedding_dim` columns."""
-  return sum(
-      _SLOT_BYTES * (1 if is_of_row else embedding_dim)
-      for is_of_row in table.optimizer.slot_variables_of_rows()
-  )
+def _variables(
+    table: _tables.TableSpec, placement: _placement.StackPlacement
+) -> list[jax.ShapeDtypeStruct]:
+  """The table and the slots of a stack with this one in it, as it is made."""
+  rows, columns = placement.num_rows, placement.embedding_dim
+  return [
+      jax.ShapeDtypeStruct((rows, columns), table.dtype),
+      *(
+          jax.ShapeDtypeStruct((rows, 1 if is_of_row else columns), np.float32)
+          for is_of_row in table.optimizer.slot_variables_of_rows()
+      ),
+  ]
+
+
+def _num_bytes(variable: jax.ShapeDtypeStruct) -> int:
+  return math.prod(variable.shape) * variable.dtype.itemsize

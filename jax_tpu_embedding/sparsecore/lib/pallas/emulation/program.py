@@ -121,20 +121,12 @@ def install(*, check: bool = True) -> Callable[[], None]:
 
 def _run(jaxpr, consts, args, chip, check) -> list[Any]:
   """Runs a jaxpr with kernels in it."""
-  values = dict(zip(jaxpr.constvars, consts))
-  values.update(zip(jaxpr.invars, args))
-
-  def value_of(variable):
-    if jax_versions.is_literal(variable):
-      return variable.val
-    return values[variable]
-
-  for equation in jaxpr.eqns:
-    operands = [value_of(x) for x in equation.invars]
-    values.update(
-        zip(equation.outvars, _run_equation(equation, operands, chip, check))
-    )
-  return [value_of(x) for x in jaxpr.outvars]
+  return jax_versions.run_jaxpr(
+      jaxpr,
+      consts,
+      args,
+      lambda equation, operands: _run_equation(equation, operands, chip, check),
+  )
 
 
 def _run_equation(equation, operands, chip, check):

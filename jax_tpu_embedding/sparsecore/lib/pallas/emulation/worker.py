@@ -185,20 +185,7 @@ class Worker:
       self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
   ) -> list[Any]:
     """Runs a jaxpr. Values are arrays, refs are Views."""
-    values = dict(zip(jaxpr.constvars, consts))
-    values.update(zip(jaxpr.invars, args))
-
-    def value_of(variable):
-      if jax_versions.is_literal(variable):
-        return variable.val
-      return values[variable]
-
-    for equation in jaxpr.eqns:
-      results = self.run_equation(
-          equation, [value_of(x) for x in equation.invars]
-      )
-      values.update(zip(equation.outvars, results))
-    return [value_of(x) for x in jaxpr.outvars]
+    return jax_versions.run_jaxpr(jaxpr, consts, args, self.run_equation)
 
   def run_equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Runs one equation: its list of results."""

@@ -1,23 +1,23 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A step as two lanes: what computes, and calls beside it.
+"""What runs at the same time in a program: as numbers, text and a picture.
 
-On a TPU these are the TensorCore, along its time as libtpu estimates it, and
-SparseCores. On GPUs they are matrix products, along their FLOPs, and
-collectives, with a lane for each operation. A call is drawn over the time that
-it has: how much of it the call takes is not known. A call with nothing large
-beside it is a line.
+The picture has two lanes, what computes and calls beside it. On a TPU these are
+the TensorCore, along its time as libtpu estimates it, and SparseCores. On GPUs
+they are matrix products, along their FLOPs, and collectives, with a lane for
+each operation. A call is drawn over the time that it has: how much of it the
+call takes is not known. A call with nothing large beside it is a line.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
-from typing import TYPE_CHECKING
+from typing import Literal
 
-if TYPE_CHECKING:
-  from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
+Platform = Literal["tpu", "gpu"]
 
 # Inches.
 _WIDTH = 11.0
@@ -41,14 +41,89 @@ _CALL = "#5b9a5b"
 _EXPOSED = "#c0392b"
 
 
-def plot(
-    report: overlap_report.OverlapReport, path: str | os.PathLike[str]
-) -> None:
-  """Writes the picture of a report to a file."""
-  figure(report).savefig(path, dpi=150)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Instruction:
+  """What a device computes, one after the other.
+
+  The cost, and so every time here, is in cycles of the TensorCore, as libtpu
+  estimates it; for GPUs in FLOPs of matrix products, so that other kernels take
+  no time.
+  """
+
+  name: str
+  start: int  # the sum of the costs before
+  cost: int
+  is_matmul: bool
 
 
-def figure(report: overlap_report.OverlapReport) -> Any:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+  """An asynchronous call of SparseCores, or a collective of GPUs."""
+
+  name: str
+  # Of the program that was compiled: sparse_dense_matmul_csr, or on GPUs
+  # lookup/STACK/all_to_all. A call that XLA merged from several has the name of
+  # one of them.
+  operation: str
+  start: int  # where in the time of the instructions it may begin
+  end: int  # and where they wait for it
+  matmul_cost: int  # of the matrix products between
+  # Whether it is of a lookup or an update. Other collectives of GPUs are not.
+  of_tables: bool
+
+  @property
+  def is_exposed(self) -> bool:
+    return not self.matmul_cost
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverlapReport:
+  """What runs at the same time in a program. `str()` of it is for people."""
+
+  platform: Platform
+  calls: tuple[Call, ...]  # in the order of their starts
+  instructions: tuple[Instruction, ...]  # with a cost, in order
+  matmul_cost: int  # of all matrix products
+  # Of those beside any call of tables, each once.
+  overlapped_matmul_cost: int
+
+  @property
+  def exposed_calls(self) -> tuple[Call, ...]:
+    return tuple(call for call in self.calls if call.is_exposed)
+
+  def __str__(self):
+    unit, calls = (
+        ("estimated cycles", "SparseCore calls")
+        if self.platform == "tpu"
+        else ("FLOPs", "exchanges of rows")
+    )
+    lines = [
+        f"matrix products: {self.matmul_cost} {unit},"
+        f" {self.overlapped_matmul_cost} of them beside {calls}"
+    ]
+    for call in self.calls:
+      beside = (
+          f"beside {call.matmul_cost} {unit.split()[-1]} of matrix products"
+      )
+      name = call.name
+      if self.platform == "gpu" and call.operation:
+        name += f" ({call.operation})"
+      lines.append(f"{name}: {'exposed' if call.is_exposed else beside}")
+    return "\n".join(lines)
+
+  def plot(self, path: str | os.PathLike[str]) -> None:
+    """Draws two lanes: what computes, and calls beside it.
+
+    Args:
+      path: the file to write; its suffix says the format (.png, .svg, .pdf).
+
+    Raises:
+      ImportError: if matplotlib is not there. It comes with the extra `plots`.
+    """
+    figure(self).savefig(path, dpi=150)
+
+
+def figure(report: OverlapReport) -> Any:
   """The picture as a matplotlib Figure, of no window and no global state."""
   try:
     import matplotlib.figure
@@ -131,7 +206,7 @@ def figure(report: overlap_report.OverlapReport) -> Any:
 
 def _draw_call(
     axes: Any,
-    call: overlap_report.Call,
+    call: Call,
     label: str,
     bar: tuple[float, float],
     end: int,
@@ -176,7 +251,7 @@ def _lanes(calls: Any) -> list[int]:
   return lanes
 
 
-def _summary(report: overlap_report.OverlapReport) -> str:
+def _summary(report: OverlapReport) -> str:
   num, exposed = len(report.calls), len(report.exposed_calls)
   calls, them = (
       ("SparseCore call", "them")

@@ -1,0 +1,181 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is written, when, and under which names."""
+
+from __future__ import annotations
+
+from concurrent import futures
+import gc
+import os
+import threading
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
+from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import checkpoint_case
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 6)
+
+_ONE = checkpoint_case.ONE
+
+
+def _write_on(disk: futures.Executor, moves: threading.Event):
+  """ZarrRows.write for a disk that does nothing until it moves."""
+  write = _zarr_rows.ZarrRows.write
+
+  def write_later(self, first, values):
+    def wait_and_write():
+      moves.wait(60)
+      write(self, first, values).result()
+
+    return disk.submit(wait_and_write)
+
+  return write_later
+
+
+class SavingTest(checkpoint_case.CheckpointCase):
+
+  def test_steps_after_save_async_do_not_change_files(self):
+    specs = any_tables.feature_specs(_ONE)
+    values = any_tables.values()
+    variables = any_tables.random_variables(_ONE, specs, values)
+    variables = jax.tree.map(jax.new_ref, variables)
+    pending = checkpoint.save_async(
+        self.path, variables, specs, host_buffer_bytes=None
+    )
+    for ref in jax.tree.leaves(variables):
+      ref[...] = np.zeros(ref.shape, ref.dtype)
+    pending.wait()
+    self.assertTrue(pending.done())
+    for name, slots in values.items():
+      for slot, rows in slots.items():
+        np.testing.assert_array_equal(
+            checkpoint.read_table(self.path, name, slot), rows
+        )
+
+  def test_memory_of_blocks_is_used_again_when_nothing_has_it(self):
+    buffers = _row_blocks.Buffers()
+    block = buffers.take((16, 8), np.float32)
+    place = block.ctypes.data
+    self.assertEqual(place % 64, 0)
+    block[...] = 1
+    # A part of it, and an array of JAX, which copies nothing.
+    holders = [block[3:], jax.device_put(block)]
+    del block
+    others = []
+    while holders:
+      others.append(buffers.take((16, 8), np.float32))
+      self.assertNotEqual(others[-1].ctypes.data, place)
+      others[-1][...] = 0
+      np.testing.assert_array_equal(holders.pop(), 1)
+    gc.collect()
+    smaller = buffers.take((4, 2), np.float32)
+    self.assertEqual(smaller.ctypes.data, place)
+    del others, smaller
+    # One that is too small is not taken.
+    larger = buffers.take((32, 8), np.float32)
+    self.assertNotEqual(larger.ctypes.data, place)
+
+  def test_training_goes_on_while_a_disk_is_slow(self):
+    specs = any_tables.feature_specs(_ONE)
+    values = any_tables.values()
+    variables = any_tables.random_variables(_ONE, specs, values)
+    variables = jax.tree.map(jax.new_ref, variables)
+    moves = threading.Event()
+    with (
+        futures.ThreadPoolExecutor(1) as disk,
+        mock.patch.object(_zarr_rows.ZarrRows, "write", _write_on(disk, moves)),
+    ):
+      pending = checkpoint.save_async(
+          self.path, variables, specs, host_buffer_bytes=None
+      )
+      arrays = jax.tree.map(lambda ref: ref[...], variables)
+      for _ in range(5):
+        arrays = any_tables.step(arrays, specs, _ONE)
+        for ref, array in zip(
+            jax.tree.leaves(variables), jax.tree.leaves(arrays)
+        ):
+          ref[...] = array
+      # Nothing is there yet, and no step had to wait for it.
+      self.assertFalse(pending.done())
+      self.assertEmpty(list(self.path.parent.rglob("c.*")))
+      moves.set()
+      pending.wait()
+    for name, slots in values.items():
+      for slot, rows in slots.items():
+        np.testing.assert_array_equal(
+            checkpoint.read_table(self.path, name, slot), rows
+        )
+
+  def test_the_disk_has_the_names_of_files_before_there_is_a_checkpoint(self):
+    synced = []
+    with mock.patch.object(
+        os,
+        "fsync",
+        side_effect=lambda fd: synced.append(
+            os.readlink(f"/proc/self/fd/{fd}")
+        ),
+    ):
+      self.save(tables=(("a/b", 40, 3),))
+    synced = {path.partition("/tables/")[2] for path in synced}
+    self.assertContainsSubset(
+        {"a", "a/b.table", "a/b.slot.accumulator"}, synced
+    )
+
+  def test_nothing_is_overwritten(self):
+    self.save()
+    before = checkpoint_case.file_hashes(self.path)
+    with self.assertRaisesRegex(ValueError, "already exists"):
+      self.save()
+    self.assertEqual(checkpoint_case.file_hashes(self.path), before)
+
+  @parameterized.parameters(
+      ((("a/../b", 8, 3),), "'a/../b': the name has"),
+      ((("a\nb", 8, 3),), "not printable"),
+      ((("a", 8, 3), ("a.table/b", 8, 3)), "inside of that of table 'a'"),
+  )
+  def test_names_that_files_cannot_have_are_refused(self, tables, error):
+    specs = any_tables.feature_specs(_ONE, tables)
+    variables = any_tables.new_variables(_ONE, specs)
+    with self.assertRaisesRegex(ValueError, error):
+      checkpoint.save(self.path, variables, specs)
+    self.assertFalse(self.path.exists())
+
+  @parameterized.parameters("a b", "é", "a%20b", "a?x#y", "a/b", "a.b")
+  def test_names_of_tables_are_kept(self, name):
+    tables = ((name, 40, 3), ("a", 8, 3))
+    values = self.save(tables=tables)
+    self.assertCountEqual(checkpoint.describe(self.path).tables, [name, "a"])
+    np.testing.assert_array_equal(
+        checkpoint.read_table(self.path, name), values[name][None]
+    )
+
+  def test_variables_of_other_specs_are_not_saved(self):
+    specs = any_tables.feature_specs(any_tables.Topology(4, 1, "alone"))
+    variables = any_tables.new_variables(_ONE, any_tables.feature_specs(_ONE))
+    with self.assertRaisesRegex(ValueError, "has shape .*, and the specs say"):
+      checkpoint.save(self.path, variables, specs)
+    with self.assertRaisesRegex(ValueError, "of the stacks .*'items'.*'all'"):
+      checkpoint.save(
+          self.path,
+          variables,
+          any_tables.feature_specs(any_tables.Topology(1, 2, "rotated")),
+      )
+    with self.assertRaisesRegex(ValueError, "has 0 slots, and .*accumulator"):
+      checkpoint.save(
+          self.path,
+          {k: v._replace(slot=()) for k, v in variables.items()},
+          any_tables.feature_specs(_ONE),
+      )
+    self.assertFalse(self.path.exists())
+
+
+if __name__ == "__main__":
+  absltest.main()
