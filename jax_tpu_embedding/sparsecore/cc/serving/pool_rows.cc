@@ -158,7 +158,7 @@ constexpr int64_t RowsAhead(int64_t row_bytes) {
 }
 
 // The rows of one sample, and those to prefetch meanwhile.
-struct SampleRows {
+struct RowsToSum {
   const WeightedRow* rows;
   int64_t begin;
   int64_t end;
@@ -169,7 +169,7 @@ struct SampleRows {
 // Writes the sums of the columns from `column` on, in pieces of `kWidth`;
 // returns the first column that is left.
 template <typename Rows, int kWidth>
-[[gnu::always_inline]] inline int64_t SumColumns(const SampleRows& sample,
+[[gnu::always_inline]] inline int64_t SumColumns(const RowsToSum& sample,
                                                  int64_t columns,
                                                  int64_t row_bytes,
                                                  int64_t column, float* out) {
@@ -198,7 +198,7 @@ template <typename Rows, int kWidth>
 
 // The columns that are left, one by one.
 template <typename Rows>
-[[gnu::always_inline]] inline void SumLastColumns(const SampleRows& sample,
+[[gnu::always_inline]] inline void SumLastColumns(const RowsToSum& sample,
                                                   int64_t columns,
                                                   int64_t column, float* out) {
   for (; column < columns; ++column) {
@@ -216,11 +216,11 @@ JTE_VECTOR_CLONES void PoolRowsOf(int64_t columns,
                                   std::span<const WeightedRow> rows,
                                   std::span<const int64_t> ends, float* out) {
   const int64_t row_bytes = RowBytes(Rows::kEncoding, columns);
-  SampleRows sample{.rows = rows.data(),
-                    .begin = 0,
-                    .end = 0,
-                    .last = std::ssize(rows),
-                    .distance = RowsAhead(row_bytes)};
+  RowsToSum sample{.rows = rows.data(),
+                   .begin = 0,
+                   .end = 0,
+                   .last = std::ssize(rows),
+                   .distance = RowsAhead(row_bytes)};
   const int64_t num_ahead = std::min(sample.distance, sample.last);
   for (int64_t i = 0; i < num_ahead; ++i) {
     Prefetch(rows[i].row, 0, row_bytes, row_bytes - 1);
