@@ -157,7 +157,11 @@ class SparseCoreEmbed(nnx.Module):
       # and the update is lost with the copy.
       self.embedding_table = nnx.data(_lookups.init_refs(config, rngs.params()))
       self.update_anchor = EmbeddingVariablesParam(
-          jnp.zeros((), jnp.float32), embedding_sharding=everywhere
+          # Beside the Refs, where the results of a step with them are.
+          _devices.on_every_device(
+              jnp.zeros(()), config.mesh, config.sharding_axis
+          ),
+          embedding_sharding=everywhere,
       )
     else:
       self.embedding_table = EmbeddingVariablesParam(
