@@ -20,6 +20,7 @@ import jax.extend
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
 import numpy as np
 
 HyperParameterType = Callable[[Any], jax.Array] | float
@@ -49,7 +50,7 @@ def _row_option(default: Any = None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class OptimizerSpec(abc.ABC):
+class OptimizerSpec(_pickles.Pickled, abc.ABC):
   """Base of all optimizers; users may add their own (dataclasses: frozen ones).
 
   Two specs are equal if they are of one class and all their parameters reach

@@ -25,6 +25,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _checks
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
 import numpy as np
 
 _T = TypeVar("_T")
@@ -212,7 +213,7 @@ _BUFFER_ATTRIBUTES = frozenset(
 
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
-class TableSpec:
+class TableSpec(_pickles.Pickled):
   """An embedding matrix, [vocabulary_size, embedding_dim].
 
   Attributes cannot be changed once the table is in a stack.
@@ -291,6 +292,9 @@ class TableSpec:
 
   def is_stacked(self) -> bool:
     return self._stacked_table_spec is not None
+
+  def _pickled_as(self) -> str:
+    return f"Table {self.name!r}"
 
   @property
   def setting_in_stack(self) -> TableSettingInStack:
