@@ -134,6 +134,11 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
     """
     return False
 
+  @property
+  def may_read_whole_rows(self) -> bool:
+    """Whether a new value may depend on other columns, so also on padding."""
+    return self.depends_on_embedding_dim
+
   def get_learning_rate(
       self, step: jax.typing.ArrayLike | None = None
   ) -> jax.Array:
