@@ -365,6 +365,9 @@ class FeatureSpec:
       _FEATURE_CHECKS[name](owner, name, value)
     super().__setattr__(name, value)
 
+  def __post_init__(self):
+    check_width(self)
+
   @property
   def id_transformation(self) -> FeatureIdTransformation:
     if self._id_transformation is None:
@@ -377,6 +380,22 @@ class FeatureSpec:
   @id_transformation.setter
   def id_transformation(self, transformation: FeatureIdTransformation) -> None:
     self._id_transformation = transformation
+
+
+def check_width(feature: FeatureSpec) -> None:
+  """Raises ValueError if activations are wider than rows; fewer columns are fine.
+
+  In the constructor, and once more where specs, whose fields can be set, are
+  used.
+  """
+  table = feature.table_spec
+  if feature.output_shape[-1] > table.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {tuple(feature.output_shape)}"
+        f" is wider than the embedding_dim {table.embedding_dim} of table"
+        f" {table.name!r}. End output_shape with {table.embedding_dim}, or make"
+        " the table wider."
+    )
 
 
 def _how_to_change(name: str) -> str:
