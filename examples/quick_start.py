@@ -48,6 +48,8 @@ model = NextWord(feature_specs=feature_specs)
 dense = model.init(
     jax.random.key(1), {"word_ids": jnp.zeros((BATCH, SEQ), jnp.int32)}
 )["params"]
+# Where the results of a step are, so that the second step is not compiled anew.
+dense = embed.on_every_device(dense)
 
 
 @jax.jit

@@ -263,7 +263,9 @@ Result<int64_t> SampleIdsOfSplitFeatures(
           samples_per_sc(*previous), " samples per SparseCore and overlaps ",
           "feature '", feature.input.name,
           "' at row_offset=", feature.input.transform.row_offset,
-          ". Pass batches of the sizes that the features declare.");
+          ". Pass batches of the sizes that the features declare. Those that "
+          "declare another batch than they were stacked for are best left as "
+          "they were: they take any.");
     }
     previous = &feature;
   }

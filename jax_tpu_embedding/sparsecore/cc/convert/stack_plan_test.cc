@@ -352,7 +352,10 @@ INSTANTIATE_TEST_SUITE_P(
         {"OverlappingFeatures",
          [](Request& r) { r.features[0].transform.row_offset = 8; },
          "Stack 'items': feature 'early' at row_offset=0 has 2 samples per "
-         "SparseCore and overlaps feature 'late' at row_offset=8."},
+         "SparseCore and overlaps feature 'late' at row_offset=8. Pass batches "
+         "of the sizes that the features declare. Those that declare another "
+         "batch than they were stacked for are best left as they were: they "
+         "take any."},
         {"BatchNotDivisibleByDevices",
          [](Request& r) {
            r.strategy = FeatureStackingStrategy::kStackThenSplit;

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import pathlib
+import resource
 import shutil
+import signal
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -69,6 +74,35 @@ def _state(
 
 
 _arrays = resumed_runs.arrays
+
+
+def _resume(directory):
+  checkpoints = checkpoint.Checkpoints(
+      directory, flag="out", resume=True, num_steps=None
+  )
+  checkpoints.require(_SETTINGS)
+  return checkpoints
+
+
+def _save_with_little_room(directory, pipe):
+  """As on a full disk: from here on files may have 64 bytes."""
+  state = _state(step=2)
+  with _resume(directory) as checkpoints:
+    # Python ignores the signal that goes with it, so writing is an error.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+    try:
+      checkpoints.save(state, _HISTORY)
+    except command_line.UsageError as error:
+      pipe.send(str(error))
+
+
+def _save_step_after_step(directory, pipe):
+  """For ever: the process is to be killed."""
+  with _resume(directory) as checkpoints:
+    for step in itertools.count(2):
+      checkpoints.save(_state(seed=step, step=step), _HISTORY)
+      if step == 2:
+        pipe.send(None)
 
 
 class CheckpointTest(parameterized.TestCase):
@@ -242,19 +276,44 @@ class CheckpointTest(parameterized.TestCase):
         checkpoints.restore(state)
     self.assertEqual(state.step, 0)
 
-  def test_full_disk_is_a_sentence(self):
+  def test_a_disk_that_takes_no_more_is_a_sentence(self):
     self._save(1)
-    full = ValueError("RESOURCE_EXHAUSTED: No space left on device\nTrace")
-    with self._open(resume=True) as checkpoints:
-      with (
-          mock.patch.object(checkpoints._manager, "save", side_effect=full),
-          self.assertRaisesRegex(
-              command_line.UsageError,
-              "Cannot write the checkpoint of step 2 to .*No space left on device.$",
-          ),
-      ):
-        checkpoints.save(_state(step=2), _HISTORY)
+    process, pipe = self._start(_save_with_little_room)
+    message = pipe.recv() if pipe.poll(120) else "nothing"
+    process.join(60)
+    self.assertRegex(
+        message, "^Cannot write the checkpoint of step 2 to .*: .*too large.*$"
+    )
     self.assertEqual(self._restored().step, 1)
+
+  def test_a_run_that_is_killed_while_it_saves_leaves_whole_checkpoints(self):
+    self._save(1)
+    process, pipe = self._start(_save_step_after_step)
+    self.assertTrue(pipe.poll(120), "The process saves nothing.")
+    deadline = time.monotonic() + 60
+    is_unfinished = lambda path: "orbax-checkpoint-tmp" in path.name
+    while not any(map(is_unfinished, self._directory.iterdir())):
+      self.assertLess(time.monotonic(), deadline)
+    process.kill()
+    process.join(60)
+    self.assertEqual(process.exitcode, -signal.SIGKILL)
+    state = self._restored()
+    self.assertGreaterEqual(state.step, 2)
+    saved = _state(seed=state.step, step=state.step)
+    jax.tree.map(np.testing.assert_array_equal, _arrays(state), _arrays(saved))
+    self.assertFalse(any(map(is_unfinished, self._directory.iterdir())))
+
+  def _start(self, function):
+    """Another process that continues the run, and what it says."""
+    context = multiprocessing.get_context("spawn")
+    pipe, of_process = context.Pipe(duplex=False)
+    process = context.Process(
+        target=function, args=(self._directory, of_process), daemon=True
+    )
+    process.start()
+    of_process.close()
+    self.addCleanup(process.kill)
+    return process, pipe
 
   def test_what_a_killed_run_left_is_removed(self):
     self._save(1)

@@ -196,6 +196,18 @@ def never_recompute(primitive: core.Primitive) -> None:
   partial_eval.partial_eval_jaxpr_custom_rules[primitive] = only_forward
 
 
+def has_one_operation(function: Callable[..., Any]) -> None:
+  """Says to jax_debug_nans that a function to be jitted is one operation.
+
+  It looks for the operation that made a NaN by calling the function without
+  jit; then a primitive's own call, which is jitted, would come again for ever.
+
+  Args:
+    function: without jit.
+  """
+  function._apply_primitive = True  # pylint: disable=protected-access
+
+
 class _KeptEffect(effects_lib.Effect):
   """Of an operation that no pass may leave out."""
 

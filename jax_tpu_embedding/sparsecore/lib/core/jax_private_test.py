@@ -245,6 +245,19 @@ class TracingTest(parameterized.TestCase):
     jax_private.never_recompute(twice_p)
     self.assertEqual(count(), 1)
 
+  def test_a_nan_of_one_operation_is_not_looked_for(self):
+    calls = []
+
+    def nan_like(x):
+      calls.append(x)
+      return jnp.nan * x
+
+    jax_private.has_one_operation(nan_like)
+    with jax.debug_nans(True):
+      with self.assertRaisesRegex(FloatingPointError, "in .*nan_like"):
+        jax.jit(nan_like)(1.0)
+    self.assertLen(calls, 1)
+
   def test_operations_with_a_kept_effect_stay(self):
     effect = jax_private.kept_effect()
     note_p = core.Primitive("note")

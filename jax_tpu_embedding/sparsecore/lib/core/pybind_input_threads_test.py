@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -74,6 +75,26 @@ class ThreadsTest(parameterized.TestCase):
           converter_requests.convert(*request, num_threads=num_threads),
           expected,
       )
+
+  def test_a_fork_between_two_calls_hurts_neither_process(self):
+    # A pool of threads that outlived the first call would be waited for in the
+    # child, which has none of them, for ever.
+    request = _large_request()
+    convert = lambda: converter_requests.convert(*request, num_threads=8)
+    expected = convert()
+
+    def child():
+      for _ in range(3):
+        converter_requests.assert_same(convert(), expected)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    self.addCleanup(process.kill)
+    in_parent = [convert() for _ in range(3)]
+    process.join(timeout=60)
+    self.assertEqual(process.exitcode, 0)
+    for result in [*in_parent, convert()]:
+      converter_requests.assert_same(result, expected)
 
   @parameterized.parameters("splits", "rows", "shuffled_sparse", "coo")
   def test_conversions_do_not_depend_on_the_number_of_threads(self, form):

@@ -191,7 +191,9 @@ def _check_samples(
           f" sample {begin} of the device, and the samples before it"
           + (f", of feature {last_name!r}," if last_name else "")
           + f" end at {end}. Pass features by row_offset, and batches of the"
-          " sizes that the features declare."
+          " sizes that the features declare. Those that declare another batch"
+          " than they were stacked for are best left as they were: they take"
+          " any."
       )
     end, last_name = begin + num_samples, feature.name
   if not split_first and total % num_scs:

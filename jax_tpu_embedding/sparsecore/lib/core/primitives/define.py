@@ -80,6 +80,7 @@ def _program(primitive: core.Primitive, **params: Any) -> Callable[..., Any]:
     return primitive.bind(*operands, **params)
 
   program.__name__ = program.__qualname__ = primitive.name
+  jax_private.has_one_operation(program)
   return jax.jit(program)
 
 

@@ -39,14 +39,60 @@ class TwinOfOptax:
     self.params = optax.apply_updates(self.params, updates)
 
 
+def _one_array(step, *first_slots):
+  """An optax transformation from step(t, gradient, *slots) -> change, *slots."""
+
+  def init(params):
+    (array,) = jax.tree.leaves(params)
+    return 0, [jnp.full_like(array, value) for value in first_slots]
+
+  def update(gradients, state, params=None):
+    del params
+    (gradient,), structure = jax.tree.flatten(gradients)
+    t, slots = state
+    change, *slots = step(t, gradient, *slots)
+    return jax.tree.unflatten(structure, [change]), (t + 1, slots)
+
+  return optax.GradientTransformation(init, update)
+
+
+def _laprop(rate, b1=0.9, b2=0.95):
+  """LaProp of docs/reference/primitives.md, with the defaults of its spec."""
+
+  def step(t, gradient, mu, nu):
+    decay = b2 * (1 - b2**t) / (1 - b2 ** (t + 1))
+    nu = decay * nu + (1 - decay) * gradient**2
+    mu = b1 * mu + jnp.sqrt(1 - b1**2) * gradient / jnp.sqrt(nu)
+    return -rate * mu, mu, nu
+
+  return _one_array(step, 0.0, 0.0)
+
+
+def _f2a(rate, rho=0.5):
+  """F2A of the same page, of rows that are in every batch."""
+
+  def step(t, gradient, accumulator):
+    accumulator = accumulator + gradient**2
+    rarity = (max(t, 1) / (t + 1)) ** rho
+    return -rate * gradient * rarity / jnp.sqrt(accumulator), accumulator
+
+  return _one_array(step, 0.1)
+
+
 class UpdateCountTest(parameterized.TestCase):
 
-  @parameterized.named_parameters(EVERY_FORM)
-  def test_adam_without_a_step_is_that_of_optax(self, form):
-    trained = form(
-        every_form.make_specs(embedding_spec.AdamOptimizerSpec(0.05))
-    )
-    twin = TwinOfOptax(trained.table, optax.adam(0.05))
+  @parameterized.product(
+      form=[*every_form.FORMS.values()],
+      optimizers=(
+          (embedding_spec.AdamOptimizerSpec, optax.adam),
+          (embedding_spec.LaPropOptimizerSpec, _laprop),
+          (embedding_spec.F2AOptimizerSpec, _f2a),
+      ),
+  )
+  def test_without_a_step_the_count_is_the_step(self, form, optimizers):
+    spec_class, transformation = optimizers
+    trained = form(every_form.make_specs(spec_class(0.05)))
+    twin = TwinOfOptax(trained.table, transformation(0.05))
     for _ in range(50):
       trained.step()
       twin.step()

@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.flax.testing import two_feature_model
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
+import optax
 
 jax.config.update("jax_num_cpu_devices", 2)
 quick_compiles.use()
@@ -60,6 +61,109 @@ ONE_LOSS = lambda loss: lambda params: loss(params, IDS)
 @functools.cache
 def change_of_one_loss():
   return change_by(ONE_LOSS)
+
+
+# The optimizer is SGD, so updates add up as long as rows do not move the loss:
+# here gradients of rows do not depend on them.
+def linear_loss(params, tables, ids=IDS):
+  layer = embed.SparseCoreEmbed(two_feature_model.make_features(), tables="ref")
+  out = layer.apply({"params": params, "embedding": tables}, ids)
+  return out["words"].sum() - 2 * out["tags"].sum()
+
+
+def linear_change(step):
+  """What step(loss, params) changes in the tables, and what it returns."""
+  specs = two_feature_model.make_features()
+  layer = embed.SparseCoreEmbed(specs, tables="ref")
+  tables = embed.SparseCoreEmbed.create_embedding_variables(
+      specs, jax.random.key(0)
+  )
+  params = layer.init(jax.random.key(1), IDS)["params"]
+  before = two_feature_model.values(tables)
+  result = jax.jit(
+      lambda params, tables: step(lambda p: linear_loss(p, tables), params)
+  )(params, tables)
+  return changes(two_feature_model.values(tables), before), result
+
+
+class SideEffectsTest(parameterized.TestCase):
+  """The table in docs/design/layers.md, "Refs"."""
+
+  @parameterized.named_parameters(
+      (
+          "pullback_called_twice",
+          lambda loss, params: [
+              pullback(1.0)
+              for pullback in [jax.vjp(loss, params)[1]]
+              for _ in range(2)
+          ],
+          2,
+      ),
+      (
+          "two_gradients_in_a_step",
+          lambda loss, params: [jax.grad(loss)(params) for _ in range(2)],
+          2,
+      ),
+      (
+          "scaled_loss",
+          lambda loss, params: jax.grad(lambda p: 8 * loss(p))(params),
+          8,
+      ),
+      ("value_only", lambda loss, params: loss(params), 0),
+  )
+  def test_every_backward_pass_is_an_update(self, step, num_updates):
+    once, _ = linear_change(lambda loss, params: jax.grad(loss)(params))
+    self.assertTrue(np.any(once["words"].table))
+    change, _ = linear_change(step)
+    assert_close(change, jax.tree.map(lambda x: num_updates * x, once))
+
+  def test_forward_mode_over_the_gradient_updates_once(self):
+    def step(loss, params):
+      ones = jax.tree.map(jnp.ones_like, params)
+      return jax.jvp(jax.grad(loss), (params,), (ones,))
+
+    change, (_, tangent) = linear_change(step)
+    once, _ = linear_change(lambda loss, params: jax.grad(loss)(params))
+    self.assertTrue(np.any(once["words"].table))
+    assert_close(change, once)
+    self.assertFalse(any(map(np.any, jax.tree.leaves(tangent))))
+
+  def test_forward_mode_that_reaches_gradients_of_rows_is_refused(self):
+    for with_tables in (
+        two_feature_model.with_refs,
+        two_feature_model.with_parameters,
+    ):
+      model, params, *tables = with_tables()
+
+      def gradient(dense):
+        loss = lambda p: two_feature_model.loss(model, p, IDS, *tables)
+        return jax.grad(loss)(params | {"Dense_0": dense})["Dense_0"]
+
+      dense = params["Dense_0"]
+      with self.assertRaisesRegex(NotImplementedError, "the backward pass"):
+        jax.jvp(gradient, (dense,), (dense,))
+
+  def test_apply_if_finite_keeps_dense_parameters_only(self):
+    model, params, tables = two_feature_model.with_refs()
+    before = two_feature_model.values(tables)
+    optimizer = optax.apply_if_finite(optax.sgd(0.1), 10)
+
+    def loss(params):
+      # The gradient of the length of a vector of zeros is NaN.
+      penalty = jnp.linalg.norm(params["Dense_0"]["bias"])
+      return two_feature_model.loss(model, params, IDS, tables) + penalty
+
+    @jax.jit
+    def step(params):
+      gradients = jax.grad(loss)(params)
+      updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+      return optax.apply_updates(params, updates), gradients
+
+    new, gradients = step(params)
+    self.assertTrue(np.isnan(gradients["Dense_0"]["bias"]).all())
+    jax.tree.map(np.testing.assert_array_equal, new, params)
+    after = two_feature_model.values(tables)
+    self.assertTrue(np.any(after["words"].table != before["words"].table))
 
 
 class RefsTest(parameterized.TestCase):
@@ -284,6 +388,13 @@ class RefsTest(parameterized.TestCase):
           "second_derivative",
           lambda loss, p, ids: jax.hessian(loss)(p, ids),
           "no batching rule|custom_vjp",
+      ),
+      (
+          "jacobian",
+          lambda loss, p, ids: jax.jacrev(
+              lambda p: jnp.stack([loss(p, ids), 2 * loss(p, ids)])
+          )(p),
+          "no batching rule",
       ),
       (
           "forward_mode",

@@ -25,6 +25,14 @@ def make(tables="param"):
   )
 
 
+def dense_of(model):
+  return {"kernel": model.dense.kernel, "bias": model.dense.bias}
+
+
+def norm(tree):
+  return np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(tree)))
+
+
 class ModelWithState(click_model.Model):
   """Variables that have no gradients: statistics and random keys."""
 
@@ -68,6 +76,36 @@ class PartitionedOptimizerTest(parameterized.TestCase):
         rtol=1e-6,
     )
     self.assertEqual(optimizer.step[...], 1)
+
+  @parameterized.product(
+      tables=("param", "ref"),
+      wrapper=(
+          optax.MultiSteps(optax.sgd(0.5), 2),
+          optax.chain(optax.clip_by_global_norm(1e-3), optax.sgd(0.5)),
+      ),
+  )
+  def test_wrappers_of_optax_see_dense_parameters_only(self, tables, wrapper):
+    batch = click_model.make_batch()
+    changes = []
+    for transformation in (wrapper, optax.sgd(0.5)):
+      model = make(tables)
+      optimizer = embed.PartitionedOptimizer(model, transformation)
+      read = lambda model: (
+          click_model.logical_tables(model),
+          {name: np.array(x[...]) for name, x in dense_of(model).items()},
+      )
+      before = read(model)
+      optimizer.update(model, nnx.grad(click_model.loss_fn)(model, batch))
+      changes.append(jax.tree.map(lambda a, b: a - b, read(model), before))
+    (rows, dense), (expected_rows, expected_dense) = changes
+    # Rows take their step in this batch, and are not clipped.
+    jax.tree.map(np.testing.assert_array_equal, rows, expected_rows)
+    self.assertTrue(np.any(rows["users"]))
+    self.assertGreater(norm(expected_dense), 1e-2)
+    if isinstance(wrapper, optax.MultiSteps):
+      self.assertEqual(norm(dense), 0)
+    else:  # Nor counted: dense parameters have all of the length.
+      np.testing.assert_allclose(norm(dense), 5e-4, rtol=1e-3)
 
   def test_it_has_no_state_for_tables(self):
     model = make()

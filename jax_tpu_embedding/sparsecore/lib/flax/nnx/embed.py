@@ -6,7 +6,7 @@
 class Model(nnx.Module):
 
   def __init__(self, feature_specs, mesh, rngs):
-    self.embed = SparseCoreEmbed(feature_specs, "data", mesh, rngs)
+    self.embed = SparseCoreEmbed(feature_specs, mesh=mesh, rngs=rngs)
     self.dense = nnx.Linear(64, 1, rngs=rngs)
 
   def __call__(self, ids):
@@ -83,9 +83,9 @@ class SparseCoreEmbed(nnx.Module):
   def __init__(
       self,
       feature_specs: Nested[embedding_spec.FeatureSpec],
-      sharding_axis: str | tuple[str, ...],
-      mesh: jax.sharding.Mesh | None,
-      rngs: nnx.Rngs,
+      sharding_axis: str | tuple[str, ...] = _devices.DEFAULT_AXIS,
+      mesh: jax.sharding.Mesh | None = None,
+      rngs: nnx.Rngs | None = None,
       *,
       enable_minibatching: bool = False,
       table_sharding_strategy: str = "MOD",
@@ -102,10 +102,12 @@ class SparseCoreEmbed(nnx.Module):
         prepared, in place, each alone.
       sharding_axis: the axis of `mesh` that rows of tables and batches are
         split over, or several, the first one outermost. Devices along other
-        axes have copies.
+        axes have copies. The default stands for all axes of a mesh that has
+        none of this name.
       mesh: axes may be of any type. None: that of jax.set_mesh, or else one
         axis over all devices.
-      rngs: the stream "params" gives the key of the tables.
+      rngs: the stream "params" gives the key of the tables. It has a default
+        only because what is before it has one.
       enable_minibatching: whether preprocessing may split a batch. Raw ids
         never need it.
       table_sharding_strategy: "MOD".
@@ -123,7 +125,13 @@ class SparseCoreEmbed(nnx.Module):
     Raises:
       ValueError: if `tables` is another word, the mesh lacks the axis, the
         specs were prepared for other devices, or a part of a stack is frozen.
+      TypeError: if there is no `rngs`.
     """
+    if rngs is None:
+      raise TypeError(
+          "SparseCoreEmbed: rngs is missing, and tables need a key. Pass"
+          " rngs=nnx.Rngs(seed)."
+      )
     if tables not in ("auto", "param", "ref"):
       raise ValueError(
           "tables must be one of 'auto', 'param' and 'ref', got" f" {tables!r}."
@@ -157,7 +165,11 @@ class SparseCoreEmbed(nnx.Module):
       # and the update is lost with the copy.
       self.embedding_table = nnx.data(_lookups.init_refs(config, rngs.params()))
       self.update_anchor = EmbeddingVariablesParam(
-          jnp.zeros((), jnp.float32), embedding_sharding=everywhere
+          # Beside the Refs, where the results of a step with them are.
+          _devices.on_every_device(
+              jnp.zeros(()), config.mesh, config.sharding_axis
+          ),
+          embedding_sharding=everywhere,
       )
     else:
       self.embedding_table = EmbeddingVariablesParam(

@@ -327,6 +327,42 @@ class LayerTest(parameterized.TestCase):
         jax.sharding.NamedSharding(mesh, P("data", None)),
     )
 
+  @parameterized.product(num_devices=DEVICES, tables=FORMS)
+  def test_axis_and_mesh_have_defaults(self, num_devices, tables):
+    make_layer = lambda *args: embed.SparseCoreEmbed(
+        click_model.make_specs(), *args, rngs=nnx.Rngs(0), tables=tables
+    )
+    mesh, ids = click_model.make_mesh(num_devices), click_model.make_batch().ids
+    with jax.set_mesh(mesh):
+      layer = make_layer()
+      activations = layer(ids)
+    self.assertEqual(layer.mesh, mesh)
+    self.assertEqual(layer.sharding_axis, "data")
+    self.assertEqual(layer.num_shards, num_devices)
+    assert_equal(activations, make_layer("data", mesh)(ids))
+
+  @parameterized.parameters(*FORMS)
+  def test_without_any_mesh_there_is_one_of_all_devices(self, tables):
+    layer = embed.SparseCoreEmbed(
+        click_model.make_specs(), rngs=nnx.Rngs(0), tables=tables
+    )
+    self.assertEqual(layer.num_shards, 4)
+    expected = embed.SparseCoreEmbed(
+        click_model.make_specs(),
+        "data",
+        click_model.make_mesh(4),
+        nnx.Rngs(0),
+        tables=tables,
+    )
+    ids = click_model.make_batch().ids
+    assert_equal(layer(ids), expected(ids))
+
+  def test_missing_rngs_are_an_error(self):
+    with self.assertRaisesRegex(
+        TypeError, r"rngs is missing.* Pass rngs=nnx\.Rngs\(seed\)"
+    ):
+      embed.SparseCoreEmbed(click_model.make_specs(), tables="param")
+
   def test_tables_are_made_of_the_stream_params(self):
     specs, mesh = click_model.make_specs(), click_model.make_mesh(1)
     layer = embed.SparseCoreEmbed(specs, "data", mesh, nnx.Rngs(params=7))

@@ -64,7 +64,6 @@ class _NnxModel(nnx.Module):
 
   def __init__(self, specs, options):
     rngs = nnx.Rngs(0)
-    options = dict(sharding_axis="x", mesh=None) | options
     self.embed = nnx_embed.SparseCoreEmbed(specs, rngs=rngs, **options)
     self.bias = nnx.Param(jnp.zeros(DIM))
 

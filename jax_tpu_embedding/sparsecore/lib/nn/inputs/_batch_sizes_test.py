@@ -3,6 +3,8 @@
 
 """Batches of another size than the specs declare, tables stacked or not."""
 
+import dataclasses
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -81,6 +83,54 @@ class BatchSizesTest(parameterized.TestCase):
           np.testing.assert_allclose(
               model.logical_tables(variables)[name], expected, atol=1e-4
           )
+
+  def test_another_batch_declared_after_stacking(self):
+    # Features keep their places, in which a smaller batch has room.
+    model = two_table_model.TwoTableModel(2)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=2
+    )
+
+    def convert(batch):
+      specs = {
+          name: dataclasses.replace(
+              f,
+              input_shape=(batch, f.input_shape[1]),
+              output_shape=(batch, f.output_shape[1]),
+          )
+          for name, f in model.specs.items()
+      }
+      ids = {
+          name: np.resize(x, (batch, x.shape[1]))
+          for name, x in model.ids.items()
+      }
+      on_host = lambda: embedding.preprocess_sparse_dense_matmul_input(
+          ids, None, specs, 1, 1, num_sc_per_device=2
+      )[0]
+      in_program = lambda: embedding.convert_ids(ids, None, specs, topology)
+      return specs, ids, on_host, in_program
+
+    specs, ids, *ways = convert(6)
+    expected = embedding.tpu_sparse_dense_matmul(
+        embedding.convert_ids(ids, None, model.specs, topology),
+        model.variables,
+        model.specs,
+    )
+    for way in ways:
+      jax.tree.map(
+          np.testing.assert_array_equal,
+          embedding.tpu_sparse_dense_matmul(way(), model.variables, specs),
+          expected,
+      )
+    _, _, on_host, in_program = convert(40)
+    with self.assertRaisesRegex(ValueError, "'item' at .* overlaps feature '"):
+      on_host()
+    with self.assertRaisesRegex(
+        ValueError,
+        "'last': row_offset=.* samples before it, of feature 'item', end at"
+        " 40.*than they were stacked for are best left as they were",
+    ):
+      in_program()
 
   def test_features_may_have_batches_of_their_own(self):
     # A user, and every item for them.

@@ -87,15 +87,10 @@ def prepare_feature_specs_for_training(
 
 def _check_shapes(feature: _tables.FeatureSpec) -> None:
   """Shapes must agree with each other and with the table."""
-  *lead, width = feature.output_shape
+  _tables.check_width(feature)
+  lead = feature.output_shape[:-1]
   if None in lead:
     return  # Only raw ids tell.
-  if width > feature.table_spec.embedding_dim:
-    raise ValueError(
-        f"Feature {feature.name!r}: output_shape {tuple(feature.output_shape)}"
-        f" is wider than the embedding_dim {feature.table_spec.embedding_dim}"
-        f" of table {feature.table_spec.name!r}."
-    )
   declared = feature.input_shape[0]
   if declared not in (None, lead[0], math.prod(lead)):
     raise ValueError(

@@ -167,7 +167,8 @@ class PrepareTest(parameterized.TestCase):
   )
   def test_shapes_of_a_feature_must_agree(self, changes, message):
     specs = _features()
-    specs["fa"] = dataclasses.replace(specs["fa"], **changes)
+    for field, value in changes.items():
+      setattr(specs["fa"], field, value)
     if message is None:
       _plan.prepare_feature_specs_for_training(specs, **_TOPOLOGY)
       return

@@ -107,6 +107,11 @@ class CustomOptimizerSpec(_optimizer.OptimizerSpec):
   def slot_variables_initializers(self) -> tuple[Any, ...]:
     return self.slot_variable_initializers_tuple
 
+  @property
+  def may_read_whole_rows(self) -> bool:
+    """See OptimizerSpec: the step is given rows."""
+    return True
+
   def get_optimizer_primitive(self) -> _optimizer.Primitive:
     return _optimizer.primitive_of("sparse_dense_matmul_optimizer_grad")
 

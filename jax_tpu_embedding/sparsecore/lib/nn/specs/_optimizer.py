@@ -20,6 +20,7 @@ import jax.extend
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
 import numpy as np
 
 HyperParameterType = Callable[[Any], jax.Array] | float
@@ -49,7 +50,7 @@ def _row_option(default: Any = None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class OptimizerSpec(abc.ABC):
+class OptimizerSpec(_pickles.Pickled, abc.ABC):
   """Base of all optimizers; users may add their own (dataclasses: frozen ones).
 
   Two specs are equal if they are of one class and all their parameters reach
@@ -132,6 +133,11 @@ class OptimizerSpec(abc.ABC):
     the static parameter `embedding_dim`.
     """
     return False
+
+  @property
+  def may_read_whole_rows(self) -> bool:
+    """Whether a new value may depend on other columns, so also on padding."""
+    return self.depends_on_embedding_dim
 
   def get_learning_rate(
       self, step: jax.typing.ArrayLike | None = None

@@ -25,6 +25,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _checks
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
 import numpy as np
 
 _T = TypeVar("_T")
@@ -212,7 +213,7 @@ _BUFFER_ATTRIBUTES = frozenset(
 
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
-class TableSpec:
+class TableSpec(_pickles.Pickled):
   """An embedding matrix, [vocabulary_size, embedding_dim].
 
   Attributes cannot be changed once the table is in a stack.
@@ -292,6 +293,9 @@ class TableSpec:
   def is_stacked(self) -> bool:
     return self._stacked_table_spec is not None
 
+  def _pickled_as(self) -> str:
+    return f"Table {self.name!r}"
+
   @property
   def setting_in_stack(self) -> TableSettingInStack:
     if self._setting_in_stack is None:
@@ -361,6 +365,9 @@ class FeatureSpec:
       _FEATURE_CHECKS[name](owner, name, value)
     super().__setattr__(name, value)
 
+  def __post_init__(self):
+    check_width(self)
+
   @property
   def id_transformation(self) -> FeatureIdTransformation:
     if self._id_transformation is None:
@@ -373,6 +380,22 @@ class FeatureSpec:
   @id_transformation.setter
   def id_transformation(self, transformation: FeatureIdTransformation) -> None:
     self._id_transformation = transformation
+
+
+def check_width(feature: FeatureSpec) -> None:
+  """Raises ValueError if activations are wider than rows; fewer columns are fine.
+
+  In the constructor, and once more where specs, whose fields can be set, are
+  used.
+  """
+  table = feature.table_spec
+  if feature.output_shape[-1] > table.embedding_dim:
+    raise ValueError(
+        f"Feature {feature.name!r}: output_shape {tuple(feature.output_shape)}"
+        f" is wider than the embedding_dim {table.embedding_dim} of table"
+        f" {table.name!r}. End output_shape with {table.embedding_dim}, or make"
+        " the table wider."
+    )
 
 
 def _how_to_change(name: str) -> str:

@@ -308,7 +308,7 @@ class FeatureSpecTest(parameterized.TestCase):
       dict(name="g"),
       dict(table_spec=_table(name="user")),
       dict(input_shape=(16, 2)),
-      dict(output_shape=(16, 5)),
+      dict(output_shape=(16, 3)),
       dict(out_of_range_ids="drop"),
       dict(non_finite_weights="keep"),
   )
@@ -365,6 +365,15 @@ class FeatureSpecTest(parameterized.TestCase):
       setattr(feature, field, value)
     self.assertEqual(feature, _feature())
 
+  def test_outputs_wider_than_the_table_are_an_error(self):
+    with self.assertRaisesRegex(
+        ValueError,
+        r"'f': output_shape \(16, 5\) is wider than the embedding_dim 4 of table"
+        " 'item'. End output_shape with 4, or make the table wider.",
+    ):
+      _feature(output_shape=[16, 5])
+    self.assertLen(_feature(output_shape=(16, 3)).output_shape, 2)
+
   def test_all_sizes_but_the_width_may_be_unknown(self):
     feature = _feature(input_shape=(None, None), output_shape=(None, None, 4))
     self.assertEqual(feature.output_shape, (None, None, 4))
@@ -387,7 +396,7 @@ class FeatureSpecTest(parameterized.TestCase):
     feature.id_transformation = embedding_spec.FeatureIdTransformation(16)
     self.assertEqual(feature, _feature())
     self.assertEqual(hash(feature), hash(_feature()))
-    self.assertNotEqual(feature, _feature(output_shape=(16, 5)))
+    self.assertNotEqual(feature, _feature(output_shape=(16, 3)))
 
   def test_unprepared_feature_has_no_transformation(self):
     with self.assertRaisesRegex(AssertionError, "Feature f has no id_trans"):

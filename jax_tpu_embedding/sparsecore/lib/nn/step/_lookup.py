@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
@@ -159,7 +158,7 @@ def unstack_embedding_activations(
   features, tree = jax.tree.flatten(feature_specs)
   by_stack = collections.defaultdict(list)
   for position, feature in enumerate(features):
-    _check_width(feature)
+    _tables.check_width(feature)
     span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
     stack_name = feature.table_spec.setting_in_stack.stack_name
     stacked = activations[stack_name]
@@ -191,16 +190,6 @@ class _Part(NamedTuple):
   end: int
   width: int
   position: int  # of the feature in the flattened tree
-
-
-def _check_width(feature: embedding_spec.FeatureSpec) -> None:
-  width = feature.output_shape[-1]
-  if width > feature.table_spec.embedding_dim:
-    raise ValueError(
-        f"Feature {feature.name!r}: output_shape {feature.output_shape} is"
-        f" wider than the embedding_dim {feature.table_spec.embedding_dim} of"
-        f" table {feature.table_spec.name!r}."
-    )
 
 
 def _cut(

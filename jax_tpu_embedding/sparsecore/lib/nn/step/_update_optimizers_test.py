@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 from absl.testing import absltest
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -29,6 +31,11 @@ def _custom(**computation):
       slot_variable_initializers_tuple=(jax.nn.initializers.constant(0.25),),
       **computation,
   )
+
+
+def _long_rows_last(grad, row, slot, learning_rate):
+  length = jnp.linalg.norm(row, axis=1, keepdims=True)
+  return row - learning_rate * grad / (1 + length), slot
 
 
 _SPECS = [
@@ -74,6 +81,49 @@ def _step(spec, grad, row, step):
 
 
 class UpdateOptimizersTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      *_SPECS, _custom(custom_computation_fn=_long_rows_last)
+  )
+  def test_padding_of_a_warm_start_reaches_no_value(self, spec):
+    spec = dataclasses.replace(
+        spec,
+        skip_non_finite_gradients=True,
+        max_gradient_norm=1.0,
+        l2_weight_decay=0.01,
+        decoupled_weight_decay=0.01,
+    )
+    model = two_table_model.TwoTableModel(2, optimizer=spec)
+    specs = embedding.get_table_specs(model.specs)
+    tables = table_stacking.unshard_and_unstack_tables(
+        specs, model.variables, 2
+    )
+    gradients = {
+        name: np.ones(f.output_shape, np.float32)
+        for name, f in model.specs.items()
+    }
+
+    @jax.jit
+    def update(variables):
+      return embedding.tpu_sparse_dense_matmul_grad(
+          gradients, model.inputs, variables, model.specs, step=3
+      )
+
+    after = []
+    for padding in ({}, dict(pad_value=0.0)):  # NaN is the default.
+      variables = table_stacking.stack_and_shard_tables(
+          specs, tables, 2, **padding
+      )
+      variables = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), variables)
+      for _ in range(2):
+        variables = update(variables)
+      after.append(
+          table_stacking.unshard_and_unstack_tables(specs, variables, 2)
+      )
+    jax.tree.map(np.testing.assert_array_equal, *after)
+    # The users have 6 columns of 8.
+    self.assertFalse(np.isnan(after[0]["users"].table).any())
+    self.assertTrue(np.any(after[0]["users"].table != tables["users"].table))
 
   @parameterized.parameters(*_SPECS)
   def test_rows_in_the_batch_are_stepped(self, spec):

@@ -50,10 +50,10 @@ def stack_and_shard_tables(
       values; or values and slots, in the order of operands, of which those with
       one number per row are [V, 1]. They are left as they are.
     num_shards: SparseCores of the job.
-    pad_value: of rows and columns beyond a table's. Give 0 to what will be
-      trained: optimizers that look at a whole row, such as row-wise Adagrad
-      or max_gradient_norm, read its padding. Rows of a stack that belong to
-      none of the given tables are 0.
+    pad_value: of rows and columns beyond a table's. NaN is 0 in stacks of
+      optimizers that may look at whole rows, row-wise Adagrad and those of
+      users: there the padding of a row would reach its values. Rows of a stack
+      that belong to none of the given tables are 0.
 
   Returns:
     Stack name -> the tree that each of its tables has, with [num_shards,
@@ -79,8 +79,10 @@ def stack_and_shard_tables(
     placement = _placement.from_specs(member_specs, num_shards)
     entry = jax.tree.structure(member_values[0])
     variables = _variables(placement, member_specs[0], entry.num_leaves)
+    reads_padding = member_specs[0].optimizer.may_read_whole_rows
+    of_padding = 0.0 if reads_padding and math.isnan(pad_value) else pad_value
     stacked[stack_name] = jax.tree.map(
-        lambda variable, *arrays: _stack(variable, arrays, pad_value),
+        lambda variable, *arrays: _stack(variable, arrays, of_padding),
         jax.tree.unflatten(entry, variables),
         *member_values,
         is_leaf=lambda x: isinstance(x, _Variable),

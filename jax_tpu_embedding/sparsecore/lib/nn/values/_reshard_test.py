@@ -28,7 +28,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 P = jax.sharding.PartitionSpec
 
 
-def _features(shapes):
+def _features(shapes, optimizer=embedding_spec.AdagradOptimizerSpec()):
   """One feature per table; shapes: table name -> (rows, columns)."""
   return [
       embedding_spec.FeatureSpec(
@@ -37,7 +37,7 @@ def _features(shapes):
               name=name,
               vocabulary_size=rows,
               embedding_dim=columns,
-              optimizer=embedding_spec.AdagradOptimizerSpec(),
+              optimizer=optimizer,
           ),
           input_shape=(16, 1),
           output_shape=(16, columns),
@@ -46,9 +46,9 @@ def _features(shapes):
   ]
 
 
-def _stacked(shapes, devices, num_sc_per_device):
+def _stacked(shapes, devices, num_sc_per_device, **optimizer):
   """Table specs, all in one stack."""
-  features = _features(shapes)
+  features = _features(shapes, **optimizer)
   _plan.stack_tables(features, list(shapes), devices, num_sc_per_device)
   return _plan.get_table_specs(features)
 
@@ -104,6 +104,19 @@ class StackAndShardTest(parameterized.TestCase):
     np.testing.assert_array_equal(
         stacked["a_b_c"][0, :, 0], [0] * 8 + list(range(1, 9)) + [0] * 8
     )
+
+  @parameterized.parameters(
+      (embedding_spec.AdagradOptimizerSpec(), np.nan),
+      (embedding_spec.RowwiseAdagradOptimizerSpec(), 0),
+      (embedding_spec.CustomOptimizerSpec(), 0),
+  )
+  def test_padding_that_a_step_may_read_is_a_number(self, optimizer, expected):
+    specs = _stacked({"a": (8, 6)}, 1, 1, optimizer=optimizer)
+    tables = {"a": _rows(1, (8, 6))}
+    stacked = _reshard.stack_and_shard_tables(specs, tables, 1)["a"]
+    np.testing.assert_array_equal(stacked[0, 2], 6 * [3] + 2 * [expected])
+    stacked = _reshard.stack_and_shard_tables(specs, tables, 1, -1)["a"]
+    np.testing.assert_array_equal(stacked[0, 2], 6 * [3] + 2 * [-1])
 
   def test_entries_may_be_trees(self):
     specs = _stacked({"a": (8, 8), "b": (8, 8)}, 1, 1)
