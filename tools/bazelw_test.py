@@ -12,7 +12,18 @@ from absl.testing import parameterized
 
 _ROOT = pathlib.Path(__file__).parent.parent
 # What the script itself runs.
-_COMMANDS = ("bash", "cat", "dirname", "env", "grep", "mktemp", "rm", "sort")
+_COMMANDS = (
+    "bash",
+    "cat",
+    "dirname",
+    "env",
+    "grep",
+    "mktemp",
+    "rm",
+    "sleep",
+    "sort",
+    "tail",
+)
 
 
 class BazelwTest(parameterized.TestCase):
@@ -98,6 +109,23 @@ class BazelwTest(parameterized.TestCase):
     self.assertRegex(
         done.stderr,
         r"no route to host\n[^$]*by hand:\n  apt-get install .*g\+\+ bazel-boot",
+    )
+
+  def test_a_long_installation_says_what_it_is_doing(self):
+    self.add("apt-get", "echo Unpacking bazel; sleep 1; exit 100")
+    self.add("sudo", '[[ $1 == -n ]] && shift; exec "$@"')
+    done = self.run_bazelw("test", "//...", JTE_HEARTBEAT_SECONDS="0.3")
+    self.assertRegex(done.stderr, r"\n\(\d+ s, still installing\) Unpacking baz")
+
+  def test_a_silent_bazel_is_spoken_for_where_there_is_no_terminal(self):
+    self.add("g++", "")
+    self.add("python3", f'exec {sys.executable} "$@"')
+    self.add("bazel", 'echo "[1 / 2] Testing //a:b; $*" >&2; sleep 1')
+    done = self.run_bazelw("test", "//a", JTE_HEARTBEAT_SECONDS="0.3")
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertRegex(
+        done.stderr,
+        r"\n\(\d+ s, still running\) \[1 / 2\] .*not_a_terminal.bazelrc test //a",
     )
 
   def test_without_root_and_sudo_nothing_is_installed(self):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -45,6 +46,17 @@ def check_version() -> None:
   )
 
 
+def check_description() -> None:
+  """A package index shows the description, and has none of README's files."""
+  text = importlib.metadata.metadata("jax_tpu_embedding").get_payload()
+  check(len(text) > 1000, f"expected README as the description, got {text!r}.")
+  relative = re.findall(r"\]\((?!\w+:|#)([^)]*)\)", text)
+  check(
+      not relative,
+      f"the description links to files, where there are none: {relative}.",
+  )
+
+
 def check_modules(paths: list[str]) -> None:
   missing = [path for path in paths if not (SITE_PACKAGES / path).exists()]
   check(bool(paths), "expected the names of its modules, got none.")
@@ -71,6 +83,7 @@ def check_extension_modules() -> None:
 def main(argv: list[str]) -> None:
   check_location()
   check_version()
+  check_description()
   check_modules(pathlib.Path(argv[1]).read_text().splitlines())
   check_extension_modules()
   print(f"jax_tpu_embedding {sc.__version__} in {PACKAGE}: complete")

@@ -58,6 +58,21 @@ class HeartbeatTest(parameterized.TestCase):
     )
     self.assertNotIn("still running) other", stderr)
 
+  def test_no_more_than_20_seconds_are_silent_by_default(self):
+    unset = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "JTE_HEARTBEAT_SECONDS"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "import heartbeat; print(heartbeat.INTERVAL)"],
+        cwd=_HEARTBEAT.parent,
+        env=unset,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    self.assertLessEqual(float(done.stdout), 20)
+
   def test_while_bazel_prints_nothing_is_added(self):
     process = self.start(
         "for i in {1..20}; do echo line >&2; sleep 0.2; done", silence=2
