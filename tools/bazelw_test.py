@@ -115,7 +115,9 @@ class BazelwTest(parameterized.TestCase):
     self.add("apt-get", "echo Unpacking bazel; sleep 1; exit 100")
     self.add("sudo", '[[ $1 == -n ]] && shift; exec "$@"')
     done = self.run_bazelw("test", "//...", JTE_HEARTBEAT_SECONDS="0.3")
-    self.assertRegex(done.stderr, r"\n\(\d+ s, still installing\) Unpacking baz")
+    self.assertRegex(
+        done.stderr, r"\n\(\d+ s, still installing\) Unpacking baz"
+    )
 
   def test_a_silent_bazel_is_spoken_for_where_there_is_no_terminal(self):
     self.add("g++", "")
