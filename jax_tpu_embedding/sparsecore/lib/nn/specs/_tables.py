@@ -22,6 +22,7 @@ from typing import TypeVar
 from typing import Union
 
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _checks
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
@@ -50,11 +51,18 @@ def default_initializer(
 ) -> jax.Array:
   """Rows of length about 1: normal numbers, standard deviation 1 / sqrt(D).
 
+  Has the numbers of jax.nn.initializers.variance_scaling(1.0, "fan_out",
+  "truncated_normal"). That one looks at the number of rows as well, though
+  nothing depends on it, and so is traced for each size of a table, which takes
+  longer than the numbers of a small one; see values/_random_blocks.py.
+
   A function of the module, so that specs can be compared and pickled.
   """
-  return jax.nn.initializers.variance_scaling(
-      1.0, mode="fan_out", distribution="truncated_normal"
-  )(key, shape, dtype)
+  dtype = jax.dtypes.canonicalize_dtype(dtype or float)
+  # Of normal numbers that are cut off at 2, the standard deviation is this.
+  of_cut = jnp.array(0.87962566103423978, dtype)
+  deviation = jnp.sqrt(jnp.array(1.0 / shape[-1], dtype)) / of_cut
+  return jax.random.truncated_normal(key, -2, 2, shape, dtype) * deviation
 
 
 @dataclasses.dataclass(frozen=True)

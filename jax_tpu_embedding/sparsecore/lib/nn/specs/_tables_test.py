@@ -195,6 +195,17 @@ class TableSpecTest(parameterized.TestCase):
     rows = _table().initializer(jax.random.key(0), (4000, 64))
     np.testing.assert_allclose(np.std(rows), 1 / math.sqrt(64), rtol=0.01)
 
+  @parameterized.parameters(None, "float32", "bfloat16")
+  def test_default_initializer_has_the_numbers_of_jax(self, dtype):
+    plain = jax.nn.initializers.variance_scaling(
+        1.0, "fan_out", "truncated_normal"
+    )
+    for shape in ((100, 16), (1, 7), (33, 128)):
+      arguments = jax.random.key(3), shape, dtype
+      rows = _table().initializer(*arguments)
+      np.testing.assert_array_equal(rows, plain(*arguments))
+      self.assertEqual(rows.dtype, plain(*arguments).dtype)
+
   def test_can_be_handed_to_another_process(self):
     for stack in (None, _stack()):
       table = _table()

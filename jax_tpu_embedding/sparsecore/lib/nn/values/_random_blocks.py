@@ -25,6 +25,7 @@ from jax import export
 from jax.extend import core
 from jax.extend import random as extend_random
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 # Operations on each element, after which rows do not depend on other rows.
@@ -203,8 +204,7 @@ def trace(
   Raises:
     What the initializer raises.
   """
-  is_known = getattr(initializer, "__module__", None) == _OF_JAX
-  if is_known and shape[0] > 1 and _has_rows(key, shape):
+  if _is_of_shape_alone(initializer) and shape[0] > 1 and _has_rows(key, shape):
     traced = _trace_any_rows(initializer, key, shape)
     if traced is not None:
       return traced
@@ -215,8 +215,15 @@ def trace(
   return TracedInitializer(initializer, shape, jaxpr, recipe, scalars)
 
 
-# Where jax.nn.initializers are: functions of their shape, and nothing else.
+# Where jax.nn.initializers are.
 _OF_JAX = jax.nn.initializers.normal().__module__
+
+
+def _is_of_shape_alone(initializer: Callable[..., Any]) -> bool:
+  """Whether it is a function that does nothing but make what its shape says."""
+  if initializer is _tables.default_initializer:
+    return True
+  return getattr(initializer, "__module__", None) == _OF_JAX
 
 
 def _has_rows(key: jax.Array, shape: tuple[int, int]) -> bool:
@@ -239,12 +246,12 @@ def _trace_any_rows(
   number of rows decides about more than the shape, as it does about the scale
   of some.
   """
-  shape_of_any = (_any_rows(), shape[1])
   try:
-    jaxpr = _call(initializer, key, shape_of_any)
+    # The same jaxpr for tables of one initializer, unless jax.config changed.
+    jaxpr = _program_for_any_rows(initializer, shape[1]).trace(key).jaxpr
   except Exception:  # whatever needs a number, and gets none
     return None
-  recipe, scalars = _read(jaxpr, shape_of_any)
+  recipe, scalars = _read_for_any_rows(jaxpr, shape[1])
   if recipe is None:
     return None
   return TracedInitializer(initializer, shape, None, recipe, scalars)
@@ -255,6 +262,21 @@ def _any_rows() -> Any:
   # At least two: some things are otherwise for a single row.
   (rows,) = export.symbolic_shape("rows", constraints=["rows >= 2"])
   return rows
+
+
+@functools.lru_cache(maxsize=64)
+def _program_for_any_rows(
+    initializer: Callable[..., Any], num_columns: int
+) -> Any:
+  shape = (_any_rows(), num_columns)
+  return jax.jit(lambda key: jnp.asarray(initializer(key, shape)))
+
+
+@functools.lru_cache(maxsize=64)
+def _read_for_any_rows(
+    jaxpr: core.ClosedJaxpr, num_columns: int
+) -> tuple[Recipe | None, tuple[np.ndarray, ...]]:
+  return _read(jaxpr, (_any_rows(), num_columns))
 
 
 def _call(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
 from jax_tpu_embedding.sparsecore.lib.nn.values import _random_blocks
@@ -20,6 +21,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 _INIT = jax.nn.initializers
 _RANDOM = dict(
+    default=_tables.default_initializer,
     normal=_INIT.normal(0.02),
     truncated_normal=_INIT.truncated_normal(0.3),
     uniform=_INIT.uniform(0.05),
@@ -247,13 +249,27 @@ class TablesTest(parameterized.TestCase):
     for name, initializer in (_RANDOM | _CONSTANT).items():
       key = jax.random.key(0)
       any_rows = _random_blocks.trace(initializer, key, (1000, 8))
-      with mock.patch.object(_random_blocks, "_OF_JAX", None):
+      with mock.patch.object(
+          _random_blocks, "_is_of_shape_alone", return_value=False
+      ):
         traced = _random_blocks.trace(initializer, key, (1000, 8))
       self.assertEqual(any_rows.recipe, traced.recipe, name)
       self.assertEqual(any_rows.scalars, traced.scalars, name)
       # The scale of the others depends on the number of rows.
-      if name in ("normal", "truncated_normal", "uniform", "half"):
+      if name in ("default", "normal", "truncated_normal", "uniform", "half"):
         self.assertIsNone(any_rows.jaxpr, name)
+
+  def test_tables_of_one_initializer_share_what_is_traced(self):
+    for initializer in (_RANDOM["default"], _RANDOM["normal"]):
+      traced = [
+          _random_blocks.trace(initializer, jax.random.key(i), (rows, 8))
+          for i, rows in enumerate((10, 20))
+      ]
+      self.assertIs(traced[0].recipe, traced[1].recipe)
+    self.assertNotEqual(
+        _random_blocks.trace(_INIT.normal(0.5), jax.random.key(0), (10, 8)),
+        _random_blocks.trace(_INIT.normal(0.6), jax.random.key(0), (10, 8)),
+    )
 
   def test_a_block_takes_little_memory(self):
     traced = _random_blocks.trace(
