@@ -9,11 +9,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.flax.testing import every_form
-from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
-
-quick_compiles.use()
 
 # Samples 0, 2, 4, ... have two ids; of 2 all weights are zero, of 4 one is.
 _NUM_IDS = np.where(np.arange(every_form.BATCH) % 2, 0, 2)
