@@ -10,7 +10,7 @@ load("@python_env//:xla_flags.bzl", "QUICK_XLA_FLAGS")
 # of fused loops, which take a third of what is left. So compiled programs are
 # not those of users, copies may stay, and some functions and roundings to 16
 # bits are less exact: tests that look at programs or notice these are
-# `as_users_compile`, or a plain py_test, and so are those of the documents.
+# `as_users_compile`, or a plain py_test.
 QUICK = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": QUICK_XLA_FLAGS,
