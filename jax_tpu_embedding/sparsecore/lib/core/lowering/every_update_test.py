@@ -34,10 +34,6 @@ _IMPLEMENTATIONS = {
     "gpu": ("gpu",),
 }
 
-# What the formulas send between devices depends on the size of a number, on
-# columns and on minibatches: XLA takes five seconds for each setting.
-_SENT_SETTINGS = ("float32_minibatched", "bfloat16", "one_dimension")
-
 _Setting = functools.partial(update_programs.Setting, num_sc=8)
 _Rounded = functools.partial(_Setting, stochastic_rounding=True)
 # Types and layouts, and over these, what may be done to any row.
@@ -64,13 +60,6 @@ _SETTINGS = {
         dim=None, num_minibatches=3, row_options=row_options.ROW_OPTIONS
     ),
 }
-
-
-def _lowerings(implementation, setting):
-  names = _IMPLEMENTATIONS[implementation]
-  if implementation == "reference" and setting not in _SENT_SETTINGS:
-    return names[:1]
-  return names
 
 
 def _rounds():
@@ -154,7 +143,6 @@ class EveryUpdateTest(parameterized.TestCase):
       implementation=list(_IMPLEMENTATIONS), setting=list(_SETTINGS)
   )
   def test_steps_referenced_rows_once(self, implementation, setting):
-    lowerings = _lowerings(implementation, setting)
     setting = _SETTINGS[setting]
     rounds = [(names, _updates(setting, names)) for names in _rounds()]
     names, updates = rounds[0]
@@ -166,7 +154,7 @@ class EveryUpdateTest(parameterized.TestCase):
         update_programs.without_finite_gradients(given)[1] for given in updates
     ]
     on_one_device = []
-    for name in lowerings:
+    for name in _IMPLEMENTATIONS[implementation]:
       lowering = _LOWERINGS[name]
       program = _program(lowering, setting)
       coo = lowering.coo_operands(random_coo, setting.num_sc)
