@@ -10,9 +10,10 @@ the other way round. Nothing as large as a table is made, and a jax.Ref is
 changed in place.
 
 With several processes the devices exchange what they cut, so that each gets
-whole blocks: a round is one block per device. That is a collective operation:
-all processes read the same variables in the same order, each on one thread.
-Writing needs none: each process has all blocks, and takes its shards' rows.
+whole blocks: a round is one block per device, in a few pieces, which the host
+puts together. That is a collective operation: all processes read the same
+variables in the same order, each on one thread. Writing needs none: each process
+has all blocks, and takes its shards' rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -32,6 +34,11 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
+
+# In which several processes exchange a block, one after the other. On CPU, each
+# thread of XLA has a heap of malloc's, which keeps what a program took there: with
+# whole blocks 50 MiB more. More pieces take more time, as an exchange does.
+_PIECES = 3
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -85,12 +92,13 @@ class StackRows:
     height = self._height(ranges)
     axes = self._axes()
     # One process has all pieces of a block; several exchange them.
-    group = 1
+    group, num_pieces = 1, 1
     if self._sharding is not None and not self._sharding.is_fully_addressable:
-      group = num_parts(self._sharding.mesh, axes)
+      group, num_pieces = num_parts(self._sharding.mesh, axes), _PIECES
+    piece_height = -(-height // num_pieces)
     program = _cut_program(
         self._placement.num_shards,
-        height,
+        piece_height,
         self.columns,
         group,
         self._sharding and self._sharding.mesh,
@@ -98,55 +106,73 @@ class StackRows:
         self._stack.value.ndim,
     )
 
-    def begin(of_round):
-      starts = [self._local_row(first, height) for first, _ in of_round]
+    def begin(of_round, place):
+      starts = [self._local_row(first, height) + place for first, _ in of_round]
       starts += [0] * (group - len(starts))
       offset = self._table.row_offset_in_shard
-      pieces = program(
+      return program(
           self._stack.value, np.array(starts, np.int32) + np.int32(offset)
       )
-      return starts, pieces
 
     rounds = [ranges[i : i + group] for i in range(0, len(ranges), group)]
-    # Transfers of a block begin before the one before is done with. Of rounds
-    # of several processes, one is a block for each device, and enough memory.
-    ahead = 1 if group == 1 else 0
+    # The last piece has rows of the one before if they are not of equal size.
+    places = [
+        min(place, height - piece_height)
+        for place in range(0, height, piece_height)
+    ]
+    steps = list(itertools.product(rounds, places))
+    # Transfers of a piece begin before the one before is done with.
     begun = collections.deque()
-    for i, of_round in enumerate(rounds):
-      for upcoming in rounds[i + len(begun) : i + 1 + ahead]:
-        begun.append(begin(upcoming))
-      yield from self._in_order(of_round, *begun.popleft(), height)
-
-  def _in_order(self, of_round, starts, pieces, height):
-    """The blocks of a round of which this process has the pieces."""
-    num_shards = self._placement.num_shards
     blocks = {}
-    for part in pieces.addressable_shards:
-      if part.replica_id:
-        continue
-      values = np.asarray(part.data)
-      first_block = part.index[0].start or 0
-      runs = self._runs(part.index[2].start or 0, values.shape[2])
-      for i in range(values.shape[0]):
-        block = first_block + i
-        if block >= len(of_round):
+    for i, (of_round, place) in enumerate(steps):
+      for upcoming in steps[i + len(begun) : i + 2]:
+        begun.append(begin(*upcoming))
+      self._put(begun.popleft(), place, height, len(of_round), blocks)
+      if place == places[-1]:
+        for block in list(blocks):
+          rows = blocks.pop(block)
+          first, end = of_round[block]
+          skip = self._local_row(first, height) * self._placement.num_shards
+          rows = rows.reshape(-1, self.columns)
+          yield first, rows[first - skip : end - skip]
+          del rows
+
+  def _put(
+      self,
+      of_devices: Sequence[jax.Array],
+      place: int,
+      height: int,
+      num_blocks: int,
+      blocks: dict[int, np.ndarray],
+  ) -> None:
+    """Puts pieces into the blocks of this process, in logical order.
+
+    Args:
+      of_devices: pieces of a round, as a cut program has them.
+      place: their first local row in their blocks.
+      height: local rows of a block.
+      num_blocks: of the round.
+      blocks: number in the round -> [height, num_shards, columns]; changed.
+    """
+    num_shards = self._placement.num_shards
+    for i, pieces in enumerate(of_devices):
+      for part in pieces.addressable_shards:
+        block = part.index[0].start or 0
+        if part.replica_id or block >= num_blocks:
           continue
-        if runs == [(0, 0, num_shards)]:
-          blocks[block] = values[i]  # in order
+        values = np.asarray(part.data)[0]
+        piece_height, count, _ = values.shape
+        runs = self._runs(i * count + (part.index[2].start or 0), count)
+        if runs == [(0, 0, num_shards)] and piece_height == height:
+          blocks[block] = values  # all of it, in order
           continue
         if block not in blocks:
           blocks[block] = self._buffers.take(
               (height, num_shards, self.columns), self.dtype
           )
+        rows = blocks[block][place : place + piece_height]
         for shard, logical, count in runs:
-          blocks[block][:, logical : logical + count] = values[
-              i, :, shard : shard + count
-          ]
-    for block, rows in blocks.items():
-      first, end = of_round[block]
-      skip = starts[block] * num_shards
-      rows = rows.reshape(-1, self.columns)[first - skip : end - skip]
-      yield first, rows
+          rows[:, logical : logical + count] = values[:, shard : shard + count]
 
   def _runs(self, first: int, count: int) -> list[tuple[int, int, int]]:
     """Which shards of a device follow one another in logical order.
@@ -286,11 +312,12 @@ def _value_of(stack):
 # differ in the shapes of stacks alone as a rule, which jit keeps apart.
 @functools.lru_cache(maxsize=256)
 def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
-  """(stack, starts i32[group]) -> pieces [group, height, num_shards, columns].
+  """(stack, starts i32[group]) -> group x pieces [group, height, .., columns].
 
   Of each shard, its rows from starts[i] on. Where a table is in it is no part of
-  the program, so that tables of one size share it. Of several
-  processes' devices each has some blocks whole; else some shards of each.
+  the program, so that tables of one size share it. Of several processes, array i
+  has the shards of device i, split by blocks: each device has one of the group.
+  Else there is one array, of one block, split by shards.
   """
 
   def cut(stack, starts):
@@ -314,16 +341,13 @@ def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
 
     pieces = jnp.stack([block(starts[i]) for i in range(group)])
     if group > 1:
-      pieces = jax.lax.all_to_all(pieces, axes, 0, 2, tiled=True)
-    return pieces
+      pieces = jax.lax.all_to_all(pieces, axes, 0, 0, tiled=True)
+    # One by one, as they are exchanged: together they would be copied again.
+    return [pieces[i : i + 1] for i in range(group)]
 
   if mesh is not None:
     rows = PartitionSpec(axes, *[None] * (ndim - 1))
-    out = (
-        PartitionSpec(axes, None, None, None)
-        if group > 1
-        else PartitionSpec(None, None, axes, None)
-    )
+    out = PartitionSpec(axes) if group > 1 else PartitionSpec(None, None, axes)
     cut = jax.shard_map(
         cut, mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=out
     )

@@ -225,12 +225,13 @@ class DamageTest(parameterized.TestCase):
     for task, mebibytes in peaks.items():
       self.assertLess(mebibytes, 64, f"{task}: {peaks}")
 
-  def test_memory_of_each_of_two_processes_is_bounded(self):
+  @parameterized.parameters(1, 2)
+  def test_memory_of_each_of_two_processes_is_bounded(self, num_devices):
     with socket.socket() as listener:
       listener.bind(("localhost", 0))
       port = listener.getsockname()[1]
     children = [
-        one_run.start("memory_of_two", self.directory, i, port, 1)
+        one_run.start("memory_of_two", self.directory, i, port, num_devices)
         for i in range(2)
     ]
     for child in children:
