@@ -22,6 +22,7 @@ _EXTRAS = {
     "examples": "examples/",
     "export": "lib/export/",
     "flax": "lib/flax/",
+    "grain": "lib/input/grain_input",
     "multihost": "lib/core/all_reduce/",
     "plots": (
         "lib/core/tpu/_overlap",
@@ -63,7 +64,8 @@ def third_party_distributions(source: str) -> set[str]:
   """Names of the distributions that a module's source imports."""
   tops = {name.split(".")[0] for name in imported_modules(source)}
   tops -= sys.stdlib_module_names | {"jax_tpu_embedding"}
-  return {distribution_name(providers()[top][0]) for top in tops}
+  # What is not installed here has the name of its module.
+  return {distribution_name(providers().get(top, [top])[0]) for top in tops}
 
 
 class DependenciesTest(absltest.TestCase):

@@ -30,6 +30,7 @@ class ExtrasTest(parameterized.TestCase):
       ("flax", "lib.flax.nnx.embed", "flax"),
       ("orbax", "examples.dlrm.dlrm", "examples"),
       ("orbax", "lib.export.export", "export"),
+      ("grain", "lib.input.grain_input", "grain"),
   )
   def test_a_part_says_which_extra_it_needs(self, absent, module, extra):
     module = f"jax_tpu_embedding.sparsecore.{module}"

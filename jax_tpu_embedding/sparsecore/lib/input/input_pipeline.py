@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import copy
 import dataclasses
 import logging
+import operator
 import os
 import time
 from typing import Any
@@ -72,8 +73,9 @@ class Batch:
 class InputPipeline:
   """An iterator of preprocessed batches, which stays ahead.
 
-      with InputPipeline(source, feature_specs, mesh=mesh, sharding_axis="x",
-                         ids=lambda batch: batch["ids"]) as batches:
+      with InputPipeline(
+          source, layer, ids=lambda batch: batch["ids"]
+      ) as batches:
         for batch in batches:
           state = train_step(state, batch.inputs, batch.rest)
 
@@ -84,17 +86,18 @@ class InputPipeline:
   def __init__(
       self,
       source: Any,
-      feature_specs: Any,
+      layer_or_specs: Any,
       *,
       ids: Callable[[Any], Any],
-      mesh: jax.sharding.Mesh,
-      sharding_axis: str | tuple[str, ...],
+      mesh: jax.sharding.Mesh | None = None,
+      sharding_axis: str | tuple[str, ...] | None = None,
       weights: Callable[[Any], Any] | None = None,
       rest: Callable[[Any], Any] | None = None,
       limits: embedding.AdaptiveLimits | None = None,
       host_prefetch: int = 2,
       device_prefetch: int = 2,
       workers: int = 1,
+      num_threads: int | None = None,
       all_reduce_interface: Any | None = None,
       on_batch: Callable[..., None] | None = None,
       count_every: int = 0,
@@ -103,18 +106,22 @@ class InputPipeline:
 
     Args:
       source: an iterator, or an iterable, of this process's parts of batches.
-      feature_specs: prepared specs.
-      ids: the tree of `feature_specs` with the ids of a batch of the source, in
+      layer_or_specs: a SparseCoreEmbed of Linen or NNX, which knows its mesh,
+        or prepared specs.
+      ids: the tree of feature specs with the ids of a batch of the source, in
         any form of preprocessing.
-      mesh: whose devices the batches go to.
-      sharding_axis: the axis, or axes, that the tables are split over.
+      mesh: with specs: whose devices the batches go to.
+      sharding_axis: with specs: the axis, or axes, that tables are split over.
       weights: the same tree with weights; default: ones.
       rest: what else a step needs, a tree of arrays [samples, ...]; default:
-        nothing.
-      limits: default: new ones.
+        of a batch that is a mapping, all but the arrays that `ids` and
+        `weights` returned as they were; of others, nothing.
+      limits: default: new ones, with memory of their own that is as large as
+        what is ahead. Others have the memory that they were made with.
       host_prefetch: batches that wait before they are sent to devices.
       device_prefetch: batches on devices that wait for the step.
       workers: threads that preprocess, each of which uses several itself.
+      num_threads: how many those are, for new limits.
       all_reduce_interface: how processes agree on limits, with several.
       on_batch: called as on_batch(number, stats, timings) for each batch that
         is handed out, before it is, on the thread that asked for it.
@@ -122,7 +129,8 @@ class InputPipeline:
         adds; 0: none has. It takes two fifths of the time of preprocessing.
 
     Raises:
-      ValueError: for bad numbers, or limits of other specs.
+      ValueError: for bad numbers, limits of other specs, or where a mesh is
+        missing or given twice.
     """
     for name, value, least in (
         ("host_prefetch", host_prefetch, 0),
@@ -134,10 +142,29 @@ class InputPipeline:
         raise ValueError(
             f"{name} must be an integer of at least {least}, got {value!r}."
         )
+    config = getattr(layer_or_specs, "lookup_config", None)  # of a layer
+    num_given = (mesh is not None) + (sharding_axis is not None)
+    if num_given != (2 if config is None else 0):
+      raise ValueError(
+          "Feature specs need mesh and sharding_axis, and a layer has its own:"
+          f" got a {type(layer_or_specs).__name__} with mesh={mesh!r} and"
+          f" sharding_axis={sharding_axis!r}."
+      )
+    feature_specs, settings = layer_or_specs, {}
+    if config is not None:
+      feature_specs = config.feature_specs
+      mesh, sharding_axis = config.mesh, config.sharding_axis
+      settings = dict(
+          num_sc_per_device=config.num_sc_per_device,
+          enable_minibatching=config.enable_minibatching,
+          feature_stacking_strategy=config.feature_stacking_strategy,
+      )
     self._sharding = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec(sharding_axis)
     )
+    self._pool = None
     if limits is None:
+      self._pool = embedding.OutputPool()
       axes = (
           (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
       )
@@ -147,8 +174,11 @@ class InputPipeline:
           count(mesh.local_mesh),
           count(mesh),
           all_reduce_interface=all_reduce_interface,
+          num_threads=num_threads,
+          output_pool=self._pool,
+          **settings,
       )
-    elif limits.feature_specs is not feature_specs:
+    elif not _are_same(limits.feature_specs, feature_specs):
       raise ValueError(
           "limits are of other feature_specs than those of the pipeline. Make"
           " them with the same object."
@@ -200,8 +230,7 @@ class InputPipeline:
       )
     if self._is_closed:
       raise RuntimeError("The input pipeline is closed.")
-    if self._stages is None:
-      self._start()
+    self.start()
     asked = time.perf_counter()
     batch, state, limits_state, seconds = self._stages.next()
     now = time.perf_counter()
@@ -223,13 +252,16 @@ class InputPipeline:
             100 * self._starved / elapsed,
             number - _BATCHES_PER_WARNING,
             number - 1,
-            repr(self._source)[:100],
+            _short(self._source),
         )
       self._starved, self._since = 0.0, now
     else:
       self._starved += seconds
 
-  def _start(self) -> None:
+  def start(self) -> None:
+    """Begins to read, before the first batch is asked for."""
+    if self._stages is not None:
+      return
     if self._iterator is None:
       self._iterator = iter(self._source)
     first, limits = self._number, self._limits
@@ -238,6 +270,7 @@ class InputPipeline:
     saves = hasattr(iterator, "get_state")
 
     feature_specs, count_every = limits.feature_specs, self._count_every
+    pool, room, sized_for = self._pool, self._room, None
     clock = time.perf_counter
 
     # Closures without `self`: the threads must not keep the pipeline alive.
@@ -253,12 +286,14 @@ class InputPipeline:
       with jax.profiler.TraceAnnotation(
           "embedding.preprocess", batch=first + number
       ):
+        ids = get_ids(item)
         weights = get_weights and get_weights(item)
-        converted = limits.convert(get_ids(item), weights, first + number)
-        rest = get_rest and get_rest(item)
+        converted = limits.convert(ids, weights, first + number)
+        rest = get_rest(item) if get_rest else _others(item, ids, weights)
       return converted, rest, state, (seconds, clock() - begin)
 
     def finish(number, result):
+      nonlocal sized_for
       converted, rest, state, seconds = result
       begin = clock()
       settled = limits.settle_until_end(converted)
@@ -270,6 +305,9 @@ class InputPipeline:
         raise StopIteration
       inputs, stats = settled
       agreed = clock()
+      if limits.limits is not sized_for:
+        sized_for = limits.limits
+        _have_room(pool, room, inputs, rest)
       if count_every and (first + number) % count_every == 0:
         stats = embedding.count_batch(
             converted.features,
@@ -299,7 +337,7 @@ class InputPipeline:
         workers=self._workers,
         room=self._room,
         num_finished=self._finished_room,
-        name=repr(self._source),
+        name=_short(self._source),
     )
     self._finalizer = weakref.finalize(self, self._stages.close)
 
@@ -308,6 +346,8 @@ class InputPipeline:
     self._is_closed = True
     if self._finalizer is not None:
       self._finalizer()
+    if self._pool is not None:
+      self._pool.clear()
 
   def get_state(self) -> dict[str, Any]:
     """Where the batch last handed out left the source and the limits.
@@ -324,13 +364,15 @@ class InputPipeline:
   def set_state(self, state: Mapping[str, Any]) -> None:
     """Continues after the batch that was handed out before `get_state`.
 
-    The iterator of the source is given its state, if it has `set_state`; else
-    as many batches as were handed out are read and dropped.
+    The iterator of the source is given its state, if it has `set_state`. Else
+    source.skip(number) is called, if there is one; what it returns, if not
+    None, is iterated over in place of the source. Else as many batches are read
+    and dropped. The log says which it was.
 
     Raises:
       RuntimeError: if a batch was asked for already.
-      ValueError: if the state is of another version or model, or the source
-        has fewer batches.
+      ValueError: if the state is of another version, model or source, or the
+        source has fewer batches.
     """
     if self._iterator is not None:
       raise RuntimeError(
@@ -341,20 +383,83 @@ class InputPipeline:
           f"The state has version {state.get('version')!r}, expected"
           f" {_STATE_VERSION}."
       )
-    iterator = iter(self._source)
-    if state["source"] is not None:
-      iterator.set_state(state["source"])
-    else:
-      for number in range(state["number"]):
-        try:
-          next(iterator)
-        except StopIteration:
-          raise ValueError(
-              f"The state is of after {state['number']} batches, and the source"
-              f" has {number}."
-          ) from None
+    iterator, way = self._source_after(state["number"], state["source"])
     self._limits.load_state_dict(state["limits"])
     self._iterator = iterator
     self._number = state["number"]
     self._source_state = state["source"]
     self._limits_state = self._limits.snapshot()
+    logging.getLogger(__name__).info(
+        "input: %s continues after %d batches: %s.",
+        _short(self._source),
+        state["number"],
+        way,
+    )
+
+  def _source_after(
+      self, number: int, state: Any | None
+  ) -> tuple[Iterator[Any], str]:
+    """The iterator behind `number` batches, and how it got there."""
+    if state is None and number and hasattr(self._source, "skip"):
+      skipped = self._source.skip(number)
+      source = self._source if skipped is None else skipped
+      return iter(source), f"skip({number}) was called"
+    iterator = iter(self._source)
+    if state is not None:
+      if not hasattr(iterator, "set_state"):
+        raise ValueError(
+            "The state is of a source with a state, and"
+            f" {_short(self._source)} has no set_state. Pass the source that it"
+            " was saved with."
+        )
+      iterator.set_state(state)
+      return iterator, "its state was set"
+    for i in range(number):
+      try:
+        next(iterator)
+      except StopIteration:
+        raise ValueError(
+            f"The state is of after {number} batches, and the source has {i}."
+        ) from None
+    return iterator, f"{number} were read and dropped"
+
+
+def _short(source: Any) -> str:
+  """What messages call a source."""
+  return " ".join(repr(source)[:100].split())
+
+
+def _are_same(a: Any, b: Any) -> bool:
+  """Whether the specs of two trees, frozen dicts or not, are the same ones."""
+  a, b = jax.tree.leaves(a), jax.tree.leaves(b)
+  return len(a) == len(b) and all(map(operator.is_, a, b))
+
+
+def _others(item: Any, ids: Any, weights: Any) -> dict[Any, Any] | None:
+  """What a mapping has beside arrays that are among ids and weights."""
+  if not isinstance(item, Mapping):
+    return None
+  taken = {
+      id(x) for x in jax.tree.leaves((ids, weights)) if hasattr(x, "__len__")
+  }
+  return {key: value for key, value in item.items() if id(value) not in taken}
+
+
+def _have_room(
+    pool: embedding.OutputPool | None, num_batches: int, inputs: Any, rest: Any
+) -> None:
+  """Sizes the pool, and says how much memory so many batches are."""
+
+  def num_bytes(tree):
+    return sum(np.asarray(x).nbytes for x in jax.tree.leaves(tree))
+
+  if pool is not None:
+    # A step may still have the batch before the one that was handed out last.
+    pool.max_bytes = (num_batches + 2) * num_bytes(inputs)
+  each = num_bytes((inputs, rest))
+  logging.getLogger(__name__).info(
+      "input: at most %d batches of %d bytes are ahead, %d bytes.",
+      num_batches,
+      each,
+      num_batches * each,
+  )

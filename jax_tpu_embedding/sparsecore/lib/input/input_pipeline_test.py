@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import tracemalloc
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -178,6 +179,133 @@ class InputPipelineTest(parameterized.TestCase):
       self.assertEqual(batches.get_state(), state)
       got += list(batches)
     self.assert_same(got, expected)
+
+  @parameterized.parameters("in place", "another", "no skip")
+  def test_a_source_skips_what_was_handed_out(self, way):
+    skipped = []
+
+    class Source:  # iterates over items, from where it is
+
+      def __init__(self, first=0):
+        self.first = first
+
+      def __iter__(self):
+        return iter(_items()[self.first :])
+
+    class SkippingSource(Source):
+
+      def skip(self, n):
+        skipped.append(n)
+        if way == "another":
+          return Source(n)
+        self.first += n
+
+    make_source = Source if way == "no skip" else SkippingSource
+    with _pipeline(make_source()) as batches:
+      expected = list(batches)
+    with _pipeline(make_source()) as batches:
+      first_state = batches.get_state()
+      for _ in range(5):
+        next(batches)
+      state = json.loads(json.dumps(batches.get_state()))
+    with (
+        _pipeline(make_source()) as batches,
+        self.assertLogs(input_pipeline.__name__, "INFO") as log,
+    ):
+      batches.set_state(state)
+      self.assert_same(list(batches), expected[5:])
+    said = "5 were read and dropped" if way == "no skip" else r"skip\(5\) was"
+    self.assertRegex(log.output[0], f"Source.* after 5 batches: {said}")
+    self.assertEqual(skipped, [] if way == "no skip" else [5])
+    with _pipeline(make_source()) as batches:
+      batches.set_state(first_state)  # skips nothing
+      self.assert_same([next(batches)], expected[:1])
+    self.assertLen(skipped, 0 if way == "no skip" else 1)
+
+  def test_a_source_with_a_state_is_set_and_does_not_skip(self):
+    class Source(_Source):
+
+      def skip(self, n):
+        raise NotImplementedError(n)
+
+    with _pipeline(Source()) as batches:
+      next(batches)
+      state = batches.get_state()
+    with self.assertLogs(input_pipeline.__name__, "INFO") as log:
+      _pipeline(Source()).set_state(state)
+    self.assertIn("after 1 batches: its state was set", log.output[0])
+    with self.assertRaisesRegex(ValueError, r"\[\{'ids': .* has no set_state"):
+      _pipeline(_items()).set_state(state)
+
+  def test_the_rest_is_what_is_no_id(self):
+    weights = np.ones(24 * 3, np.float32).reshape(24, 3)
+    item = _item(0) | {"weights": weights, "dense": np.zeros((24, 2))}
+    options = dict(rest=None, weights=lambda item: {"f": item["weights"]})
+    with _pipeline([item], **options) as batches:
+      rest = next(batches).rest
+      self.assertCountEqual(rest, ["label", "dense"])
+      self.assertEqual(rest["dense"].shape, (24, 2))
+    ids = lambda item: {"f": item[0]["ids"]}
+    with _pipeline([(item,)], rest=None, ids=ids) as batches:
+      self.assertIsNone(next(batches).rest)
+    item = {"values": item["ids"].ravel(), "splits": np.arange(25) * 3}
+    ids = lambda item: {"f": (item["values"], item["splits"])}
+    with _pipeline([item], rest=None, ids=ids) as batches:
+      self.assertEqual(next(batches).rest, {})
+    with (
+        _pipeline([item | {"epoch": 1}], rest=None, ids=ids) as batches,
+        self.assertRaisesRegex(ValueError, "rank 0") as caught,
+    ):
+      next(batches)
+    self.assertIn("input batch 0, stage send", caught.exception.__notes__)
+
+  def test_buffers_are_in_memory_as_large_as_what_is_ahead(self):
+    pools = []
+
+    def make_pool():
+      pools.append(output_pool())
+      return pools[-1]
+
+    output_pool = embedding.OutputPool
+    items = [_item(300)] * 50
+    with mock.patch.object(embedding, "OutputPool", make_pool):
+      pipeline = _pipeline(items, host_prefetch=1, device_prefetch=1)
+    of_process = output_pool.of_process().num_allocated
+    with (
+        pipeline as batches,
+        self.assertLogs(input_pipeline.__name__, "INFO") as log,
+    ):
+      for batch in batches:
+        num_bytes = sum(x.nbytes for x in jax.tree.leaves(batch.inputs))
+      (pool,) = pools
+      # What is ahead, and two of the step.
+      self.assertEqual(pool.max_bytes, 6 * num_bytes)
+      self.assertGreater(pool.num_reused, 2 * pool.num_allocated)
+    each = num_bytes + items[0]["label"].nbytes
+    self.assertIn(
+        f"4 batches of {each} bytes are ahead, {4 * each} bytes", log.output[0]
+    )
+    self.assertLen(log.output, 1)
+    self.assertEqual(output_pool.of_process().num_allocated, of_process)
+    self.assertEqual(pool.idle_bytes, 0)
+
+  def test_new_limits_have_the_number_of_threads(self):
+    with mock.patch.object(
+        embedding, "AdaptiveLimits", wraps=embedding.AdaptiveLimits
+    ) as made:
+      _pipeline(_items(), num_threads=3)
+    self.assertEqual(made.call_args.kwargs["num_threads"], 3)
+
+  @parameterized.parameters(
+      dict(mesh=None),
+      dict(sharding_axis=None),
+      dict(mesh=None, sharding_axis=None),
+  )
+  def test_specs_need_a_mesh(self, **options):
+    with self.assertRaisesRegex(
+        ValueError, "specs need mesh and sharding_axis"
+    ):
+      _pipeline(_items(), **options)
 
   def test_states_that_do_not_fit_are_refused(self):
     with _pipeline(_items()) as batches:

@@ -187,7 +187,10 @@ class NeedsTest(parameterized.TestCase):
     law = workload.Zipf(1.05)
     report = cost_report.estimate(features, "cpu:1", workload=law, batches=1)
     embedding.prepare_feature_specs_for_training(features, 1, 1)
-    limits = embedding.AdaptiveLimits(features, 1, 1, num_sc_per_device=1)
+    # No ceiling: it would ask for devices, which start a backend.
+    limits = embedding.AdaptiveLimits(
+        features, 1, 1, num_sc_per_device=1, ceiling=None
+    )
     ids = law.draw(np.random.default_rng(0), 100_000, 4096).reshape(1024, 4)
     limits.preprocess(ids)
     self.assertEqual(report.limits, limits.limits)

@@ -127,6 +127,16 @@ class SparseCoreEmbed(nn.Module):
     return self._config().num_shards
 
   @property
+  def lookup_config(self) -> _lookup_config.LookupConfig:
+    """Specs, mesh and settings, resolved, for who preprocesses for the layer.
+
+    Raises:
+      ValueError: if a feature lacks a size.
+    """
+    _partial_shapes.check_known(self.feature_specs)
+    return self._config()
+
+  @property
   def embedding_table(self) -> Mapping[str, Any] | None:
     """The tables and slots, if they are a parameter and there is one."""
     return nn.meta.unbox(self.get_variable("params", EMBEDDING_PARAM_NAME))

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
@@ -198,6 +199,16 @@ class SparseCoreEmbed(nnx.Module):
   def num_shards(self) -> int:
     """Devices that share the tables."""
     return self._config().num_shards
+
+  @property
+  def lookup_config(self) -> _lookup_config.LookupConfig:
+    """Specs, mesh and settings, resolved, for who preprocesses for the layer.
+
+    Raises:
+      ValueError: if a feature lacks a size.
+    """
+    _partial_shapes.check_known(self.feature_specs)
+    return self._config()
 
   def table_variables(self) -> dict[str, Any]:
     """The tables as lib/checkpoint takes them, whichever form they have.

@@ -80,9 +80,7 @@ class AdaptiveLimits:
       growth: float = 1.25,
       headroom: float = 1.25,
       near: float = 1.1,
-      ceiling: (
-          Mapping[str, int] | Callable[[str, _limits.StackLimits], bool] | None
-      ) = None,
+      ceiling: _limit_ceiling.Ceiling = "compile",
       enable_minibatching: bool = False,
       has_leading_dimension: bool = False,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
@@ -108,11 +106,14 @@ class AdaptiveLimits:
         of needs below 144 more, since small counts vary more.
       near: numbers whose largest need, times this, exceeds them grow with
         others that have to.
-      ceiling: "max_ids_per_partition", "max_unique_ids_per_partition", or both,
-        and the most that they grow to. Or a function (stack name, limits) ->
-        whether they can be had, as compile_check makes it; it is asked before
-        distinct rows grow, some five times for a stack that it refuses. What
-        exceeds the ceiling takes several passes. Needs enable_minibatching.
+      ceiling: "compile": what compiles, by compile_check over JAX's first
+        devices, if they are TPUs with SparseCores, where distinct rows are
+        more than 256. Or a function (stack name, limits) -> whether they can be
+        had, which is asked before distinct rows grow, some five times for a
+        stack that it refuses. Or "max_ids_per_partition", "max_unique_ids_per_partition", or both, and
+        the most that they grow to. None: there is none. What exceeds the
+        ceiling takes several passes; without enable_minibatching it is an
+        error.
       enable_minibatching: whether buffers have the layout of several passes.
       has_leading_dimension: as in preprocessing, like all that follows.
       feature_stacking_strategy: which samples each SparseCore gets.
@@ -147,6 +148,10 @@ class AdaptiveLimits:
     num_scs = global_device_count * self.num_sc_per_device
     _plan.check_prepared(jax.tree.leaves(feature_specs), num_scs)
     self._rule = _limits.GrowthRule(growth, headroom, near)
+    if isinstance(ceiling, str):
+      ceiling = _limit_ceiling.of_devices(
+          ceiling, feature_specs, self._conversion
+      )
     self._ceiling = _limit_ceiling.LimitCeiling(ceiling, enable_minibatching)
     if self.is_of_several_processes and all_reduce_interface is None:
       raise ValueError(
@@ -591,8 +596,9 @@ def preprocess_growing(
   if not any(stats.id_drop_counters.values()):
     return inputs, stats
   with _RAISES:
+    # One that asks no device: preprocessing runs where there are none.
     adaptive = AdaptiveLimits(
-        feature_specs, start="specs", **conversion._asdict()
+        feature_specs, start="specs", ceiling=None, **conversion._asdict()
     )
     limits = _limits.of_buffers(inputs)
     return adaptive.settle(

@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -291,6 +292,71 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "'t': not even 8 distinct rows"):
       limits.preprocess(_batch(0))
 
+  def test_without_passes_what_does_not_compile_is_an_error(self):
+    limits = _adaptive(
+        ceiling=lambda name, limits: limits.max_unique_ids_per_partition < 20
+    )
+    features = {"f": np.arange(_BATCH * 8).reshape(_BATCH, 8)}
+    with self.assertRaisesRegex(
+        ValueError,
+        "'t': [0-9]+ distinct rows per partition do not compile.*"
+        "enable_minibatching=True",
+    ):
+      limits.preprocess(features)
+
+  @parameterized.parameters(
+      ("TPU v5p", 1, [512]),  # 4 SparseCores, as these specs have
+      ("TPU v6e", 1, []),  # 2
+      ("TPU v5e", 1, []),  # none
+      ("TPU v5p", 2, []),  # a program for more devices than are there
+      ("cpu", 1, []),
+  )
+  def test_the_compiler_of_tpus_is_asked(self, kind, num_devices, expected):
+    asked = []
+
+    def compile_check(specs, mesh, axis, *, enable_minibatching):
+      self.assertEqual(mesh.shape[axis], 1)
+      self.assertIs(enable_minibatching, True)
+      del specs
+
+      def compiles(name, limits):
+        self.assertEqual(name, "t")
+        asked.append(limits.max_unique_ids_per_partition)
+        return True
+
+      return compiles
+
+    device = mock.Mock(device_kind=kind, platform=kind.split()[0].lower())
+    with (
+        mock.patch.object(jax, "devices", return_value=[device]),
+        mock.patch.object(_compile_check, "compile_check", compile_check),
+    ):
+      specs = _specs(num_devices)
+      limits = embedding.AdaptiveLimits(
+          specs,
+          num_devices,
+          num_devices,
+          num_sc_per_device=4,
+          enable_minibatching=True,
+          growth=2.0,
+          headroom=1.0,
+      )
+      # 64 rows from each SparseCore to each, then 256, then 512.
+      for valency in (16, 64, 128):
+        n = _BATCH * num_devices * valency
+        limits.preprocess({"f": np.arange(n).reshape(-1, valency) % 4096})
+    self.assertEqual(asked, expected)
+
+  def test_preprocessing_that_grows_asks_no_device(self):
+    specs = _specs(1, 1)
+    features = {"f": np.arange(_BATCH * 8).reshape(_BATCH, 8)}
+    with mock.patch.object(jax, "devices", side_effect=NotImplementedError):
+      inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+          features, None, specs, 1, 1, num_sc_per_device=1
+      )
+    limits = inputs.settings.limits_of("t")
+    self.assertGreaterEqual(limits.max_unique_ids_per_partition, 512)
+
   def test_what_no_number_of_passes_has_room_for_is_an_error(self):
     limits = _adaptive(
         ceiling={"max_ids_per_partition": 8}, enable_minibatching=True
@@ -445,6 +511,7 @@ class AdaptiveLimitsTest(parameterized.TestCase):
           dict(ceiling={"x": 8}, enable_minibatching=True),
           "ceiling has 'x'; the choices are",
       ),
+      (dict(ceiling="most"), "ceiling must be 'compile', .* got 'most'"),
       (dict(growth=0.5), "growth must be"),
   )
   def test_arguments_that_make_no_sense_are_refused(self, options, message):

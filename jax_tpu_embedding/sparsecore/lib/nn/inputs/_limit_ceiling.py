@@ -9,43 +9,110 @@ from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import logging
+from typing import Any
+from typing import Literal
 
+import jax
+from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
+
+# (stack name, limits) -> whether they can be had.
+CanHave = Callable[[str, _limits.StackLimits], bool]
+Ceiling = Literal["compile"] | Mapping[str, int] | CanHave | None
 
 _UNIQUE = "max_unique_ids_per_partition"
 _NUMBERS = ("max_ids_per_partition", _UNIQUE)
 # Rungs below what was refused where the search for a ceiling begins.
 _NEAR = 4
+# What tables have if nobody says otherwise. So many distinct rows are not asked
+# for: it takes seconds for each stack.
+_DEFAULT_UNIQUE = 256
+
+
+def of_devices(
+    ceiling: str, feature_specs: Any, conversion: _to_buffers.Conversion
+) -> CanHave:
+  """What asks the compiler, of JAX's first devices, when it is called.
+
+  Any limits can be had without SparseCores, and where programs are for other
+  devices than those that are there.
+
+  Args:
+    ceiling: "compile".
+    feature_specs: prepared specs.
+    conversion: of their batches.
+
+  Raises:
+    ValueError: for another word.
+  """
+  if ceiling != "compile":
+    raise ValueError(
+        "ceiling must be 'compile', a mapping, a function or None, got"
+        f" {ceiling!r}."
+    )
+  compiles = None
+
+  def can_have(name, limits):
+    nonlocal compiles
+    if limits.max_unique_ids_per_partition <= _DEFAULT_UNIQUE:
+      return True
+    if compiles is None:
+      compiles = _compiler(feature_specs, conversion)
+    return compiles(name, limits)
+
+  return can_have
+
+
+def _compiler(
+    feature_specs: Any, conversion: _to_buffers.Conversion
+) -> CanHave:
+  devices = jax.devices()[: conversion.global_device_count]
+  if (
+      len(devices) < conversion.global_device_count
+      or hardware.emulates_sparsecores(devices[0])
+      or hardware.num_sparsecores_per_device(devices[0])
+      != conversion.num_sc_per_device
+  ):
+    return lambda name, limits: True
+  # Steps are made of inputs, so this is one import that points the other way.
+  from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check  # pylint: disable=g-import-not-at-top
+
+  return _compile_check.compile_check(
+      feature_specs,
+      jax.sharding.Mesh(devices, ("x",)),
+      "x",
+      enable_minibatching=conversion.enable_minibatching,
+  )
 
 
 class LimitCeiling:
   """Numbers that are given, or found by asking. Not thread-safe.
 
   Args:
-    ceiling: number -> the most; or a function (stack name, limits) -> whether
-      they can be had; or None: there is none.
+    ceiling: number -> the most; or who can say whether limits can be had; or
+      None: there is none.
     enable_minibatching: whether batches may take several passes.
 
   Attributes:
     numbers: that are given: number -> the most.
 
   Raises:
-    ValueError: for other numbers, or without minibatching.
+    ValueError: for other numbers, or these without minibatching.
   """
 
   def __init__(
       self,
-      ceiling: (
-          Mapping[str, int] | Callable[[str, _limits.StackLimits], bool] | None
-      ),
+      ceiling: Mapping[str, int] | CanHave | None,
       enable_minibatching: bool,
   ):
     self.numbers: dict[str, int] = {}
     self._can_have = ceiling if callable(ceiling) else None
     self._most_unique: dict[str, int] = {}  # by stack, where some were refused
-    if not ceiling:
+    self._enable_minibatching = enable_minibatching
+    if not ceiling or callable(ceiling):
       return
-    for number, most in {} if callable(ceiling) else ceiling.items():
+    for number, most in ceiling.items():
       if number not in _NUMBERS:
         raise ValueError(f"ceiling has {number!r}; the choices are {_NUMBERS}.")
       if not isinstance(most, int) or most <= 0:
@@ -82,7 +149,8 @@ class LimitCeiling:
     """`new` with no more distinct rows than can be had, at least as `old`.
 
     Raises:
-      ValueError: if a stack cannot have any.
+      ValueError: if a stack cannot have any, or not what it needs and there is
+        no minibatching.
     """
     if self._can_have is None:
       return new
@@ -106,6 +174,12 @@ class LimitCeiling:
       return with_rows(max(min(wanted, most), old))
     if self._can_have(name, limits):
       return limits
+    if not self._enable_minibatching:
+      raise ValueError(
+          f"Stack {name!r}: {wanted} distinct rows per partition do not compile."
+          " Let batches take several passes, with enable_minibatching=True here"
+          " and in the layer, or use more devices, or a smaller batch."
+      )
     low, high = 0, rule.rung_above(wanted)  # `low` can be had, `high` cannot
     while old > 1 and rule.rung(low + 1) <= old:
       low += 1
