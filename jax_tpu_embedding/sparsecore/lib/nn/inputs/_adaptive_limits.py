@@ -110,10 +110,10 @@ class AdaptiveLimits:
         devices, if they are TPUs with SparseCores, where distinct rows are
         more than 256. Or a function (stack name, limits) -> whether they can be
         had, which is asked before distinct rows grow, some five times for a
-        stack that it refuses. Or "max_ids_per_partition", "max_unique_ids_per_partition", or both, and
-        the most that they grow to. None: there is none. What exceeds the
-        ceiling takes several passes; without enable_minibatching it is an
-        error.
+        stack that it refuses. Or "max_ids_per_partition",
+        "max_unique_ids_per_partition", or both, and the most that they grow
+        to. None: there is none. What exceeds the ceiling takes several passes;
+        without enable_minibatching it is an error.
       enable_minibatching: whether buffers have the layout of several passes.
       has_leading_dimension: as in preprocessing, like all that follows.
       feature_stacking_strategy: which samples each SparseCore gets.
