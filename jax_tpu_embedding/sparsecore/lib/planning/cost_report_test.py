@@ -378,7 +378,7 @@ class SuggestionsTest(parameterized.TestCase):
       ),
       (
           "large batch",
-          _feature(rows=8 * 10**8, dim=1024, batch=2**25, valency=1),
+          _feature(rows=10**8, dim=8192, batch=2**22, valency=1),
           "more devices do not help, a smaller batch does",
       ),
       (
