@@ -206,6 +206,24 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
     )
     self.assertEqual(checkpoint.verify(self.path), saved)
 
+  @parameterized.named_parameters(
+      ("rows_over_both", (2, 2), ("x", "y")),
+      ("each_row_on_two_devices", (2, 2), "y"),
+  )
+  def test_meshes_of_two_axes(self, shape, axes):
+    mesh = jax.make_mesh(shape, ("x", "y"), devices=jax.devices()[:4])
+    target = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axes))
+    num_parts = 4 if axes == ("x", "y") else 2
+    topology = any_tables.Topology(num_parts, 2, "auto")
+    specs = any_tables.feature_specs(topology)
+    values = self.save()
+    restored = checkpoint.restore(self.path, specs, target, num_sc_per_device=2)
+    self.assert_same_values(any_tables.read(restored, specs, topology), values)
+    hashes = checkpoint_case.file_hashes(self.path)
+    self.path = self.path.parent / "again"
+    any_tables.save(self.path, restored, specs)
+    self.assertEqual(checkpoint_case.file_hashes(self.path), hashes)
+
   def test_compressed_files_are_restored(self):
     values = self.save(compression="zstd")
     specs = any_tables.feature_specs(_ONE)

@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import checkpoint_case
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 6)
@@ -44,6 +45,45 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
       np.testing.assert_array_equal(of_table[None], values[name][None])
       np.testing.assert_array_equal(of_table["accumulator"], np.float32(0.1))
 
+  def test_slots_that_differ_get_initial_values(self):
+    values = self.save(of="rowwise_adagrad")
+    # Its slot has the same name, and another number of columns.
+    specs = any_tables.feature_specs(_ONE)
+    found = self._restored(specs, policy=Policy(slots="reset"))
+    for name, of_table in found.items():
+      np.testing.assert_array_equal(of_table[None], values[name][None])
+      accumulator = np.full_like(of_table[None], 0.1)
+      np.testing.assert_array_equal(of_table["accumulator"], accumulator)
+
+  def test_slots_that_the_optimizer_lacks_are_dropped(self):
+    values = self.save()
+    specs = any_tables.feature_specs(_ONE, of="sgd")
+    with self.assertRaisesRegex(
+        ValueError, "has slots accumulator.*SGDOptimizerSpec has none.*'reset'"
+    ):
+      self._restored(specs)
+    found = self._restored(specs, policy=Policy(slots="reset"))
+    self.assert_same_values(
+        found, {name: {None: rows[None]} for name, rows in values.items()}
+    )
+
+  def test_hyperparameters_are_not_state(self):
+    values = self.save()
+    other = embedding_spec.AdagradOptimizerSpec(learning_rate=0.7)
+    with mock.patch.object(any_tables, "optimizer", return_value=other):
+      specs = any_tables.feature_specs(_ONE)
+    self.assert_same_values(self._restored(specs), values)
+
+  def _restored(self, specs, **kwargs):
+    restored = checkpoint.restore(
+        self.path,
+        specs,
+        any_tables.sharding(_ONE),
+        num_sc_per_device=2,
+        **kwargs,
+    )
+    return any_tables.read(restored, specs, _ONE)
+
   @parameterized.named_parameters(
       dict(
           testcase_name="columns",
@@ -59,6 +99,18 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
       dict(
           testcase_name="fewer rows",
           tables=(("items", 1000, 12), *any_tables.TABLES[1:]),
+          error="'items': the checkpoint has 1003 rows, the spec 1000.*'crop'",
+      ),
+      dict(
+          testcase_name="more rows, not fewer",
+          tables=(("items", 1200, 12), *any_tables.TABLES[1:]),
+          restoring=dict(policy=Policy(rows="crop")),
+          error="'items': the checkpoint has 1003 rows, the spec 1200.*'grow'",
+      ),
+      dict(
+          testcase_name="fewer rows, not more",
+          tables=(("items", 1000, 12), *any_tables.TABLES[1:]),
+          restoring=dict(policy=Policy(rows="grow"), key=jax.random.key(0)),
           error="'items': the checkpoint has 1003 rows, the spec 1000.*'crop'",
       ),
       dict(

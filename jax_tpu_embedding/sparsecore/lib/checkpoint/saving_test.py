@@ -105,6 +105,8 @@ class SavingTest(checkpoint_case.CheckpointCase):
           ref[...] = array
       # Nothing is there yet, and no step had to wait for it.
       self.assertFalse(pending.done())
+      with self.assertRaises(TimeoutError):
+        pending.wait(timeout=0.01)
       self.assertEmpty(list(self.path.parent.rglob("c.*")))
       moves.set()
       pending.wait()
@@ -128,6 +130,21 @@ class SavingTest(checkpoint_case.CheckpointCase):
     self.assertContainsSubset(
         {"a", "a/b.table", "a/b.slot.accumulator"}, synced
     )
+
+  def test_unknown_compression_is_an_error(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    with self.assertRaisesRegex(ValueError, "compression must be .*'lz4'"):
+      checkpoint.save(self.path, variables, specs, compression="lz4")
+    self.assertFalse(self.path.exists())
+
+  def test_variables_that_were_not_saved_cannot_be_read(self):
+    self.save()
+    for names in (("item",), ("items", "momentum")):
+      with self.assertRaisesRegex(
+          ValueError, f"has no .*{names[-1]}.*, only: .*items"
+      ):
+        checkpoint.read_table(self.path, *names)
 
   def test_nothing_is_overwritten(self):
     self.save()
