@@ -35,9 +35,9 @@ import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
 
-# In which several processes exchange a block, one after the other. On CPU, each
-# thread of XLA has a heap of malloc's, which keeps what a program took there: with
-# whole blocks 50 MiB more. More pieces take more time, as an exchange does.
+# In which several devices cut a block, one after the other. On CPU, each thread of
+# XLA has a heap of malloc's, which keeps what a program took there: with whole
+# blocks 50 MiB more. More pieces take more time, as an exchange does.
 _PIECES = 3
 
 
@@ -91,10 +91,13 @@ class StackRows:
   ) -> Iterator[tuple[int, np.ndarray]]:
     height = self._height(ranges)
     axes = self._axes()
-    # One process has all pieces of a block; several exchange them.
-    group, num_pieces = 1, 1
-    if self._sharding is not None and not self._sharding.is_fully_addressable:
-      group, num_pieces = num_parts(self._sharding.mesh, axes), _PIECES
+    # One process has all parts of a block; several exchange them.
+    parts = (
+        1 if self._sharding is None else num_parts(self._sharding.mesh, axes)
+    )
+    is_here = self._sharding is None or self._sharding.is_fully_addressable
+    group = 1 if is_here else parts
+    num_pieces = _PIECES if parts > 1 else 1
     piece_height = -(-height // num_pieces)
     program = _cut_program(
         self._placement.num_shards,
