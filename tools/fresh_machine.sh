@@ -73,6 +73,8 @@ make_machine() {
   mkdir -m 1777 "$root/dev/shm"
 
   cp /etc/resolv.conf "$root/etc/resolv.conf"
+  # As the installer of Debian writes it: JAX's processes look for their own name.
+  printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$(hostname)" >"$root/etc/hosts"
   apt-config dump | grep -E '^Acquire::(Check-|https?::Proxy)' \
     >"$root/etc/apt/apt.conf.d/99this_machine" || true
   for name in {http,https,no}_proxy {HTTP,HTTPS,NO}_PROXY PIP_INDEX_URL; do
