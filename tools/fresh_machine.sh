@@ -63,6 +63,7 @@ make_machine() {
   echo "== A bare $suite, made in $((SECONDS - start)) s"
 
   mount -t proc proc "$root/proc"
+  mount -t sysfs -o ro sysfs "$root/sys"
   mount -t tmpfs -o mode=755 tmpfs "$root/dev"
   mknod -m 666 "$root/dev/null" c 1 3
   mknod -m 666 "$root/dev/zero" c 1 5
