@@ -16,6 +16,10 @@ from collections.abc import Sequence
 import functools
 from typing import Any
 
+# Since 0.12 Pallas adds settings to JAX when it is imported, which are part of
+# what a traced program is kept by: imported while a step is lowered, as below, it
+# would have the next call trace and compile the step again.
+import jax.experimental.pallas.tpu  # noqa: F401  pylint: disable=unused-import
 from jax.extend import core
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import hardware
@@ -183,7 +187,7 @@ def _on_tpu(
 
   def lower(ctx, *values, **params):
     if operation in _BY_KERNELS:
-      # Not at the top: Pallas takes long to import, and is for TPUs only.
+      # Not at the top: our kernels are for TPUs only.
       # pylint: disable=g-import-not-at-top
       from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
       from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
