@@ -92,9 +92,12 @@ def _on_chip(ctx: mlir.LoweringRuleContext) -> mlir.LoweringRuleContext:
 
 def _chip_of(ctx: mlir.LoweringRuleContext) -> Any:
   """A context in which the chip of the program is known to kernels."""
-  mesh = ctx.avals_in[0].sharding.mesh
-  if not mesh.empty:  # that of jax.shard_map
-    return jax.sharding.use_abstract_mesh(mesh)
+  # That of jax.shard_map, or of an operand: with JAX 0.12 a table on a mesh of one
+  # device says so in traced code, too, and a batch that is on none does not.
+  for aval in ctx.avals_in:
+    sharding = getattr(aval, "sharding", None)
+    if sharding is not None and not sharding.mesh.empty:
+      return jax.sharding.use_abstract_mesh(sharding.mesh)
   device = checks.tpu_of(ctx)
   chip = None if device is None else _name_of(device.device_kind)
   one_device = jax.sharding.AbstractMesh((1,), ("device",))
