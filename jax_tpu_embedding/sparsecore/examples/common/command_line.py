@@ -59,6 +59,9 @@ class Settings:
   Paths are absolute once `from_flags` has run.
   """
 
+  # Of the job; a program that can be one of several has a field of this name.
+  num_processes = 1
+
   def check_at_least(self, **minima: int) -> None:
     """Raises a UsageError for a field that is below its minimum."""
     for name, minimum in minima.items():

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import sys
+import tempfile
 import types
 from typing import NoReturn
 from typing import TypeVar
@@ -19,6 +20,7 @@ from absl import flags
 from absl import logging
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.lib.core import memory
 
 _Settings = TypeVar("_Settings", bound=command_line.Settings)
@@ -29,8 +31,8 @@ _Settings = TypeVar("_Settings", bound=command_line.Settings)
 _THREADS_PER_DEVICE = 4
 
 
-def provide_devices(num_devices: int) -> None:
-  """Makes sure that JAX has as many devices.
+def provide_devices(num_devices: int, num_processes: int = 1) -> None:
+  """Makes sure that JAX has as many devices, over all processes of the job.
 
   A CPU is one device, unless it is told otherwise before JAX makes its first
   array.
@@ -40,7 +42,10 @@ def provide_devices(num_devices: int) -> None:
   """
   if num_devices > 1:
     os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * num_devices))
-  if num_devices > max(1, jax.config.jax_num_cpu_devices):
+  job.join(num_processes, num_devices)
+  if num_processes == 1 and num_devices > max(
+      1, jax.config.jax_num_cpu_devices
+  ):
     # Raises where JAX has its devices already; they are counted below.
     with contextlib.suppress(RuntimeError):
       jax.config.update("jax_num_cpu_devices", num_devices)
@@ -65,7 +70,11 @@ def main(
   jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
   memory.keep_freed_memory()
   try:
-    run(command_line.from_flags(settings))
+    config = command_line.from_flags(settings)
+    if config.num_processes > 1 and not job.is_member():
+      program = pathlib.Path(argv[0]).stem
+      sys.exit(job.run_here(program, _command(config), config.num_processes))
+    run(config)
   except command_line.UsageError as error:
     command_line.fail(argv[0], error, code=1)
   except KeyboardInterrupt:
@@ -75,6 +84,14 @@ def main(
         "interrupted; --resume continues from the last checkpoint.",
         code=130,
     )
+
+
+def _command(config: command_line.Settings) -> list[str]:
+  """What started this program; with a directory, if it has to find one."""
+  command = list(sys.orig_argv)
+  if not config.output_dir:
+    command.append(f"--output_dir={tempfile.mkdtemp(prefix='job_')}")
+  return command
 
 
 def usage(main_module: types.ModuleType) -> str:

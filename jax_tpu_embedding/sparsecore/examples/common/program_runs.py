@@ -84,7 +84,13 @@ def saved_arrays(output_dir: str, step: int) -> dict[str, Any]:
         slot or "table": checkpoint.read_table(path, name, slot)
         for slot in (None, *table.slots)
     }
-  state = ocp.StandardCheckpointer().restore(path / "state")
+  # Into NumPy arrays: it may be of another number of devices.
+  checkpointer = ocp.StandardCheckpointer()
+  saved = checkpointer.metadata(path / "state").item_metadata
+  state = checkpointer.restore(
+      path / "state",
+      jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(saved)),
+  )
   return {"state": state, "tables": tables}
 
 

@@ -47,6 +47,15 @@ class ConfigTest(parameterized.TestCase):
       ),
       ({"pipeline": "on"}, "--pipeline must be off, exact or stale, got 'on'"),
       ({"preprocess": "gpu"}, "preprocess must be 'jit' or 'host', got 'gpu'"),
+      (
+          {"num_devices": 3, "batch_size": 6, "num_processes": 2},
+          "num_devices must be a multiple of --num_processes=2, got 3",
+      ),
+      (
+          {"num_processes": 0, "preprocess": "host", "output_dir": "/o"},
+          "--preprocess=host needs --num_processes=1, got 0",
+      ),
+      ({"num_processes": 0}, "--num_processes=0 needs an --output_dir"),
       ({"resume": True}, "--resume needs the --output_dir"),
   )
   def test_refuses(self, values, message):

@@ -29,6 +29,8 @@ class Dataset:
   heldout: features.Batch  # All held-out samples.
   batch_size: int
   table_rows: int
+  # Which samples of each batch are those of this process.
+  own: slice
 
   @property
   def steps_per_pass(self) -> int:
@@ -45,7 +47,7 @@ class Dataset:
       first = first_step % self.steps_per_pass * self.batch_size
       blocks = click_log.read(self.path, first, self.num_train - first)
       for samples in _in_batches(blocks, self.batch_size):
-        yield features.make_batch(samples, self.table_rows)
+        yield features.make_batch(samples[self.own], self.table_rows)
       first_step = 0
 
   def first_train_samples(self, num_samples: int) -> samples_lib.Samples:
@@ -57,14 +59,15 @@ class Dataset:
     """Every held-out sample once, in order, in batches of equal size.
 
     Yields:
-      A batch and how many of its samples count. The last batch is filled up
+      A batch, of this process, and how many of all its samples count. The last batch is filled up
       with copies of its last sample.
     """
     size = len(self.heldout.labels)
     for start in range(0, size, self.batch_size):
       chosen = np.minimum(np.arange(start, start + self.batch_size), size - 1)
       count = min(self.batch_size, size - start)
-      yield features.Batch(*(x[chosen] for x in self.heldout)), count
+      own = chosen[self.own]
+      yield features.Batch(*(x[own] for x in self.heldout)), count
 
 
 def _in_batches(
@@ -81,8 +84,19 @@ def _in_batches(
     rest = block[end:]
 
 
-def load(path: pathlib.Path, config: config_lib.Config) -> Dataset:
+def load(
+    path: pathlib.Path,
+    config: config_lib.Config,
+    index: int = 0,
+    num_processes: int = 1,
+) -> Dataset:
   """Splits the log that a run uses, and reads the part that is held out.
+
+  Args:
+    path: the log.
+    config: of the run.
+    index: of this process, which gets its samples of each batch.
+    num_processes: that divide batches.
 
   Raises:
     UsageError: the log cannot be read, has too few lines, or lines that are
@@ -96,6 +110,7 @@ def load(path: pathlib.Path, config: config_lib.Config) -> Dataset:
         f" --heldout_samples={config.heldout_samples} are held out; the rest is"
         f" less than a batch of {config.batch_size}."
     )
+  size_here = config.batch_size // num_processes
   heldout = samples_lib.concatenate(
       list(click_log.read(path, num_train, config.heldout_samples))
   )
@@ -106,4 +121,5 @@ def load(path: pathlib.Path, config: config_lib.Config) -> Dataset:
       heldout=features.make_batch(heldout, config.table_rows),
       batch_size=config.batch_size,
       table_rows=config.table_rows,
+      own=slice(index * size_here, (index + 1) * size_here),
   )

@@ -66,6 +66,16 @@ class DatasetTest(parameterized.TestCase):
         [of_step[step % 3] for step in range(first_step, first_step + 5)],
     )
 
+  def test_processes_divide_batches(self):
+    parts = [dataset.load(self._path, _CONFIG, i, 2) for i in range(2)]
+    batches = [next(part.train_batches(1)) for part in parts]
+    self.assertEqual(list(map(_numbers, batches)), [[4, 5], [6, 7]])
+    heldout = [list(part.heldout_batches())[1] for part in parts]
+    self.assertEqual(
+        [(_numbers(batch), count) for batch, count in heldout],
+        [([19, 19], 1), ([19, 19], 1)],
+    )
+
   def test_batches_do_not_end_where_blocks_of_the_file_do(self):
     click_log.write(self._path, [_samples(40_000)])
     config = config_lib.Config(

@@ -15,6 +15,7 @@ import tempfile
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
@@ -49,8 +50,14 @@ def _log_path(
   if config.data:
     return pathlib.Path(config.data)
   path = output_dir / "clicks.tsv"
-  if config.resume and path.exists():
-    return path
+  if jax.process_index() == 0 and not (config.resume and path.exists()):
+    _generate(path, config)
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices("the log is there")
+  return path
+
+
+def _generate(path: pathlib.Path, config: config_lib.Config) -> None:
   num_samples = config.num_samples or _GENERATED_SAMPLES
   # Under its name the log is complete.
   partial = path.with_name("partial_" + path.name)
@@ -60,7 +67,6 @@ def _log_path(
       progress_lib.shown("generated", "samples", num_samples, blocks),
   )
   partial.rename(path)
-  return path
 
 
 def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
@@ -68,6 +74,13 @@ def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
       "heldout_loss": metrics.log_loss(labels, logits),
       "heldout_auc": metrics.auc(labels, logits),
   }
+
+
+def _on_host(array: jax.Array) -> np.ndarray:
+  """All of an array, in every process."""
+  if array.is_fully_addressable:
+    return np.asarray(array)
+  return multihost_utils.process_allgather(array, tiled=True)
 
 
 def _evaluate_baseline(data: dataset.Dataset) -> dict[str, float]:
@@ -90,7 +103,7 @@ class _Run:
   def evaluate(self, state: train_state.TreeState) -> dict[str, float]:
     """Scores on all held-out samples."""
     logits = [
-        np.asarray(self.trainer.logits(state, batch))[:count]
+        _on_host(self.trainer.logits(state, batch))[:count]
         for batch, count in self.data.heldout_batches()
     ]
     return _scores(self.data.heldout.labels, np.concatenate(logits))
@@ -172,7 +185,7 @@ def run(config: config_lib.Config) -> None:
       malformed line to learn from is found when it is read; what was trained
       before is lost, but for the checkpoints.
   """
-  launch.provide_devices(config.num_devices)
+  launch.provide_devices(config.num_devices, config.num_processes)
   output_dir = pathlib.Path(
       config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
   )
@@ -189,7 +202,12 @@ def run(config: config_lib.Config) -> None:
   ):
     # Before a log is made or read; what is in it is known after that.
     checkpoints.require(config.result_shaping())
-    data = dataset.load(_log_path(config, output_dir), config)
+    data = dataset.load(
+        _log_path(config, output_dir),
+        config,
+        jax.process_index(),
+        jax.process_count(),
+    )
     checkpoints.require({"log_sha256": data.sha256})
     baseline = _evaluate_baseline(data)
     print(
@@ -212,6 +230,8 @@ def run(config: config_lib.Config) -> None:
         checkpoints=checkpoints,
     ).train(state, history)
 
+  if jax.process_index() > 0:
+    return
   picture = output_dir / "training.png"
   report.save_picture(
       picture, history, baseline, title=f"Clicks of {data.path.name}"

@@ -88,6 +88,15 @@ class Trainer:
     ) as pipeline:
       yield (features.Batch(*batch.rest, batch.inputs) for batch in pipeline)
 
+  def _divide(self, batch: features.Batch) -> features.Batch:
+    """A batch, of which this process has its samples, over all devices."""
+    if jax.process_count() == 1:
+      return jax.device_put(batch, self._divided)
+    return jax.tree.map(
+        lambda x: jax.make_array_from_process_local_data(self._divided, x),
+        batch,
+    )
+
   def _replicate(self, arrays: Any) -> Any:
     """A tree of arrays, copied to every device."""
     return jax.device_put(arrays, self._everywhere)
@@ -110,7 +119,7 @@ class Trainer:
         state.dense,
         state.optimizer_state,
         state.tables,
-        jax.device_put(batch, self._divided),
+        self._divide(batch),
     )
     state.step += 1
     return loss
@@ -118,10 +127,10 @@ class Trainer:
   def _pipelined_step(self, state, batch, following):
     others = state.dense, state.optimizer_state, state.tables
     if self._flight is None:
-      batch = jax.device_put(batch, self._divided)
+      batch = self._divide(batch)
       self._flight = self.pipeline.start(*others, batch)
     if following is not None:
-      following = jax.device_put(following, self._divided)
+      following = self._divide(following)
       self._flight, results = self.pipeline(self._flight, *others, following)
       state.dense, state.optimizer_state, loss = results
     else:
@@ -156,9 +165,7 @@ class Trainer:
       self, state: train_state.TreeState, batch: features.Batch
   ) -> jax.Array:
     """The logits of a click, f32[B]; changes nothing."""
-    return self._logits(
-        state.dense, state.tables, jax.device_put(batch, self._divided)
-    )
+    return self._logits(state.dense, state.tables, self._divide(batch))
 
   @functools.partial(jax.jit, static_argnums=0)
   def _logits(self, dense, tables, batch):
