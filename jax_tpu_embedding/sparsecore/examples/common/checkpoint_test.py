@@ -321,7 +321,10 @@ class CheckpointTest(parameterized.TestCase):
     left.mkdir()
     (left / "array").write_bytes(b"half")
     with self._open(resume=True):
-      pass
+      # By a thread of Orbax.
+      end = time.monotonic() + 60
+      while left.exists() and time.monotonic() < end:
+        time.sleep(0.01)
     self.assertFalse(left.exists())
 
   def test_refuses_a_directory_that_cannot_be_made(self):
