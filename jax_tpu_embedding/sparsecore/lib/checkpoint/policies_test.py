@@ -110,7 +110,7 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
       dict(
           testcase_name="fewer rows, not more",
           tables=(("items", 1000, 12), *any_tables.TABLES[1:]),
-          restoring=dict(policy=Policy(rows="grow"), key=jax.random.key(0)),
+          restoring=dict(policy=Policy(rows="grow")),
           error="'items': the checkpoint has 1003 rows, the spec 1000.*'crop'",
       ),
       dict(
