@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import subprocess
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -146,6 +148,32 @@ class TableTest(parameterized.TestCase):
         NotImplementedError, "over 2 devices outside of jax.shard_map"
     ):
       jax.jit(function)(table)
+
+
+# What lowering by kernels imports must change nothing that JAX keeps traced
+# programs by. (JAX 0.12 has such imports.)
+_LOWERED_BY_KERNELS = """
+import importlib, sys, jax
+importlib.import_module(sys.argv[1])
+traces = []
+step = jax.jit(lambda x: traces.append(x) or x)
+step(1.0)
+importlib.import_module(sys.argv[2])
+step(1.0)
+print(len(traces))
+"""
+
+
+class ImportTest(absltest.TestCase):
+
+  def test_lowering_has_no_program_traced_again(self):
+    rules = lowerings.__package__ + ".tpu_kernels.rules"
+    output = subprocess.check_output(
+        [sys.executable, "-c", _LOWERED_BY_KERNELS, lowerings.__name__, rules],
+        env={"PYTHONPATH": ":".join(sys.path), "JAX_PLATFORMS": "cpu"},
+        text=True,
+    )
+    self.assertEqual(output, "1\n")
 
 
 if __name__ == "__main__":
