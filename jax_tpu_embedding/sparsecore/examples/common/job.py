@@ -114,10 +114,13 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
       _end(members)
     if failed is None:
       return 0
+    code = members[failed].returncode
     if failed > 0:
       errors[failed].seek(0)
-      sys.stderr.write(errors[failed].read())
-    code = members[failed].returncode
+      text = errors[failed].read()
+      # What a user can put right is one line, which all of them find.
+      is_said = text.count("\n") == 1 and members[0].returncode == code
+      sys.stderr.write("" if is_said else text)
   if code > 0:
     return code
   print(
