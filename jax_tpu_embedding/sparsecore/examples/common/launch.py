@@ -73,7 +73,8 @@ def main(
     config = command_line.from_flags(settings)
     if config.num_processes > 1 and not job.is_member():
       program = pathlib.Path(argv[0]).stem
-      sys.exit(job.run_here(program, _command(config), config.num_processes))
+      command = _command(program, config)
+      sys.exit(job.run_here(program, command, config.num_processes))
     run(config)
   except command_line.UsageError as error:
     command_line.fail(argv[0], error, code=1)
@@ -86,11 +87,12 @@ def main(
     )
 
 
-def _command(config: command_line.Settings) -> list[str]:
+def _command(program: str, config: command_line.Settings) -> list[str]:
   """What started this program; with a directory, if it has to find one."""
   command = list(sys.orig_argv)
   if not config.output_dir:
-    command.append(f"--output_dir={tempfile.mkdtemp(prefix='job_')}")
+    directory = tempfile.mkdtemp(prefix=f"{program}_")
+    command.append(f"--output_dir={directory}")
   return command
 
 
