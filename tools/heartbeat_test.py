@@ -66,8 +66,9 @@ class HeartbeatTest(parameterized.TestCase):
     }
     done = subprocess.run(
         [sys.executable, "-c", "import heartbeat; print(heartbeat.INTERVAL)"],
-        cwd=_HEARTBEAT.parent,
-        env=unset,
+        # Under Bazel 7 the directory that Python is started in is no place to
+        # import from (PYTHONSAFEPATH).
+        env=unset | {"PYTHONPATH": str(_HEARTBEAT.parent)},
         stdout=subprocess.PIPE,
         check=True,
     )
