@@ -164,8 +164,8 @@ class StackRows:
         if part.replica_id or block >= num_blocks:
           continue
         values = np.asarray(part.data)[0]
-        piece_height, count, _ = values.shape
-        runs = self._runs(i * count + (part.index[2].start or 0), count)
+        piece_height, num_here, _ = values.shape
+        runs = self._runs(i * num_here + (part.index[2].start or 0), num_here)
         if runs == [(0, 0, num_shards)] and piece_height == height:
           blocks[block] = values  # all of it, in order
           continue
