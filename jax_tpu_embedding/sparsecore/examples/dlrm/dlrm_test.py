@@ -17,29 +17,17 @@ from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import dlrm
+from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 from jax_tpu_embedding.sparsecore.examples.dlrm import training
 
 launch.provide_devices(4)
 program_runs.compile_once()
 
-_SMALL = (
-    "--num_samples=1300",
-    "--heldout_samples=300",
-    "--batch_size=100",
-    "--table_rows=50",
-    "--embedding_dim=8",
-    "--bottom_mlp=8",
-    "--cross_layers=1",
-    "--cross_rank=4",
-    "--top_mlp=8",
-    "--evaluate_every=4",
-)
-
 
 def _run(*arguments: str) -> tuple[int, str, str]:
   """Runs the program in this process: exit code, stdout, stderr."""
   return program_runs.run(
-      dlrm.run, config_lib.Config, "dlrm", *_SMALL, *arguments
+      dlrm.run, config_lib.Config, "dlrm", *small_run.FLAGS, *arguments
   )
 
 

@@ -13,26 +13,15 @@ import time
 
 from absl.testing import absltest
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
+from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 
 program_runs.compile_once()
 
 _PROGRAM = "jax_tpu_embedding.sparsecore.examples.dlrm"
-_SMALL = (
-    "--num_samples=1300",
-    "--heldout_samples=300",
-    "--batch_size=100",
-    "--table_rows=50",
-    "--embedding_dim=8",
-    "--bottom_mlp=8",
-    "--cross_layers=1",
-    "--cross_rank=4",
-    "--top_mlp=8",
-    "--evaluate_every=4",
-)
 
 
 def _start(*arguments: str):
-  return program_runs.start("-m", _PROGRAM, *_SMALL, *arguments)
+  return program_runs.start("-m", _PROGRAM, *small_run.FLAGS, *arguments)
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
