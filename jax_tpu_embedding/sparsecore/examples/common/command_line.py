@@ -59,7 +59,8 @@ class Settings:
   Paths are absolute once `from_flags` has run.
   """
 
-  # Of the job; a program that can be one of several has a field of this name.
+  # Of the job; a program that can be several has a field of this name, and one
+  # that is called output_dir.
   num_processes = 1
 
   def check_at_least(self, **minima: int) -> None:

@@ -29,8 +29,6 @@ import jax
 # Each process that run_here starts finds its place in the job here:
 # "localhost:PORT INDEX COUNT".
 _PLACE = "JAX_TPU_EMBEDDING_EXAMPLE_PROCESS"
-# Of --num_processes: those that a job manager has started.
-MANAGED = 0
 # After so many seconds without a sign of life JAX ends the other processes.
 _HEARTBEAT_SECONDS = 60
 # What the others have to end by themselves, once one has ended.
@@ -50,7 +48,7 @@ def join(num_processes: int, num_devices: int) -> None:
   Only the first one goes on printing to stdout.
 
   Args:
-    num_processes: of the job; MANAGED: as the job manager says.
+    num_processes: of the job; 0: as the job manager says that started them.
     num_devices: of all of them; CPUs are divided into as many.
   """
   if num_processes == 1:
@@ -107,9 +105,7 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
     try:
       failed = _first_that_failed(members)
     except KeyboardInterrupt:
-      # A terminal interrupts all of them.
-      _end(members)
-      return 130
+      return 130  # A terminal interrupts all of them.
     finally:
       _end(members)
     if failed is None:
