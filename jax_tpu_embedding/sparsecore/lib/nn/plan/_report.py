@@ -3,7 +3,7 @@
 
 """The plan of a model as a value that people can read and draw.
 
-As a picture: _report_picture.py, which needs matplotlib.
+What it is made of: _report_stacks.py. As a picture: _report_picture.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 import dataclasses
 import math
 import os
+from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_stacks
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
-
-_BYTES_PER_SLOT_VALUE = 4
 
 _STACK_COLUMNS = (
     "stack",
@@ -52,82 +53,6 @@ _TABLE_COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TableInPlan:
-  """A table, where it is in its stack, and who uses it."""
-
-  name: str
-  vocabulary_size: int
-  embedding_dim: int
-  padded_vocabulary_size: int
-  padded_embedding_dim: int
-  row_offset_in_shard: int
-  shard_rotation: int
-  feature_names: tuple[str, ...]
-
-  @property
-  def num_values(self) -> int:
-    return self.vocabulary_size * self.embedding_dim
-
-  @property
-  def num_padded_values(self) -> int:
-    return self.padded_vocabulary_size * self.padded_embedding_dim
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StackInPlan:
-  """A stack. Bytes are those of the table and its slots, on all devices."""
-
-  name: str
-  num_rows: int
-  num_columns: int
-  num_slots: int
-  num_row_slots: int  # those of them with one number per row
-  table_value_bytes: int  # of one value of the table; slots have 4
-  tables: tuple[TableInPlan, ...]  # in the order of their rows
-  num_samples: int  # of all features, in a global batch
-  activation_bytes_per_sc: int
-  activation_mem_bytes_limit: int
-  max_ids_per_partition: int
-  max_unique_ids_per_partition: int
-  coo_buffer_size_per_device: int
-  # Of a batch, on average; None if a feature's input_shape does not say.
-  ids_per_device: int | None
-  why_apart: str  # what keeps it from being part of another stack
-
-  @property
-  def num_bytes(self) -> int:
-    num_values = self.num_rows * self.num_columns
-    return num_values * self.table_value_bytes + self._slot_bytes(
-        self.num_rows, num_values
-    )
-
-  @property
-  def num_table_bytes(self) -> int:
-    """Of the table, without padding."""
-    return self._num_values * self.table_value_bytes
-
-  @property
-  def num_slot_bytes(self) -> int:
-    """Of the slots, without padding."""
-    num_rows = sum(table.vocabulary_size for table in self.tables)
-    return self._slot_bytes(num_rows, self._num_values)
-
-  @property
-  def num_padding_bytes(self) -> int:
-    return self.num_bytes - self.num_table_bytes - self.num_slot_bytes
-
-  @property
-  def _num_values(self) -> int:
-    return sum(table.num_values for table in self.tables)
-
-  def _slot_bytes(self, num_rows: int, num_values: int) -> int:
-    num_full = self.num_slots - self.num_row_slots
-    return _BYTES_PER_SLOT_VALUE * (
-        num_full * num_values + self.num_row_slots * num_rows
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StackingPlan:
   """All stacks of a model, on one topology.
 
@@ -139,7 +64,7 @@ class StackingPlan:
 
   global_device_count: int
   num_sc_per_device: int
-  stacks: tuple[StackInPlan, ...]
+  stacks: tuple[_report_stacks.StackInPlan, ...]
 
   @property
   def num_shards(self) -> int:
@@ -166,10 +91,7 @@ class StackingPlan:
     Raises:
       ImportError: if matplotlib is not there. It comes with the extra `plots`.
     """
-    # Here, since matplotlib is an extra.
-    from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
-
-    _report_picture.plot(self, path)
+    figure(self).savefig(path, dpi=150)
 
 
 def get_plan(
@@ -210,7 +132,7 @@ def get_plan(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
       stacks=tuple(
-          StackInPlan(
+          _report_stacks.StackInPlan(
               name=name,
               num_rows=stack.stack_vocab_size,
               num_columns=stack.stack_embedding_dim,
@@ -234,6 +156,16 @@ def get_plan(
   )
 
 
+def figure(plan: StackingPlan) -> Any:
+  """The picture of a plan, a matplotlib Figure."""
+  return _report_picture.figure(
+      plan.stacks,
+      num_shards=plan.num_shards,
+      num_devices=plan.global_device_count,
+      title=_summarize(plan),
+  )
+
+
 def _ids_per_device(
     stack_name: str,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
@@ -253,7 +185,7 @@ def _tables_of(
     stack_name: str,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     tables: Sequence[_tables.TableSpec],
-) -> tuple[TableInPlan, ...]:
+) -> tuple[_report_stacks.TableInPlan, ...]:
   members = [
       table
       for table in tables
@@ -261,7 +193,7 @@ def _tables_of(
   ]
   members.sort(key=lambda table: table.setting_in_stack.row_offset_in_shard)
   return tuple(
-      TableInPlan(
+      _report_stacks.TableInPlan(
           name=table.name,
           vocabulary_size=table.vocabulary_size,
           embedding_dim=table.embedding_dim,
@@ -282,7 +214,7 @@ def _tables_of(
 def _describe(plan: StackingPlan) -> str:
   """Two tables, of stacks and of tables, and a sentence for each stack."""
   lines = [
-      summarize(plan),
+      _summarize(plan),
       "",
       *readable_text.align(
           [_STACK_COLUMNS, *(_stack_row(plan, s) for s in plan.stacks)]
@@ -330,7 +262,7 @@ def _empty_buffers(plan: StackingPlan) -> list[str]:
   return ["", "Buffers of a device:", *lines]
 
 
-def summarize(plan: StackingPlan) -> str:
+def _summarize(plan: StackingPlan) -> str:
   """The plan in a line."""
   num_tables = sum(len(stack.tables) for stack in plan.stacks)
   total = readable_text.format_bytes(plan.num_bytes / plan.global_device_count)
@@ -343,7 +275,9 @@ def summarize(plan: StackingPlan) -> str:
   )
 
 
-def _stack_row(plan: StackingPlan, stack: StackInPlan) -> tuple[str, ...]:
+def _stack_row(
+    plan: StackingPlan, stack: _report_stacks.StackInPlan
+) -> tuple[str, ...]:
   limit = readable_text.format_bytes(stack.activation_mem_bytes_limit)
   return (
       stack.name,
@@ -363,7 +297,9 @@ def _stack_row(plan: StackingPlan, stack: StackInPlan) -> tuple[str, ...]:
   )
 
 
-def _table_row(stack: StackInPlan, table: TableInPlan) -> tuple[str, ...]:
+def _table_row(
+    stack: _report_stacks.StackInPlan, table: _report_stacks.TableInPlan
+) -> tuple[str, ...]:
   padding = table.num_padded_values - table.num_values
   return (
       table.name,

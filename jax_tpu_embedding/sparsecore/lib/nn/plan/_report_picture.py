@@ -10,11 +10,11 @@ the stack takes of a device, all to one scale.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_stacks
 
 # Inches.
 _WIDTH = 13.0
@@ -45,13 +45,22 @@ _VALUE_COLOR = "#6b6b6b"
 _PADDING = dict(facecolor="#f4f4f4", edgecolor="#a0a0a0", hatch="////", lw=0)
 
 
-def plot(plan: _report.StackingPlan, path: str | os.PathLike[str]) -> None:
-  """Writes the picture of a plan to a file."""
-  figure(plan).savefig(path, dpi=150)
+def figure(
+    stacks: Sequence[_report_stacks.StackInPlan],
+    *,
+    num_shards: int,
+    num_devices: int,
+    title: str,
+) -> Any:
+  """The picture as a matplotlib Figure, of no window and no global state.
 
-
-def figure(plan: _report.StackingPlan) -> Any:
-  """The picture as a matplotlib Figure, of no window and no global state."""
+  Args:
+    stacks: of the plan.
+    num_shards: SparseCores of all devices.
+    num_devices: that share the tables.
+    title: the plan in a line.
+  """
+  # Not at the top: matplotlib is an extra.
   try:
     import matplotlib.figure
   except ImportError as e:
@@ -60,7 +69,7 @@ def figure(plan: _report.StackingPlan) -> Any:
         " `pip install jax_tpu_embedding[plots]`; describe() needs nothing."
     ) from e
 
-  lines = _LINE_HEIGHT * len(plan.stacks)
+  lines = _LINE_HEIGHT * len(stacks)
   height = _MARGIN_TOP + lines + _MARGIN_BOTTOM
   result = matplotlib.figure.Figure(figsize=(_WIDTH, height), facecolor="white")
   bytes_left = _WIDTH - _BYTES_WIDTH - 0.75
@@ -71,17 +80,17 @@ def figure(plan: _report.StackingPlan) -> Any:
         (left / _WIDTH, _MARGIN_BOTTOM / height, width / _WIDTH, lines / height)
     )
     # Line i is from i to i + 1, the first one on top.
-    axes.set_ylim(len(plan.stacks), 0)
+    axes.set_ylim(len(stacks), 0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(labelsize=_FONT_SIZE, left=False)
     return axes
 
-  _draw_shards(panel(shard_left, _SHARD_WIDTH), plan)
-  _draw_bytes(panel(bytes_left, _BYTES_WIDTH), plan)
+  _draw_shards(panel(shard_left, _SHARD_WIDTH), stacks, num_shards)
+  _draw_bytes(panel(bytes_left, _BYTES_WIDTH), stacks, num_devices)
   result.text(
       0.3 / _WIDTH,
       1 - 0.28 / height,
-      _report.summarize(plan),
+      title,
       fontsize=11,
       weight="bold",
       va="center",
@@ -89,7 +98,9 @@ def figure(plan: _report.StackingPlan) -> Any:
   return result
 
 
-def _draw_shards(axes: Any, plan: _report.StackingPlan) -> None:
+def _draw_shards(
+    axes: Any, stacks: Sequence[_report_stacks.StackInPlan], num_shards: int
+) -> None:
   axes.set_title(
       "One shard, rows to the scale of its stack", fontsize=9, loc="left"
   )
@@ -98,11 +109,11 @@ def _draw_shards(axes: Any, plan: _report.StackingPlan) -> None:
   axes.set_xticks([])
   axes.spines["bottom"].set_visible(False)
   axes.set_yticks(
-      [line + 0.5 for line in range(len(plan.stacks))],
-      [shorten(stack.name, _MAX_NAME_LENGTH) for stack in plan.stacks],
+      [line + 0.5 for line in range(len(stacks))],
+      [shorten(stack.name, _MAX_NAME_LENGTH) for stack in stacks],
   )
-  for line, stack in enumerate(plan.stacks):
-    rows_in_shard = stack.num_rows / plan.num_shards
+  for line, stack in enumerate(stacks):
+    rows_in_shard = stack.num_rows / num_shards
     for i, table in enumerate(stack.tables):
       block = (
           table.row_offset_in_shard / rows_in_shard,
@@ -122,7 +133,7 @@ def _draw_shards(axes: Any, plan: _report.StackingPlan) -> None:
 
 def _draw_table(
     axes: Any,
-    table: _report.TableInPlan,
+    table: _report_stacks.TableInPlan,
     block: tuple[float, float, float, float],
     color: str,
 ) -> None:
@@ -158,30 +169,32 @@ def _draw_table(
     )
 
 
-def _draw_bytes(axes: Any, plan: _report.StackingPlan) -> None:
+def _draw_bytes(
+    axes: Any, stacks: Sequence[_report_stacks.StackInPlan], num_devices: int
+) -> None:
   axes.set_title("Bytes per device", fontsize=9, loc="left")
   axes.set_yticks([])
-  axes.xaxis.set_major_locator(_byte_ticks(plan))
+  axes.xaxis.set_major_locator(_byte_ticks(stacks, num_devices))
   axes.xaxis.set_major_formatter(
       lambda num_bytes, _: readable_text.format_bytes(num_bytes).replace(
           ".0 ", " "
       )
   )
-  middles = [line + 0.5 for line in range(len(plan.stacks))]
+  middles = [line + 0.5 for line in range(len(stacks))]
   parts = {"tables": [], "slots": [], "padding": []}
-  for stack in plan.stacks:
+  for stack in stacks:
     for name, num_bytes in (
         ("tables", stack.num_table_bytes),
         ("slots", stack.num_slot_bytes),
         ("padding", stack.num_padding_bytes),
     ):
-      parts[name].append(num_bytes / plan.global_device_count)
+      parts[name].append(num_bytes / num_devices)
   styles = {
       "tables": dict(color=_VALUE_COLOR),
       "slots": dict(color=_SLOT_COLOR),
       "padding": _PADDING,
   }
-  ends = [0.0] * len(plan.stacks)
+  ends = [0.0] * len(stacks)
   for name, widths in parts.items():
     axes.barh(
         middles, widths, _BAR_HEIGHT, left=ends, label=name, **styles[name]
@@ -209,12 +222,14 @@ def _draw_bytes(axes: Any, plan: _report.StackingPlan) -> None:
   )
 
 
-def _byte_ticks(plan: _report.StackingPlan) -> Any:
+def _byte_ticks(
+    stacks: Sequence[_report_stacks.StackInPlan], num_devices: int
+) -> Any:
   """Ticks at round numbers of the unit that they are shown in."""
   import matplotlib.ticker
 
-  largest = max(stack.num_bytes for stack in plan.stacks)
-  largest /= plan.global_device_count
+  largest = max(stack.num_bytes for stack in stacks)
+  largest /= num_devices
   unit = 1
   while largest >= 1024 * unit:
     unit *= 1024

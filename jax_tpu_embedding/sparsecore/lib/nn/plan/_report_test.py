@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_stacks
 from matplotlib.backends import backend_agg
 import numpy as np
 
@@ -74,7 +75,7 @@ class GetPlanTest(absltest.TestCase):
     self.assertEqual(
         stack.tables,
         (
-            _report.TableInPlan(
+            _report_stacks.TableInPlan(
                 name="a",
                 vocabulary_size=33,
                 embedding_dim=6,
@@ -84,7 +85,7 @@ class GetPlanTest(absltest.TestCase):
                 shard_rotation=0,
                 feature_names=("fa", "fa2"),
             ),
-            _report.TableInPlan(
+            _report_stacks.TableInPlan(
                 name="b",
                 vocabulary_size=100,
                 embedding_dim=8,
@@ -185,7 +186,7 @@ class PlotTest(parameterized.TestCase):
     self.assertStartsWith(path.read_bytes(), beginning)
 
   def test_draws_blocks_and_values_to_scale(self):
-    figure = _report_picture.figure(_report.get_plan(_features(), **_TOPOLOGY))
+    figure = _report.figure(_report.get_plan(_features(), **_TOPOLOGY))
     shards, sizes = figure.axes
     self.assertEqual(
         [label.get_text() for label in shards.get_yticklabels()], ["a_b", "c"]
@@ -216,7 +217,7 @@ class PlotTest(parameterized.TestCase):
   @parameterized.parameters(1, 3, 26, 100)
   def test_labels_do_not_overlap(self, num_tables):
     for limit in (None, 0):
-      figure = _report_picture.figure(
+      figure = _report.figure(
           _plan_of_tables(num_tables, activation_mem_bytes_limit=limit)
       )
       # Without it, each text makes an image of the figure to be measured in.
