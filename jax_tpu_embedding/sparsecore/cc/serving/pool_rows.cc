@@ -11,21 +11,12 @@
 #include <type_traits>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/float_vectors.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/row_encoding.h"
 
 namespace jte::serving {
-
-// N numbers, in vectors of whatever length the machine has. Written out because
-// GCC 12 does not keep larger arrays of decoded values in registers: a sum of
-// int8 rows that are in a cache takes three times as long.
-template <typename T, int N>
-struct VectorOf {
-  typedef T type [[gnu::vector_size(N * sizeof(T))]];
-};
-template <typename T, int N>
-using Vector = typename VectorOf<T, N>::type;
 
 // How the rows of an encoding are read: a piece of `kWidth` columns is kParts
 // vectors of kLanes, in an order that costs least; Write puts them, or sums of
@@ -46,42 +37,13 @@ struct PlainRows {
     static constexpr int kLanes = std::min(kWidth, 16);
     static constexpr int kParts = kWidth / kLanes;
     using Values = Vector<float, kLanes>;
-    using Bits = Vector<uint32_t, kLanes>;
 
     [[gnu::always_inline]] static void Read(const std::byte* row, int64_t,
                                             int64_t column, Values* values) {
       row += FirstByte(column);
       for (int part = 0; part < kParts; ++part) {
-        if constexpr (std::is_same_v<T, float>) {
-          std::memcpy(&values[part], row, sizeof(Values));
-        } else {
-          Vector<uint16_t, kLanes> stored;
-          std::memcpy(&stored, row, sizeof(stored));
-          Widen(__builtin_convertvector(stored, Bits), values[part]);
-        }
+        ReadFloats<kLanes>(reinterpret_cast<const T*>(row), values[part]);
         row += FirstByte(kLanes);
-      }
-    }
-
-    // ToFloat of float16.h.
-    [[gnu::always_inline]] static void Widen(const Bits& bits, Values& values) {
-      if constexpr (std::is_same_v<T, Bfloat16>) {
-        values = (Values)(bits << 16);
-      } else {
-        constexpr uint32_t kRebias = uint32_t{127 - 15} << 23;
-        constexpr uint32_t kHidden = uint32_t{1} << 23;
-        const Bits sign = (bits & 0x8000u) << 16;
-        const Bits magnitude = (bits & 0x7fffu) << 13;
-        const Bits normal = magnitude + kRebias;
-        const Bits infinite = normal + kRebias;
-        const Bits zero = magnitude - magnitude;
-        const Values smallest = (Values)(zero + (kRebias + kHidden));
-        const Values subnormal =
-            (Values)(magnitude + (kRebias + kHidden)) - smallest;
-        Bits result =
-            magnitude >= (zero + (uint32_t{31} << 23)) ? infinite : normal;
-        result = magnitude < (zero + kHidden) ? (Bits)subnormal : result;
-        values = (Values)(result | sign);
       }
     }
 

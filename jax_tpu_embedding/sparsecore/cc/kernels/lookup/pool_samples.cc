@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/float_vectors.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
@@ -23,7 +26,8 @@ namespace jte::kernels {
 
 // The values of rows as they are.
 struct AsStored {
-  [[gnu::always_inline]] float operator()(float value) const { return value; }
+  template <typename Values>
+  [[gnu::always_inline]] void operator()(Values&) const {}
 };
 
 // Rounded to the nearest of some values; in float32 and in this association,
@@ -40,10 +44,17 @@ class Quantized {
     step_ = span / steps;
   }
 
-  [[gnu::always_inline]] float operator()(float value) const {
-    // In this order of arguments a NaN stays one.
-    const float above = std::min(std::max(value, min_), max_) - min_;
-    return std::floor(above * scale_ + 0.5f) * step_ + min_;
+  template <typename Values>
+  [[gnu::always_inline]] void operator()(Values& values) const {
+    // An array: GCC 12 makes one call for each element of a vector.
+    float rounded[sizeof(values) / sizeof(float)];
+    std::memcpy(rounded, &values, sizeof(values));
+    for (float& value : rounded) {
+      // In this order of arguments a NaN stays one.
+      const float above = std::min(std::max(value, min_), max_) - min_;
+      value = std::floor(above * scale_ + 0.5f) * step_ + min_;
+    }
+    std::memcpy(&values, rounded, sizeof(values));
   }
 
  private:
@@ -55,8 +66,11 @@ class Quantized {
 
 // How many entries ahead to prefetch a row. Rows are prefetched into the
 // second-level cache and used once: six times as far as where batch rows share
-// a first-level cache is 0.88 to 0.98 of the time.
+// a first-level cache is 0.88 to 0.98 of the time. Rows of two cache lines are
+// an exception on the EPYC (Zen 5): from 48 of them on, a lookup of uniform ids
+// takes 1.2 times as long.
 constexpr int64_t PoolingDistance(int64_t row_bytes) {
+  if (64 < row_bytes && row_bytes <= 128) return 40;
   return std::clamp<int64_t>(24576 / std::max<int64_t>(row_bytes, 1), 8, 96);
 }
 
@@ -76,8 +90,9 @@ template <int kWidth, typename T, typename Rows, typename Read>
                                                  const Rows& rows, int64_t dim,
                                                  const Read& read,
                                                  int64_t column, float* out) {
+  constexpr int kLanes = std::min(kWidth, 16);
   for (; column + kWidth <= dim; column += kWidth) {
-    float sum[kWidth] = {};
+    Vector<float, kLanes> sum[kWidth / kLanes] = {};
     for (int64_t i = sample.begin; i < sample.end; ++i) {
       const int64_t next = i + sample.distance;
       if (next < sample.last) {
@@ -86,27 +101,45 @@ template <int kWidth, typename T, typename Rows, typename Read>
         PrefetchTableRow(rows[sample.entries[next].row] + column,
                          kWidth * sizeof(T));
       }
-      const T* __restrict row = rows[sample.entries[i].row] + column;
+      const T* row = rows[sample.entries[i].row] + column;
       const float gain = sample.entries[i].gain;
-      for (int d = 0; d < kWidth; ++d) sum[d] += gain * read(ToFloat(row[d]));
+#pragma GCC unroll 4
+      for (int k = 0; k < kWidth / kLanes; ++k) {
+        Vector<float, kLanes> values;
+        ReadFloats<kLanes>(row + k * kLanes, values);
+        read(values);
+        sum[k] += gain * values;
+      }
     }
-    std::copy_n(sum, kWidth, out + column);
+#pragma GCC unroll 4
+    for (int k = 0; k < kWidth / kLanes; ++k) {
+      std::memcpy(out + column + k * kLanes, &sum[k], sizeof(sum[k]));
+    }
   }
   return column;
 }
 
-// Writes the rows of `activations` of the samples [first, last); its row 0 is
-// that of sample 0 of `samples`.
-//
-// Rows: what has the rows of the table, of type T.
-template <typename T, typename Rows, typename Read>
-JTE_VECTOR_CLONES void PoolSamples(const SortedSamples& samples, int64_t first,
-                                   int64_t last, const Rows& all_rows,
-                                   int64_t dim, const Read& read_value,
-                                   float* activations) {
+template <int kDim, typename T>
+[[gnu::always_inline]] inline ArrayRows<T> WithDim(const ArrayRows<T>& rows) {
+  return {rows.values, kDim > 0 ? kDim : rows.dim};
+}
+template <int kDim, typename T>
+[[gnu::always_inline]] inline SpreadRows<T> WithDim(const SpreadRows<T>& rows) {
+  return rows;
+}
+
+// PoolSamples of `kDim` columns; 0: of any number.
+template <int kDim, typename T, typename Rows, typename Read>
+[[gnu::always_inline]] inline void PoolRows(const SortedSamples& samples,
+                                            int64_t first, int64_t last,
+                                            const Rows& all_rows,
+                                            int64_t any_dim,
+                                            const Read& read_value,
+                                            float* activations) {
   // Copies stay in registers, whatever is written.
-  const Rows rows = all_rows;
+  const Rows rows = WithDim<kDim>(all_rows);
   const Read read = read_value;
+  const int64_t dim = kDim > 0 ? kDim : any_dim;
   SampleEntries sample{
       .entries = samples.entries.data(),
       .begin = samples.begin(first),
@@ -130,6 +163,31 @@ JTE_VECTOR_CLONES void PoolSamples(const SortedSamples& samples, int64_t first,
     column = SumColumns<4, T>(sample, rows, dim, read, column, out);
     SumColumns<1, T>(sample, rows, dim, read, column, out);
     sample.begin = sample.end;
+  }
+}
+
+// Writes the rows of `activations` of the samples [first, last); its row 0 is
+// that of sample 0 of `samples`.
+//
+// Rows: what has the rows of the table, of type T.
+template <typename T, typename Rows, typename Read>
+JTE_VECTOR_CLONES void PoolSamples(const SortedSamples& samples, int64_t first,
+                                   int64_t last, const Rows& rows, int64_t dim,
+                                   const Read& read, float* activations) {
+  // Where samples have an id each, a number of columns that the compiler knows
+  // is 0.7 of the time.
+  switch (dim) {
+    case 32:
+      return PoolRows<32, T>(samples, first, last, rows, dim, read,
+                             activations);
+    case 64:
+      return PoolRows<64, T>(samples, first, last, rows, dim, read,
+                             activations);
+    case 128:
+      return PoolRows<128, T>(samples, first, last, rows, dim, read,
+                              activations);
+    default:
+      return PoolRows<0, T>(samples, first, last, rows, dim, read, activations);
   }
 }
 
