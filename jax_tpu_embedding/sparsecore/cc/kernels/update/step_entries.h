@@ -24,7 +24,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/float_vectors.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
@@ -76,9 +78,9 @@ struct RowTerms {
   }
 };
 
-// The loops over columns are of one vector of AVX-512 each. GCC 12 makes
-// sixteen scalars of a loop of sixteen before it looks for vectors, unless it
-// is told not to unroll it.
+// Columns come by one vector of AVX-512 each. In the loops over single columns,
+// GCC 12 makes sixteen scalars of a loop of sixteen before it looks for vectors,
+// unless it is told not to unroll it.
 inline constexpr int kLanes = 16;
 
 // Sums and steps the columns [column, column + kWidth) of the row that entry
@@ -88,20 +90,27 @@ template <int kWidth, typename Rule, typename Terms>
                                                 const Terms& terms, int64_t i,
                                                 int64_t column) {
   const int32_t row = terms.entries.row(i);
-  float sum[kWidth] = {};
+  constexpr int kNumVectors = kWidth / kLanes;
+  Vector<float, kLanes> sums[kNumVectors] = {};
   do {
     terms.PrefetchFor(i, column, kWidth);
     const float* __restrict grad =
         terms.gradient[terms.entries.sample(i)] + column;
     const float gain = terms.entries.gain(i);
-#pragma GCC unroll 16
-    for (int v = 0; v < kWidth; v += kLanes) {
-#pragma GCC unroll 1
-      for (int d = v; d < v + kLanes; ++d) sum[d] += gain * grad[d];
+#pragma GCC unroll 4
+    for (int k = 0; k < kNumVectors; ++k) {
+      Vector<float, kLanes> values;
+      ReadFloats<kLanes>(grad + k * kLanes, values);
+      sums[k] += gain * values;
     }
     ++i;
   } while (i <= terms.last && terms.entries.row(i) == row);
 
+  float sum[kWidth];
+#pragma GCC unroll 4
+  for (int k = 0; k < kNumVectors; ++k) {
+    std::memcpy(sum + k * kLanes, &sums[k], sizeof(sums[k]));
+  }
   const int64_t place = row * terms.gradient.dim + column;
   float* __restrict weight = terms.arrays[0] + place;
   std::array<float* __restrict, Rule::kNumSlots> slot;
