@@ -1,14 +1,17 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The physical limit of a step: touching the rows that must move."""
+"""The limit of a step: its whole work, by a program that knows the case."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
 import ctypes
+import dataclasses
 import itertools
+import math
+import mmap
 import pathlib
 
 import jax
@@ -19,58 +22,109 @@ from benchmarks import turns
 from benchmarks.lookup import case_worker
 from benchmarks.lookup import cases
 
-# Rows; which is best depends on how many of them are in a cache.
-_PREFETCH_DISTANCES = (8, 16, 32, 64)
+# Rows of the table, and of the gradient, to ask for before they are needed.
+_ROWS_AHEAD = (8, 16, 32, 64, 128)
+_SAMPLES_AHEAD = (4, 16, 64)
 _ROUNDS_TO_CHOOSE = 5
-# Waking threads for less costs more than they do.
-_MIN_BYTES_TO_SHARE = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strategy:
+  """What is best depends on the machine and the case; see limit_kernels.cc."""
+
+  width: int  # columns whose sums are in registers at once
+  rows_ahead: int
+  samples_ahead: int  # of updates alone
+  to_first_level: bool
+  num_threads: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entries:
+  """The ids of a batch, sorted by row: what an update needs."""
+
+  rows: np.ndarray  # i32[num_ids]
+  samples: np.ndarray  # i32[num_ids]
+  gains: np.ndarray  # f32[num_ids]
+
+
+def load_library() -> ctypes.CDLL:
+  """The functions of limit_kernels.cc."""
+  library = ctypes.CDLL(
+      str(pathlib.Path(__file__).with_name("limit_kernels.so"))
+  )
+  library.UpdateRows.restype = ctypes.c_bool
+  return library
 
 
 class Limit(case_worker.Contender):
-  """Does in native code what any implementation has to do to the memory.
+  """The fastest of several strategies, all of which do the whole step.
 
-  For the forward pass: reads the row of each id, in the order of samples, and
-  writes the pooled rows. For an update, on top: reads the gradient of the
-  activations once, in its order, and reads and writes each distinct row of the
-  table and of the slot once, in ascending order.
+  Tables are in huge pages. Batches come with
+  their ids in the order of samples, and with entries in the order of rows:
+  neither is sorted in a step.
   """
-
-  # The values of the table stay.
-  computed_step = cases.FORWARD
 
   def __init__(
       self,
       case: cases.Case,
       step: str,
-      batches: Sequence[cases.Batch],
-      tables: Callable[[], Sequence[jax.Array]],
+      tables: Callable[[], Sequence[jax.Array]] | None = None,
   ):
-    """Works on the memory of what `tables` returns at each step.
+    """Makes tables, and chooses.
 
     Args:
       case: what to look up.
       step: one of cases.STEPS.
-      batches: those of `case`, or others of their shape.
-      tables: returns the table, and the slots.
+      tables: returns the table and the slots in whose memory to work, at each
+        step. Their values are lost, and those of `table` mean nothing. Default:
+        tables of its own.
+
+    Raises:
+      ValueError: if limit_kernels.cc has no update for so many columns.
     """
-    path = pathlib.Path(__file__).with_name("touch_memory.so")
-    self._library = ctypes.CDLL(str(path))
+    self._library = load_library()
     self._case = case
-    self._tables = tables
     self._updates = step != cases.FORWARD
-    self._batches = batches
-    self._rows = [np.unique(batch.ids).astype(np.int32) for batch in batches]
+    self._batches = cases.make_batches(case)
+    self._entries = [_sort_by_row(batch) for batch in self._batches]
     self._gradient = cases.make_gradient(case)
     self._activations = np.zeros((case.batch_size, case.dim), np.float32)
-    is_small = case.gathered_bytes < _MIN_BYTES_TO_SHARE
-    self._num_threads = 1 if is_small else machine.num_cpus()
-    self._gather_distance = self._best_distance(self._gather)
-    self._touch_distance = self._best_distance(self._touch)
+    self._own: list[np.ndarray] = []
+    self._tables = tables or self._own_tables
+    if tables is None:
+      self._reset(step)
+    self._look_up_best = self._fastest(
+        self._look_up, _strategies(case.dim, samples_ahead=(0,))
+    )
+    if self._updates:
+      self._update_best = self._fastest(
+          self._update, _strategies(case.dim, samples_ahead=_SAMPLES_AHEAD)
+      )
+    if tables is None:
+      self._reset(step)  # Choosing has trained them.
+
+  def _reset(self, step: str) -> None:
+    table = cases.make_table(self._case)
+    if not self._own:
+      num_tables = 2 if step == cases.ADAGRAD else 1
+      self._own = [_in_huge_pages(table.shape) for _ in range(num_tables)]
+    self._own[0][:] = table
+    for slot in self._own[1:]:
+      slot[:] = cases.INITIAL_ACCUMULATOR
+
+  def _own_tables(self) -> list[np.ndarray]:
+    return self._own
+
+  def _table_pointers(self) -> list[ctypes.c_void_p]:
+    """Of the table, and of the slot or null."""
+    pointers = [_pointer(table) for table in self._tables()]
+    return (pointers + [ctypes.c_void_p()])[:2]
 
   def step(self, batch_number: int) -> None:
-    self._gather(batch_number, self._gather_distance)
+    self._look_up(batch_number, self._look_up_best)
     if self._updates:
-      self._touch(batch_number, self._touch_distance)
+      self._update(batch_number, self._update_best)
 
   def activations(self) -> np.ndarray:
     return self._activations
@@ -78,38 +132,91 @@ class Limit(case_worker.Contender):
   def table(self) -> np.ndarray:
     return np.asarray(self._tables()[0])
 
-  def _gather(self, batch_number: int, distance: int) -> None:
+  def _look_up(self, batch_number: int, strategy: Strategy) -> None:
     batch = self._batches[batch_number]
-    self._library.GatherRows(
-        ctypes.c_void_p(self._tables()[0].unsafe_buffer_pointer()),
-        ctypes.c_void_p(batch.ids.ctypes.data),
-        ctypes.c_void_p(batch.weights.ctypes.data),
-        ctypes.c_void_p(self._activations.ctypes.data),
-        *map(ctypes.c_int64, (*batch.ids.shape, self._case.dim, distance)),
-        ctypes.c_int64(self._num_threads),
+    self._library.LookUp(
+        self._table_pointers()[0],
+        ctypes.c_bool(False),
+        *map(_pointer, (batch.ids, batch.weights, self._activations)),
+        *map(ctypes.c_int64, (*batch.ids.shape, self._case.dim)),
+        ctypes.c_int64(strategy.width),
+        ctypes.c_int64(strategy.rows_ahead),
+        ctypes.c_bool(strategy.to_first_level),
+        ctypes.c_int64(strategy.num_threads),
     )
 
-  def _touch(self, batch_number: int, distance: int) -> None:
-    rows = self._rows[batch_number]
-    pointers = [table.unsafe_buffer_pointer() for table in self._tables()]
-    self._library.TouchRows(
-        ctypes.c_void_p(self._gradient.ctypes.data),
-        ctypes.c_int64(self._gradient.size),
-        (ctypes.c_void_p * len(pointers))(*pointers),
-        ctypes.c_int64(len(pointers)),
-        ctypes.c_void_p(rows.ctypes.data),
-        *map(ctypes.c_int64, (rows.size, self._case.dim, distance)),
-        ctypes.c_int64(self._num_threads),
+  def _update(self, batch_number: int, strategy: Strategy) -> None:
+    entries = self._entries[batch_number]
+    is_done = self._library.UpdateRows(
+        *self._table_pointers(),
+        *map(_pointer, (entries.rows, entries.samples, entries.gains)),
+        _pointer(self._gradient),
+        ctypes.c_int64(entries.rows.size),
+        ctypes.c_int64(self._case.dim),
+        ctypes.c_int64(strategy.width),
+        ctypes.c_int64(strategy.rows_ahead),
+        ctypes.c_int64(strategy.samples_ahead),
+        ctypes.c_bool(strategy.to_first_level),
+        ctypes.c_int64(strategy.num_threads),
     )
+    if not is_done:
+      raise ValueError(
+          f"limit_kernels.cc has no update of {self._case.dim} columns; choose 16, 32,"
+          " 64 or 128."
+      )
 
-  def _best_distance(self, touch: Callable[[int, int], None]) -> int:
-    """That which took the least CPU time of a few."""
+  def _fastest(
+      self,
+      do: Callable[[int, Strategy], None],
+      strategies: Sequence[Strategy],
+  ) -> Strategy:
+    """That which took the least wall time of any round."""
     batch_numbers = itertools.cycle(range(len(self._batches)))
-    least = dict.fromkeys(_PREFETCH_DISTANCES, float("inf"))
+    least = dict.fromkeys(strategies, float("inf"))
     for _ in range(_ROUNDS_TO_CHOOSE):
-      for distance in least:
+      for strategy in least:
         seconds = turns.time_calls(
-            lambda d=distance: touch(next(batch_numbers), d), calls=2
-        )["cpu"]
-        least[distance] = min(least[distance], seconds)
+            lambda s=strategy: do(next(batch_numbers), s), calls=2
+        )["wall"]
+        least[strategy] = min(least[strategy], seconds)
     return min(least, key=least.get)
+
+
+def _strategies(dim: int, samples_ahead: Sequence[int]) -> list[Strategy]:
+  return [
+      Strategy(
+          width=width,
+          rows_ahead=rows,
+          samples_ahead=samples,
+          to_first_level=to_first_level,
+          num_threads=threads,
+      )
+      for threads in sorted({1, machine.num_cpus()})
+      for width in sorted({min(dim, 64), dim})
+      for rows in _ROWS_AHEAD
+      for samples in samples_ahead
+      for to_first_level in (False, True)
+  ]
+
+
+def _sort_by_row(batch: cases.Batch) -> Entries:
+  ids = batch.ids.reshape(-1)
+  order = np.argsort(ids, kind="stable")
+  return Entries(
+      rows=ids[order],
+      samples=(order // batch.ids.shape[1]).astype(np.int32),
+      gains=batch.weights.reshape(-1)[order],
+  )
+
+
+def _in_huge_pages(shape: tuple[int, ...]) -> np.ndarray:
+  """An array of float32 in memory of its own, where the system has them."""
+  memory = mmap.mmap(-1, 4 * math.prod(shape))
+  memory.madvise(mmap.MADV_HUGEPAGE)
+  return np.frombuffer(memory, np.float32).reshape(shape)
+
+
+def _pointer(array: np.ndarray | jax.Array) -> ctypes.c_void_p:
+  if isinstance(array, jax.Array):
+    return ctypes.c_void_p(array.unsafe_buffer_pointer())
+  return ctypes.c_void_p(array.ctypes.data)

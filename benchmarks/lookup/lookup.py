@@ -13,6 +13,7 @@ call, of compiling, of a larger table, of more devices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import datetime
@@ -96,17 +97,33 @@ def _workers(
   )
 
 
-def _measure_peers() -> tuple[list[measure.Result], str, str]:
-  """Results, a line of versions, and a line on what is missing."""
+@contextlib.contextmanager
+def _on_cpus(count: int) -> Iterator[None]:
+  """What is started meanwhile may use so many of this process's CPUs."""
+  cpus = os.sched_getaffinity(0)
+  os.sched_setaffinity(0, sorted(cpus)[-count:])
+  try:
+    yield
+  finally:
+    os.sched_setaffinity(0, cpus)
+
+
+def _measure_peers(num_cpus: int) -> tuple[list[measure.Result], str, str]:
+  """Results, a line of versions, and a line on what is missing.
+
+  Args:
+    num_cpus: that everybody may use.
+  """
   results = []
   with contextlib.ExitStack() as stack:
+    stack.enter_context(_on_cpus(num_cpus))
     workers, missing = _workers(stack)
     for case in cases.CASES:
       for step in cases.STEPS:
         if not re.search(_CASES.value, f"{case.name}, {step}"):
           continue
         chosen = cases.shrink(case) if _QUICK.value else case
-        result = measure.measure(chosen, step, workers, _ROUNDS.value)
+        result = measure.measure(chosen, step, workers, num_cpus, _ROUNDS.value)
         print(report.row(result), result.problems or "", flush=True)
         results.append(result)
     versions = {}
@@ -127,8 +144,10 @@ def main(argv: Sequence[str]) -> None:
   results, versions, missing = [], "", ""
   sections = []
   if "peers" in only:
-    results, versions, missing = _measure_peers()
-    sections.append(report.section(results))
+    for num_cpus in sorted({1, machine.num_cpus()}):
+      of_cpus, versions, missing = _measure_peers(num_cpus)
+      sections.append(report.section(of_cpus, num_cpus))
+      results += of_cpus
   for name, section in _SECTIONS.items():
     if name in only:
       sections.append(section(_ROUNDS.value, _QUICK.value))
@@ -140,7 +159,7 @@ Written by `bazel run //benchmarks/lookup -- --output_dir=<this folder>`,
 
 - Machine: {machine.describe()}; Linux. Load before and after the run:
   {load_before:.1f} and {os.getloadavg()[0]:.1f}. Compare inside a row first.
-- {versions or "No peers"}; {machine.num_cpus()} threads for everybody.
+- {versions or "No peers"}; everybody has as many threads as CPUs.
 - {_ROUNDS.value} rounds. Numbers are medians; a ratio is the median of the
   rounds' ratios.
 {missing}
@@ -156,6 +175,12 @@ Written by `bazel run //benchmarks/lookup -- --output_dir=<this folder>`,
       (directory / "results.json").write_text(
           json.dumps(report.as_json(results), indent=1) + "\n"
       )
+  beaten = report.who_beat_the_limit(results)
+  if beaten and not _QUICK.value:
+    raise SystemExit(
+        "The limit is none: it was slower in three of four rounds than\n"
+        f"{beaten}Give limit.py a strategy that is as fast, and run again."
+    )
 
 
 if __name__ == "__main__":

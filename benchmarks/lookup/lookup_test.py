@@ -9,8 +9,12 @@ import pathlib
 from absl.testing import absltest
 from absl.testing import flagsaver
 
+from benchmarks import machine
+from benchmarks import turns
 from benchmarks.lookup import cases
 from benchmarks.lookup import lookup
+from benchmarks.lookup import measure
+from benchmarks.lookup import report
 
 
 class LookupTest(absltest.TestCase):
@@ -19,7 +23,7 @@ class LookupTest(absltest.TestCase):
     directory = self.create_tempdir().full_path
     with flagsaver.flagsaver(
         quick=True,
-        cases="16384 x 20",
+        cases="16384 x 20, uniform",
         peers="/nowhere",
         rounds=2,
         output_dir=directory,
@@ -30,14 +34,21 @@ class LookupTest(absltest.TestCase):
     self.assertIn("Not measured: torch, tensorflow", text)
     self.assertNotIn("not measured", text)
     for heading in (
-        "## Beside the peers",
+        "## Beside the peers on one CPU",
         "## Dispatch",
         "## Step time and table size",
         "## Compiling",
         "## Several devices",
     ):
       self.assertIn(heading, text)
-    self.assertLen(results, 2 * len(cases.STEPS))
+    self.assertEqual(
+        [(result["step"], result["num_cpus"]) for result in results],
+        list(
+            (step, num_cpus)
+            for num_cpus in sorted({1, machine.num_cpus()})
+            for step in cases.STEPS
+        ),
+    )
     for result in results:
       self.assertEqual(result["problems"], {})
       names = [
@@ -54,6 +65,28 @@ class LookupTest(absltest.TestCase):
       if result["step"] == cases.ADAGRAD:
         names.append("ours, row-wise")
       self.assertCountEqual(result["timings_ms"], names)
+
+  def test_a_limit_that_is_beaten_is_none(self):
+    def timing(*seconds):
+      return turns.Timing(cpu=seconds, wall=seconds)
+
+    result = measure.Result(
+        case=cases.CASES[0],
+        step=cases.ADAGRAD,
+        num_cpus=1,
+        timings={
+            "limit": timing(1.0, 1.1, 1.2, 1.0),
+            "ours": timing(0.9, 1.0, 1.1, 0.9),
+            "torch": timing(2.0, 1.0, 2.0, 1.0),
+            # It moves less memory.
+            "FBGEMM": timing(0.1, 0.1, 0.1, 0.1),
+        },
+        problems={},
+    )
+    self.assertEqual(
+        report.who_beat_the_limit([result]),
+        "- ours in 16384 x 1, uniform, forward + Adagrad, one CPU\n",
+    )
 
 
 if __name__ == "__main__":

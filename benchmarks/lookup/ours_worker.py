@@ -145,8 +145,7 @@ class Ours(case_worker.Contender):
     (stack_name,) = variables
     if table is not None:
       variables[stack_name] = variables[stack_name]._replace(table=table)
-    # "limit" writes to their memory, and JAX may still be filling it.
-    self._variables = jax.block_until_ready(variables)
+    self._variables = variables
     self._stack_name = stack_name
     self._gradients = [jnp.array(cases.make_gradient(case))]
     if converts:
@@ -273,11 +272,9 @@ class Worker(case_worker.CaseWorker):
     batches = cases.make_batches(case)
     # Copies, in XLA's memory as in training: NumPy's has larger pages.
     table = cases.make_table(case)
-    ours = Ours(case, step, batches, table=jnp.array(table))
     contenders = {
-        # Compared first, before "ours" changes the table that they share.
-        "limit": limit.Limit(case, step, batches, ours.tables),
-        "ours": ours,
+        "limit": limit.Limit(case, step),
+        "ours": Ours(case, step, batches, table=jnp.array(table)),
         "ours with conversion": Ours(
             case, step, batches, table=jnp.array(table), converts=True
         ),

@@ -30,6 +30,7 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks import turns
+from benchmarks.lookup import limit
 
 _ROWS = flags.DEFINE_integer("rows", 1 << 20, "Of the table of 64 columns.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Of each contender.")
@@ -84,8 +85,7 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
   The memory is of the same kind, and the numbers are ones: bytes of codes would
   be floats that processors are slow with.
   """
-  path = pathlib.Path(__file__).parent.parent / "lookup" / "touch_memory.so"
-  library = ctypes.CDLL(str(path))
+  library = limit.load_library()
   columns = -(-row_bytes // 4)
   np.ones((rows, columns), np.float32).tofile(file)
   table = np.memmap(file, np.float32, "c", 0, (rows, columns))
@@ -93,9 +93,13 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
   out = np.zeros((_SAMPLES, columns), np.float32)
 
   def touch(ids, distance):
-    library.GatherRows(
-        *(ctypes.c_void_p(x.ctypes.data) for x in (table, ids, weights, out)),
-        *map(ctypes.c_int64, (_SAMPLES, _IDS, columns, distance, 1)),
+    library.LookUp(
+        ctypes.c_void_p(table.ctypes.data),
+        ctypes.c_bool(False),
+        *(ctypes.c_void_p(x.ctypes.data) for x in (ids, weights, out)),
+        *map(ctypes.c_int64, (_SAMPLES, _IDS, columns, 64, distance)),
+        ctypes.c_bool(False),
+        ctypes.c_int64(1),
     )
 
   ids = np.random.default_rng(5).integers(0, rows, (_SAMPLES, _IDS), np.int32)
