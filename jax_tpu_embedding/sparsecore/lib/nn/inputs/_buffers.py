@@ -25,6 +25,25 @@ PartitionLimits = _tables.PartitionLimits
 _DEFAULT_STRATEGY = "SPLIT_THEN_STACK"
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleIds:
+  """The ids of one replicated stack, of B samples with up to K ids.
+
+  For L local devices B is L times the device batch, or arrays are [L, B, K].
+
+  Attributes:
+    ids: i32[B, K], rows of the table; 2^31 - 1 where there is none.
+    gains: f32[B, K], what each row is multiplied with; 0 where there is no id.
+    has_failed: bool[L] (or [L, 1]), whether an id or weight is wrong, and
+      nobody has said so yet.
+  """
+
+  ids: ArrayLike
+  gains: ArrayLike
+  has_failed: ArrayLike
+
+
 class SparseDenseMatmulInput(NamedTuple):
   """CSR-wrapped COO buffers, each a dict by stack name.
 
@@ -96,6 +115,7 @@ class PreprocessedInput:
     settings: what the buffers were made for, a static part of the pytree. None
       for buffers of unknown origin: lookups then go by the shapes, their
       arguments and the limits of the specs.
+    samples: the ids of replicated stacks, which have no buffers, by stack name.
   """
 
   sparse_dense_matmul_input: SparseDenseMatmulInput
@@ -105,6 +125,7 @@ class PreprocessedInput:
   settings: BufferSettings | None = dataclasses.field(
       default=None, metadata=dict(static=True)
   )
+  samples: Mapping[str, SampleIds] = dataclasses.field(default_factory=dict)
 
   @property
   def lhs_row_pointers(self) -> Mapping[str, ArrayLike]:
@@ -138,11 +159,12 @@ class PreprocessedInput:
 def limits_of_specs(
     features: Iterable[embedding_spec.FeatureSpec],
 ) -> tuple[tuple[str, PartitionLimits], ...]:
-  """The limits that the stacks of features have now, for BufferSettings."""
+  """The limits that stacks with buffers have now, for BufferSettings."""
   limits = {}  # for every batch: plain attributes
   for feature in features:
     stack = feature.table_spec.stacked_table_spec
-    limits[stack.stack_name] = stack.partition_limits
+    if stack.placement == "sparsecore":
+      limits[stack.stack_name] = stack.partition_limits
   return tuple(limits.items())
 
 

@@ -94,9 +94,9 @@ def init_embedding_variables(
       TPU they are committed all the same, for the sake of their layout.
 
   Returns:
-    Stack name -> EmbeddingVariables with that sharding: the table, of the type
-    that its spec says, is [stack_vocab_size, D]; slots are in the optimizer's
-    NamedTuple.
+    Stack name -> EmbeddingVariables with that sharding, those of placement
+    "tensorcore" whole on each device: the table, of the type that its spec
+    says, is [stack_vocab_size, D]; slots are in the optimizer's NamedTuple.
 
   Raises:
     ValueError: if a table was prepared for another number of shards, the
@@ -131,7 +131,7 @@ def init_embedding_variables(
             rng,
             tables,
             num_shards,
-            _shardings.auto(global_sharding),
+            _shardings.auto(_sharding_of(tables, global_sharding)),
             commit,
             is_traced,
         )
@@ -146,12 +146,38 @@ def init_embedding_variables(
           sum([fill.lower() for fill in fills], []), (global_sharding, commit)
       )
     programs = iter(programs)
-    variables = jax.tree.map(
-        lambda fills: _run(fills, programs, global_sharding, commit),
-        plans,
-        is_leaf=is_fills,
-    )
+    variables = [
+        jax.tree.map(
+            lambda fills, sharding=_sharding_of(tables, global_sharding): _run(
+                fills, programs, sharding, commit
+            ),
+            plan,
+            is_leaf=is_fills,
+        )
+        for tables, plan in zip(stacks.values(), plans)
+    ]
   return dict(zip(stacks, variables))
+
+
+def _sharding_of(
+    tables: Sequence[_tables.TableSpec],
+    global_sharding: jax.sharding.NamedSharding,
+) -> jax.sharding.NamedSharding:
+  """The sharding of a stack: by rows, or the whole of it on each device.
+
+  Raises:
+    NotImplementedError: if a table is replicated and there is a leading
+      dimension of devices.
+  """
+  if not tables[0].is_replicated:
+    return global_sharding
+  if len(global_sharding.spec) == 3:
+    raise NotImplementedError(
+        f"Table {tables[0].name!r} has placement 'tensorcore', which has no"
+        " leading dimension of devices. Pass a sharding P(axis, None), or give"
+        " the table placement 'sparsecore'."
+    )
+  return global_sharding.update(spec=jax.sharding.PartitionSpec(None, None))
 
 
 def _num_devices(

@@ -1,0 +1,370 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The ids of replicated tables, sample by sample.
+
+A table that each device has as a whole needs no buffers: ids are not sent, so
+they are neither sorted nor cut into partitions. Each sample has a row of ids,
+and one of gains. Samples are in the order of their stack's device batch, see
+_feature_stacking.py.
+
+On the host the converter reads ids, for the sake of all the forms that they
+come in; inside jit, what policies and combiners make of them is that of the
+conversion in jnp, and there is no more to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import occurrences
+from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
+from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+import numpy as np
+
+NO_ID = constants.PADDING_VALUE
+
+_ONE_SPARSECORE = layout.Topology(
+    local_device_count=1, global_device_count=1, num_sc_per_device=1
+)
+
+
+SampleIds = _buffers.SampleIds
+
+
+def of_host(
+    ids: Sequence[Any],
+    weights: Sequence[Any | None],
+    features: Sequence[_tables.FeatureSpec],
+    *,
+    local_device_count: int,
+    global_device_count: int,
+    num_runs: int,
+    has_leading_dimension: bool,
+    num_threads: int | None,
+) -> tuple[dict[str, SampleIds], dict[str, int]]:
+  """The samples of replicated stacks, and how many ids policies dropped of each.
+
+  K is the width of arrays of ids. Where samples of a feature have any number of
+  ids, it is the most that one of the batch has, rounded up to a power of two:
+  programs are compiled for each K.
+
+  Args:
+    ids: of each feature, as the converter takes them.
+    weights: of each feature, or None.
+    features: their specs, all of replicated tables, with this batch.
+    local_device_count: L.
+    global_device_count: devices of all processes.
+    num_runs: runs of a device batch.
+    has_leading_dimension: whether arrays are [L, B, K].
+    num_threads: of the conversion.
+
+  Raises:
+    NotImplementedError: if there are several processes.
+    ValueError and TypeError: as preprocess_sparse_dense_matmul_input does.
+  """
+  if local_device_count < global_device_count:
+    raise NotImplementedError(
+        f"Table {features[0].table_spec.name!r} has placement 'tensorcore', of"
+        " which batches are preprocessed in one process so far: this one has"
+        f" {local_device_count} of {global_device_count} devices. Use placement"
+        " 'sparsecore'."
+    )
+  spans = [
+      _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+      for feature in features
+  ]
+  # All samples as those of one SparseCore: rows and samples are then what they
+  # are in table and batch.
+  row_pointers, rows, samples, gains, _, stats = (
+      converter.preprocess_sparse_dense_matmul_input(
+          list(ids),
+          list(weights),
+          _with_room(ids, features),
+          1,
+          1,
+          num_sc_per_device=1,
+          num_threads=num_threads,
+      )
+  )
+  result = {}
+  for name in row_pointers:
+    members = [
+        i
+        for i, feature in enumerate(features)
+        if feature.table_spec.setting_in_stack.stack_name == name
+    ]
+    members.sort(key=lambda i: features[i].id_transformation.row_offset)
+    num_cells = int(row_pointers[name][0])
+    by_sample = _by_sample(
+        rows[name][:num_cells],
+        samples[name][:num_cells],
+        gains[name][:num_cells],
+        features[members[0]].table_spec.stacked_table_spec.total_sample_count,
+        [ids[i] for i in members],
+    )
+    arrays = []
+    for array in by_sample:
+      parts = []
+      begin = 0
+      for i in members:
+        size = spans[i].stop - spans[i].start
+        end = begin + size * num_runs * local_device_count
+        parts.append(
+            array[begin:end].reshape(
+                local_device_count, num_runs, size, array.shape[1]
+            )
+        )
+        begin = end
+      shape = (local_device_count, -1, array.shape[1])
+      joined = np.concatenate(parts, axis=2).reshape(shape)
+      arrays.append(joined if has_leading_dimension else np.concatenate(joined))
+    failed_shape = (local_device_count,) + (1,) * has_leading_dimension
+    result[name] = SampleIds(
+        ids=arrays[0], gains=arrays[1], has_failed=np.zeros(failed_shape, bool)
+    )
+  return result, dict(stats.dropped_id_count)
+
+
+def _with_room(
+    ids: Sequence[Any], features: Sequence[_tables.FeatureSpec]
+) -> list[_tables.FeatureSpec]:
+  """Copies of the specs, with limits that all ids of the batch are within."""
+  features = [copy.copy(feature) for feature in features]
+  num_ids = {}
+  counts = _counts.count_ids(list(ids), features)
+  for feature in features:
+    table = feature.table_spec = copy.copy(feature.table_spec)
+    stack = table.setting_in_stack.stack_name
+    of_feature = int(counts[feature.name].num_ids)
+    num_ids[stack] = num_ids.get(stack, 1) + of_feature
+  for feature in features:
+    table = feature.table_spec
+    room = num_ids[table.setting_in_stack.stack_name]
+    table.stacked_table_spec = table.stacked_table_spec.replace(
+        max_ids_per_partition=room,
+        max_unique_ids_per_partition=room,
+        suggested_coo_buffer_size_per_device=None,
+    )
+  return features
+
+
+def _by_sample(
+    rows: np.ndarray,
+    samples: np.ndarray,
+    gains: np.ndarray,
+    num_samples: int,
+    ids: Sequence[Any],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Ids and gains [num_samples, K] of cells in any order."""
+  num_ids = np.bincount(samples, minlength=num_samples)
+  most = int(num_ids.max(initial=1))
+  widths = [
+      x.shape[1] for x in ids if getattr(x, "ndim", 0) == 2 and x.shape[1]
+  ]
+  if len(widths) < len(ids):
+    most = 2 ** (most - 1).bit_length()
+  valency = max(most, *widths, 1)
+  order = np.argsort(samples, kind="stable")
+  first = np.cumsum(num_ids) - num_ids
+  sample = samples[order]
+  place = np.arange(len(order)) - first[sample]
+  of_ids = np.full((num_samples, valency), NO_ID, np.int32)
+  of_gains = np.zeros((num_samples, valency), np.float32)
+  of_ids[sample, place] = rows[order]
+  of_gains[sample, place] = gains[order]
+  return of_ids, of_gains
+
+
+def of_device(
+    features: Sequence[raw_ids.Feature],
+    operands: Sequence[jax.Array],
+    *,
+    combiner: str,
+    num_runs: int,
+) -> SampleIds:
+  """The samples of a replicated stack on one device, inside of a program.
+
+  Args:
+    features: those of the stack, by row offset.
+    operands: theirs, as raw_ids.Operands, in that order.
+    combiner: of the stack.
+    num_runs: runs of a device batch.
+
+  Raises:
+    NotImplementedError: if a feature is ragged.
+  """
+  grouped = raw_ids.group_operands(features, operands)
+  for feature in features:
+    if feature.is_ragged:
+      raise NotImplementedError(
+          f"Feature {feature.name!r}: its table has placement 'tensorcore', for"
+          " which ragged ids (values, row_splits) are not converted inside of"
+          " programs. Preprocess them on the host, or pad them to an array and"
+          " let out_of_range_ids='drop' take the padding away."
+      )
+  valency = max(of_feature.ids.shape[1] for of_feature in grouped)
+  parts, failures = [], []
+  # As in the conversion to buffers: the gains have the same bits.
+  with jax.enable_x64(True):
+    for feature, of_feature in zip(features, grouped):
+      num_samples = of_feature.num_samples
+      # One SparseCore has all rows and samples, and nothing is in front.
+      feature = dataclasses.replace(
+          feature, row_offset=0, col_offset=0, col_shift=0
+      )
+      places = raw_ids.SamplePlaces(0, num_samples, 0)
+      found, has_error = occurrences.occurrences(
+          feature, of_feature, places, combiner, _ONE_SPARSECORE
+      )
+      failures.append(has_error)
+      parts.append(
+          [
+              _in_runs(array, of_feature.ids.shape, valency, num_runs, padding)
+              for array, padding in (
+                  (jnp.where(found.is_kept, found.row, NO_ID), NO_ID),
+                  (jnp.where(found.is_kept, found.gain, 0), 0),
+              )
+          ]
+      )
+    ids, gains = (
+        jnp.concatenate(arrays, axis=1).reshape(-1, valency)
+        for arrays in zip(*parts)
+    )
+  return SampleIds(
+      ids=ids.astype(jnp.int32),
+      gains=gains.astype(jnp.float32),
+      has_failed=jnp.any(jnp.stack(failures))[None],
+  )
+
+
+def _in_runs(
+    array: jax.Array,
+    shape: tuple[int, int],
+    valency: int,
+    num_runs: int,
+    padding: int,
+) -> jax.Array:
+  """What `shape` has, as [num_runs, samples of a run, valency]."""
+  by_sample = array.reshape(shape)
+  by_sample = jnp.pad(
+      by_sample,
+      ((0, 0), (0, valency - shape[1])),
+      constant_values=np.asarray(padding, array.dtype),
+  )
+  return by_sample.reshape(num_runs, shape[0] // num_runs, valency)
+
+
+def or_raise(samples: SampleIds, stack_name: str) -> SampleIds:
+  """The samples; on CPU an error if they have failed, elsewhere NaN."""
+  guards = jnp.zeros(5, jnp.float32).at[0].set(~samples.has_failed[0])
+  num_minibatches, gains = check_seal.check_seal_p.bind(
+      guards,
+      jnp.int32(1),
+      samples.gains,
+      message=(
+          f"Table {stack_name!r}: an id of the batch is outside of the table,"
+          " or a weight is not finite. embedding.preprocess_sparse_dense_matmul"
+          "_input says which, or set out_of_range_ids and non_finite_weights of"
+          " its features."
+      ),
+  )
+  return wait_for(num_minibatches, dataclasses.replace(samples, gains=gains))
+
+
+def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
+  """The samples, which cannot be looked up before there is a number.
+
+  Args:
+    num_minibatches: i32[], positive, of a check that may fail the program.
+    samples: of one device.
+  """
+  return dataclasses.replace(
+      samples, has_failed=samples.has_failed | (num_minibatches < 1)
+  )
+
+
+def record(samples: SampleIds, num_rows: int) -> SampleIds:
+  """The samples; if they have failed, embedding.raise_errors tells on CPU.
+
+  Args:
+    samples: of one device.
+    num_rows: of the table.
+  """
+  # A buffer with one cell, whose row is none of the table if they have failed.
+  cell = jnp.where(samples.has_failed, num_rows, 0).astype(jnp.int32)
+  _, has_failed = check_batch.check_batch_p.bind(
+      jnp.ones(constants.MIN_ROW_POINTERS_PER_BLOCK, jnp.int32),
+      jnp.pad(cell, (0, constants.ALIGNMENT - 1)),
+      jnp.zeros(constants.ALIGNMENT, jnp.int32),
+      jnp.zeros(constants.ALIGNMENT, jnp.float32),
+      jnp.int32(1),  # minibatch
+      jnp.int32(0),  # device
+      num_devices=1,
+      num_sc_per_device=1,
+      rows_per_device=num_rows,
+      batch_size=1,
+      enable_minibatching=False,
+  )
+  # On TPU the check does not look at cells.
+  return dataclasses.replace(
+      samples, has_failed=has_failed | samples.has_failed
+  )
+
+
+def without_ids_if(condition: jax.Array, samples: SampleIds) -> SampleIds:
+  """The samples; if the condition bool[] holds, without any id."""
+  return dataclasses.replace(
+      samples, ids=jnp.where(condition, NO_ID, samples.ids)
+  )
+
+
+def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
+  """The mesh axes of the surrounding shard_map that split the batch.
+
+  Args:
+    samples: of one device.
+    num_devices: that share the batch.
+
+  Raises:
+    NotImplementedError: if there are several devices and no shard_map, or
+      several axes may split the batch.
+  """
+  if num_devices == 1:
+    return ()
+  mesh = jax.sharding.get_abstract_mesh()
+  axes = mesh_axis.named_axes()
+  if axes is None:
+    axes = [
+        name
+        for name in mesh.axis_names
+        if name in mesh.manual_axes and mesh.shape[name] > 1
+    ]
+    varying = jax_private.varies_over(jax.typeof(samples.ids))
+    if varying:
+      axes = [name for name in axes if name in varying]
+  if math.prod(mesh.shape[name] for name in axes) != num_devices:
+    raise NotImplementedError(
+        f"The batch is split over {num_devices} devices, and of the mesh axes"
+        f" {dict(mesh.shape)} the ones that may split it are {list(axes)}. Call"
+        " the update inside jax.shard_map over one axis with that many devices,"
+        " or name all that split the batch, in order: with"
+        " mesh_axis.rows_are_split_over(axes)."
+    )
+  return tuple(axes)
