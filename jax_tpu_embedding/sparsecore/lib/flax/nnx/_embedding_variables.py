@@ -18,7 +18,8 @@ class EmbeddingVariablesParam(nnx.Param):
   optimizers of the tables. So no optimizer of optax may see it; give the model
   to PartitionedOptimizer.
 
-  The metadata `embedding_sharding` is the NamedSharding of every array in it.
+  The metadata `embedding_sharding` is the NamedSharding of every array in it;
+  or, where some stacks are replicated, pairs of stack name and NamedSharding.
   """
 
 
@@ -65,7 +66,10 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
             f" {sorted(leaf.get_metadata())}. Make it with"
             " EmbeddingVariablesParam(value, embedding_sharding=...)."
         )
-      return leaf.replace(leaf.get_metadata("embedding_sharding"))
+      sharding = leaf.get_metadata("embedding_sharding")
+      if isinstance(sharding, tuple):
+        sharding = dict(sharding)
+      return leaf.replace(sharding)
     if isinstance(leaf, jax.Ref):
       return leaf.sharding
     return nnx.get_named_sharding(leaf, mesh)
