@@ -131,7 +131,7 @@ def init_embedding_variables(
             rng,
             tables,
             num_shards,
-            _shardings.auto(_sharding_of(tables, global_sharding)),
+            _shardings.auto(sharding_of(tables, global_sharding)),
             commit,
             is_traced,
         )
@@ -148,7 +148,7 @@ def init_embedding_variables(
     programs = iter(programs)
     variables = [
         jax.tree.map(
-            lambda fills, sharding=_sharding_of(tables, global_sharding): _run(
+            lambda fills, sharding=sharding_of(tables, global_sharding): _run(
                 fills, programs, sharding, commit
             ),
             plan,
@@ -159,7 +159,7 @@ def init_embedding_variables(
   return dict(zip(stacks, variables))
 
 
-def _sharding_of(
+def sharding_of(
     tables: Sequence[_tables.TableSpec],
     global_sharding: jax.sharding.NamedSharding,
 ) -> jax.sharding.NamedSharding:
