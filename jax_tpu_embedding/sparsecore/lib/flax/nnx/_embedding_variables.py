@@ -55,6 +55,7 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
 
   Raises:
     ValueError: if an EmbeddingVariablesParam has no embedding_sharding.
+    NotImplementedError: if some of its tables are replicated.
   """
 
   def shardings(path, leaf):
@@ -68,7 +69,13 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
         )
       sharding = leaf.get_metadata("embedding_sharding")
       if isinstance(sharding, tuple):
-        sharding = dict(sharding)
+        whole = [name for name, of_stack in sharding if not any(of_stack.spec)]
+        raise NotImplementedError(
+            f"{jax.tree_util.keystr(path)}: the tables {whole} have placement"
+            " 'tensorcore' and others do not, and nnx.jit takes one sharding for"
+            " a variable. Leave in_shardings out, since arrays have theirs, or"
+            " pass tables='ref' to the layer."
+        )
       return leaf.replace(sharding)
     if isinstance(leaf, jax.Ref):
       return leaf.sharding

@@ -127,24 +127,21 @@ class RawBatch:
   ) -> _buffers.SampleIds:
     """The samples of a replicated stack.
 
-    Raises what _sample_ids.of_device does; and if ids are wrong, unless
-    `keeps_errors`, what convert_ids does.
+    Raises what _sample_ids.of_device does.
     """
     strategy = _feature_stacking.feature_stacking_strategy_to_enum(
         self.settings.feature_stacking_strategy
     )
     with jax.named_scope(f"convert/{stack_name}"):
-      samples = _sample_ids.of_device(
+      return _sample_ids.of_device(
           self.features[stack_name],
           self.operands[stack_name],
           combiner=self.stacks[stack_name].combiner,
           num_runs=_feature_stacking.runs_per_device(
               strategy, self.settings.num_sc_per_device
           ),
+          keeps_errors=keeps_errors,
       )
-      if keeps_errors:
-        return samples
-      return _sample_ids.or_raise(samples, stack_name)
 
 
 def read_ids(

@@ -31,7 +31,7 @@ from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as 
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import occurrences
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
-from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
+from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
@@ -198,6 +198,7 @@ def of_device(
     *,
     combiner: str,
     num_runs: int,
+    keeps_errors: bool,
 ) -> SampleIds:
   """The samples of a replicated stack on one device, inside of a program.
 
@@ -206,9 +207,11 @@ def of_device(
     operands: theirs, as raw_ids.Operands, in that order.
     combiner: of the stack.
     num_runs: runs of a device batch.
+    keeps_errors: see _convert.convert_ids.
 
   Raises:
     NotImplementedError: if a feature is ragged.
+    jax.errors.JaxRuntimeError: as convert_ids does.
   """
   grouped = raw_ids.group_operands(features, operands)
   for feature in features:
@@ -219,17 +222,20 @@ def of_device(
           " programs. Preprocess them on the host, or pad them to an array and"
           " let out_of_range_ids='drop' take the padding away."
       )
+  # One SparseCore has all rows, and the samples of the device.
+  num_samples = np.cumsum([0, *(x.num_samples for x in grouped)])
+  features = [
+      dataclasses.replace(
+          feature, row_offset=int(first), col_offset=0, col_shift=0
+      )
+      for feature, first in zip(features, num_samples)
+  ]
   valency = max(of_feature.ids.shape[1] for of_feature in grouped)
   parts, failures = [], []
   # As in the conversion to buffers: the gains have the same bits.
   with jax.enable_x64(True):
     for feature, of_feature in zip(features, grouped):
-      num_samples = of_feature.num_samples
-      # One SparseCore has all rows and samples, and nothing is in front.
-      feature = dataclasses.replace(
-          feature, row_offset=0, col_offset=0, col_shift=0
-      )
-      places = raw_ids.SamplePlaces(0, num_samples, 0)
+      places = raw_ids.SamplePlaces(0, of_feature.num_samples, 0)
       found, has_error = occurrences.occurrences(
           feature, of_feature, places, combiner, _ONE_SPARSECORE
       )
@@ -250,8 +256,62 @@ def of_device(
   return SampleIds(
       ids=ids.astype(jnp.int32),
       gains=gains.astype(jnp.float32),
-      has_failed=jnp.any(jnp.stack(failures))[None],
+      has_failed=_say_what_failed(
+          jnp.any(jnp.stack(failures)),
+          features,
+          operands,
+          combiner,
+          keeps_errors,
+      )[None],
   )
+
+
+def _say_what_failed(
+    has_failed: jax.Array,
+    features: Sequence[raw_ids.Feature],
+    operands: Sequence[jax.Array],
+    combiner: str,
+    keeps_errors: bool,
+) -> jax.Array:
+  """has_failed bool[], of which a program on CPU has said why.
+
+  Only a native call can. It is that of the conversion to buffers, for the sake
+  of its messages, and of their check, and runs if something is wrong.
+  """
+
+  def convert():
+    buffers = convert_ids.convert_ids_p.bind(
+        *operands,
+        combiner=combiner,
+        features=tuple(features),
+        feature_stacking_strategy="SPLIT_THEN_STACK",
+        global_device_count=1,
+        num_sc_per_device=1,
+        keeps_errors=keeps_errors,
+    )
+    _, is_wrong = check_batch.check_batch_p.bind(
+        *buffers,
+        jnp.int32(1),  # minibatch
+        jnp.int32(0),  # device
+        num_devices=1,
+        num_sc_per_device=1,
+        rows_per_device=features[0].vocabulary_size,
+        batch_size=max(
+            sum(
+                of_feature.num_samples
+                for of_feature in raw_ids.group_operands(features, operands)
+            ),
+            1,
+        ),
+        enable_minibatching=False,
+    )
+    return is_wrong[0]
+
+  said = jax.lax.platform_dependent(
+      cpu=lambda: jax.lax.cond(has_failed, convert, lambda: has_failed),
+      default=lambda: has_failed,
+  )
+  return has_failed | said
 
 
 def _in_runs(
@@ -271,23 +331,6 @@ def _in_runs(
   return by_sample.reshape(num_runs, shape[0] // num_runs, valency)
 
 
-def or_raise(samples: SampleIds, stack_name: str) -> SampleIds:
-  """The samples; on CPU an error if they have failed, elsewhere NaN."""
-  guards = jnp.zeros(5, jnp.float32).at[0].set(~samples.has_failed[0])
-  num_minibatches, gains = check_seal.check_seal_p.bind(
-      guards,
-      jnp.int32(1),
-      samples.gains,
-      message=(
-          f"Table {stack_name!r}: an id of the batch is outside of the table,"
-          " or a weight is not finite. embedding.preprocess_sparse_dense_matmul"
-          "_input says which, or set out_of_range_ids and non_finite_weights of"
-          " its features."
-      ),
-  )
-  return wait_for(num_minibatches, dataclasses.replace(samples, gains=gains))
-
-
 def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
   """The samples, which cannot be looked up before there is a number.
 
@@ -297,34 +340,6 @@ def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
   """
   return dataclasses.replace(
       samples, has_failed=samples.has_failed | (num_minibatches < 1)
-  )
-
-
-def record(samples: SampleIds, num_rows: int) -> SampleIds:
-  """The samples; if they have failed, embedding.raise_errors tells on CPU.
-
-  Args:
-    samples: of one device.
-    num_rows: of the table.
-  """
-  # A buffer with one cell, whose row is none of the table if they have failed.
-  cell = jnp.where(samples.has_failed, num_rows, 0).astype(jnp.int32)
-  _, has_failed = check_batch.check_batch_p.bind(
-      jnp.ones(constants.MIN_ROW_POINTERS_PER_BLOCK, jnp.int32),
-      jnp.pad(cell, (0, constants.ALIGNMENT - 1)),
-      jnp.zeros(constants.ALIGNMENT, jnp.int32),
-      jnp.zeros(constants.ALIGNMENT, jnp.float32),
-      jnp.int32(1),  # minibatch
-      jnp.int32(0),  # device
-      num_devices=1,
-      num_sc_per_device=1,
-      rows_per_device=num_rows,
-      batch_size=1,
-      enable_minibatching=False,
-  )
-  # On TPU the check does not look at cells.
-  return dataclasses.replace(
-      samples, has_failed=has_failed | samples.has_failed
   )
 
 

@@ -90,8 +90,6 @@ def lookup_ids(
     table = embedding_variables[name][0]
     if stack.is_replicated:
       samples = batch.samples_of(name, keeps_errors=keeps_errors)
-      if keeps_errors:
-        samples = _sample_ids.record(samples, table.shape[0])
       samples = _sample_ids.wait_for(num_minibatches, samples)
       activations[name] = _one_hot.lookup(stack, samples, table)
       continue

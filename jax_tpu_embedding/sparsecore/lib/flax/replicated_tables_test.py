@@ -1,0 +1,205 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tables with placement "tensorcore" in every form of the layers."""
+
+from __future__ import annotations
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.linen import embed as linen_embed
+from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed as nnx_embed
+from jax_tpu_embedding.sparsecore.lib.flax.testing import every_form
+from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+import numpy as np
+
+from flax import nnx
+import flax.linen as nn
+
+jax.config.update("jax_num_cpu_devices", 4)
+quick_compiles.use()
+
+P = jax.sharding.PartitionSpec
+_BATCH = 16
+_IDS = {
+    "word": np.arange(2 * _BATCH, dtype=np.int32).reshape(_BATCH, 2) % 40,
+    "day": np.arange(_BATCH, dtype=np.int32)[:, None] % 5,
+}
+
+
+def _mesh(num_devices):
+  return jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
+
+
+def _specs(placement):
+  """A table that is split, and one of seven rows with the placement."""
+
+  def feature(name, rows, valency, **of_table):
+    table = embedding_spec.TableSpec(
+        name=f"{name}s",
+        vocabulary_size=rows,
+        embedding_dim=8,
+        optimizer=embedding_spec.AdamOptimizerSpec(0.1),
+        **of_table,
+    )
+    return embedding_spec.FeatureSpec(
+        name=name,
+        table_spec=table,
+        input_shape=(_BATCH, valency),
+        output_shape=(_BATCH, 8),
+    )
+
+  return {
+      "word": feature("word", 40, 2),
+      "day": feature("day", 7, 1, placement=placement),
+  }
+
+
+class _Refs:
+  """Linen, with tables in mutable arrays."""
+
+  def __init__(self, placement, num_devices, frozen=()):
+    self.num_devices = num_devices
+    self.specs = _specs(placement)
+    mesh = _mesh(num_devices)
+    self.layer = linen_embed.SparseCoreEmbed(
+        self.specs, mesh=mesh, tables="ref", frozen=frozen
+    )
+    self.tables = self.layer.create_embedding_variables(
+        self.specs, jax.random.key(0), mesh=mesh
+    )
+    self.params = self.layer.init(jax.random.key(1), _IDS)["params"]
+
+    def step(params, tables, inputs):
+      def loss(params):
+        out = self.layer.apply({"params": params, "embedding": tables}, inputs)
+        return sum(jnp.sum(jnp.sin(x)) for x in out.values()), out
+
+      (_, out), _ = jax.value_and_grad(loss, has_aux=True)(params)
+      return out
+
+    self.jitted = jax.jit(step)
+
+  def step(self, inputs=_IDS):
+    return self.jitted(self.params, self.tables, inputs)
+
+  def logical(self):
+    return jax.tree.map(
+        np.asarray,
+        table_stacking.unshard_and_unstack_tables(
+            embedding.get_table_specs(self.specs),
+            {
+                name: jax.tree.map(lambda ref: ref[...], of_stack)
+                for name, of_stack in self.tables.items()
+            },
+            self.num_devices,
+        ),
+    )
+
+
+def _assert_close(a, b):
+  jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6), a, b
+  )
+
+
+class ReplicatedTablesTest(parameterized.TestCase):
+
+  @parameterized.product(form=list(every_form.FORMS), num_devices=[1, 4])
+  def test_every_form_trains_as_with_split_tables(self, form, num_devices):
+    found = []
+    for placement in ("sparsecore", "tensorcore"):
+      specs = every_form.make_specs(
+          embedding_spec.AdamOptimizerSpec(0.1), placement=placement
+      )
+      run = every_form.FORMS[form](specs, mesh=_mesh(num_devices))
+      for _ in range(3):
+        run.step()
+      table = table_stacking.unshard_and_unstack_tables(
+          embedding.get_table_specs(specs),
+          {"t": run.table},
+          num_devices * embedding.get_table_specs(specs)["t"].num_shards_of(1),
+      )["t"]
+      found.append((np.asarray(table), np.asarray(run.look_up()), run.traces))
+    _assert_close(*found)
+
+  @parameterized.product(num_devices=[1, 2, 4], is_preprocessed=[False, True])
+  def test_beside_split_tables(self, num_devices, is_preprocessed):
+    found = []
+    for placement in ("sparsecore", "tensorcore"):
+      run = _Refs(placement, num_devices)
+      inputs = _IDS
+      if is_preprocessed:
+        inputs = run.layer.preprocess_inputs(0, _IDS, None)
+      out = [jax.tree.map(np.asarray, run.step(inputs)) for _ in range(3)]
+      found.append((out, run.logical()))
+    _assert_close(*found)
+    table = run.tables["days"].table[...]
+    self.assertEqual(table.shape, (8, 8))
+    for shard in table.addressable_shards:
+      np.testing.assert_array_equal(shard.data, table)
+
+  @parameterized.product(
+      feature=["word", "day"], num_devices=[1, 4], trains=[False, True]
+  )
+  def test_wrong_id_gives_nan_and_no_update(self, feature, num_devices, trains):
+    run = _Refs("tensorcore", num_devices)
+    run.step()
+    embedding.raise_errors()
+    before = run.logical()
+    ids = dict(_IDS, **{feature: _IDS[feature].copy()})
+    ids[feature][0, 0] = 1000
+    if trains:
+      out = run.step(ids)
+    else:
+      out = run.layer.apply(
+          {"params": run.params, "embedding": run.tables}, ids
+      )
+    is_nan = np.isnan(out[feature]).all(axis=1)
+    # The samples of the first device.
+    np.testing.assert_array_equal(
+        is_nan, np.arange(_BATCH) < _BATCH // num_devices
+    )
+    jax.tree.map(np.testing.assert_array_equal, before, run.logical())
+    with self.assertRaisesRegex(ValueError, f"'{feature}': sample 0 has id"):
+      embedding.raise_errors(out)
+    run.step()
+    embedding.raise_errors()
+
+  def test_frozen_tables_stay(self):
+    run = _Refs("tensorcore", 4, frozen=("days",))
+    before = run.logical()
+    run.step()
+    after = run.logical()
+    jax.tree.map(np.testing.assert_array_equal, before["days"], after["days"])
+    self.assertTrue((before["words"].table != after["words"].table).any())
+
+  def test_parameters_say_how_they_are_split(self):
+    mesh = _mesh(4)
+    specs = _specs("tensorcore")
+    layer = linen_embed.SparseCoreEmbed(specs, mesh=mesh, tables="param")
+    params = layer.init(jax.random.key(0), _IDS)["params"]
+    by_stack = nn.get_partition_spec(params)["sc_embedding_variables"]
+    self.assertEqual(by_stack, {"words": P("x", None), "days": P()})
+    shardings = nn.get_sharding(params, mesh)["sc_embedding_variables"]
+    self.assertEqual(shardings["days"].spec, P())
+    self.assertEqual(shardings["words"].spec, P("x", None))
+
+  def test_nnx_has_no_sharding_for_a_variable_of_both_kinds(self):
+    mesh = _mesh(4)
+    layer = nnx_embed.SparseCoreEmbed(
+        _specs("tensorcore"), mesh=mesh, rngs=nnx.Rngs(0), tables="param"
+    )
+    with self.assertRaisesRegex(
+        NotImplementedError, r"tables \['days'\] have placement 'tensorcore'"
+    ):
+      nnx_embed.get_named_sharding(layer, mesh)
+
+
+if __name__ == "__main__":
+  absltest.main()
