@@ -131,6 +131,26 @@ def to_buffers(
         [values[i] for i in split] for values in (ids, weights, specs)
     )
 
+    if not split:
+      return (
+          _buffers.PreprocessedInput(
+              _buffers.SparseDenseMatmulInput({}, {}, {}, {}),
+              _minibatches_per_device(
+                  1, local_device_count, has_leading_dimension
+              ),
+              _buffers.settings(
+                  global_device_count,
+                  num_sc_per_device,
+                  (),
+                  enable_minibatching,
+                  strategy,
+                  tuple(batches.items()) if batches else (),
+              ),
+              samples,
+          ),
+          _stats.SparseDenseMatmulInputStats({}, {}, id_drop_counters=dropped),
+      )
+
   # Plain calls and no helpers: this is most of the time of a small batch.
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
       converter.preprocess_sparse_dense_matmul_input(

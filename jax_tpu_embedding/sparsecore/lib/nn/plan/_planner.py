@@ -114,7 +114,7 @@ def plan_stack_tables(
     KeyError: if no feature has a table of one of the names.
   """
   _check_can_be_stacked(feature_specs, table_names)
-  feature_specs, _ = _by_placement(feature_specs)
+  feature_specs, replicated = _by_placement(feature_specs)
   plan = pybind_planner.plan_stack_tables(
       _model(feature_specs, global_device_count, num_sc_per_device),
       table_names=table_names,
@@ -122,12 +122,20 @@ def plan_stack_tables(
       rotation=rotation,
       fail_on_excess_padding=fail_on_excess_padding,
   )
-  return _to_plan(
+  plan = _to_plan(
       plan,
       feature_specs,
       num_shards=global_device_count * num_sc_per_device,
       limits=limits,
   )
+  for feature in replicated:
+    if feature.table_spec.name in plan.stacks:
+      raise ValueError(
+          f"Stack {feature.table_spec.name!r} has the name of a table of"
+          " placement 'tensorcore', which is that of its stack. Rename one of"
+          " the two."
+      )
+  return plan
 
 
 def plan_stack_alone(
@@ -229,7 +237,21 @@ def _by_placement(
 
 
 def _join(a: Plan, b: Plan) -> Plan:
-  """The plan of the tables of both, which have none in common."""
+  """The plan of the tables of both, which have none in common.
+
+  Raises:
+    ValueError: if two features, or stacks, have one name.
+  """
+  for kind, of_a, of_b in (
+      ("features", a.transformations, b.transformations),
+      ("stacks", a.stacks, b.stacks),
+  ):
+    names = sorted(set(of_a) & set(of_b))
+    if names:
+      raise ValueError(
+          f"There are two {kind} {names[0]!r}, of which one has a table of"
+          " placement 'tensorcore'. Rename one of the two."
+      )
   return Plan(
       stacks={**a.stacks, **b.stacks},
       settings={**a.settings, **b.settings},

@@ -413,8 +413,26 @@ class ConversionTest(parameterized.TestCase):
       results.append((activations, model.tables(new)))
     _assert_close(self, *results, **_CLOSE)
 
-  def test_adaptive_limits_leave_replicated_tables_alone(self):
-    model = _Model(_specs("tensorcore"), 1)
+  @parameterized.parameters(1, 2)
+  def test_no_other_table_is_needed(self, num_devices):
+    both = _Model(_specs("tensorcore"), num_devices)
+    alone = _specs("tensorcore")
+    del alone["c"]
+    alone = _Model(alone, num_devices)
+    ids = _batch()
+    expected, new = both.step(both.preprocess(ids)[0], both.variables)
+    del ids["c"], expected["c"]
+    inputs, stats = alone.preprocess(ids)
+    self.assertEqual(stats.id_drop_counters, {"small": 7})
+    found, found_new = alone.step(inputs, alone.variables)
+    _assert_close(self, expected, found, rtol=0, atol=0)
+    _assert_close(self, new["small"], found_new["small"], rtol=0, atol=0)
+
+  @parameterized.parameters("abc", "ab")
+  def test_adaptive_limits_leave_replicated_tables_alone(self, features):
+    specs = {n: f for n, f in _specs("tensorcore").items() if n in features}
+    batch = {name: _batch()[name] for name in features}
+    model = _Model(specs, 1)
     limits = embedding.AdaptiveLimits(
         model.specs,
         local_device_count=1,
@@ -422,8 +440,8 @@ class ConversionTest(parameterized.TestCase):
         num_sc_per_device=1,
         ceiling=None,
     )
-    inputs, _ = limits.preprocess(_batch(), None)
-    expected, _ = model.step(model.preprocess(_batch())[0], model.variables)
+    inputs, _ = limits.preprocess(batch, None)
+    expected, _ = model.step(model.preprocess(batch)[0], model.variables)
     found, _ = model.step(inputs, model.variables)
     _assert_close(self, expected, found, rtol=0, atol=0)
 
