@@ -36,6 +36,14 @@ def _mesh(num_devices):
   return jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
 
 
+# Four devices: axes of the mesh, those that split tables, and their type.
+_MESHES = {
+    "explicit": ((4, 1), "x", jax.sharding.AxisType.Explicit),
+    "over_both_axes": ((2, 2), ("y", "x"), jax.sharding.AxisType.Auto),
+    "over_one_of_two": ((2, 2), "y", jax.sharding.AxisType.Auto),
+}
+
+
 def _specs(placement):
   """A table that is split, and one of seven rows with the placement."""
 
@@ -170,6 +178,43 @@ class ReplicatedTablesTest(parameterized.TestCase):
       embedding.raise_errors(out)
     run.step()
     embedding.raise_errors()
+
+  @parameterized.product(
+      name=list(_MESHES), form=["linen_ref", "linen_param", "nnx_ref"]
+  )
+  def test_meshes(self, name, form):
+    shape, axis, axis_type = _MESHES[name]
+    mesh = jax.make_mesh(
+        shape, ("x", "y"), axis_types=(axis_type,) * 2, devices=jax.devices()
+    )
+    found = []
+    for options in (
+        dict(mesh=_mesh(1)),
+        dict(mesh=mesh, sharding_axis=axis),
+    ):
+      specs = every_form.make_specs(
+          embedding_spec.AdagradOptimizerSpec(0.1), placement="tensorcore"
+      )
+      run = every_form.FORMS[form](specs, **options)
+      for _ in range(2):
+        run.step()
+      found.append(run.table)
+    _assert_close(*found)
+
+  def test_tables_of_16_bits_stay_equal_on_all_devices(self):
+    specs = every_form.make_specs(
+        embedding_spec.SGDOptimizerSpec(0.01),
+        placement="tensorcore",
+        dtype="bfloat16",
+    )
+    run = every_form.FORMS["linen_ref"](specs, mesh=_mesh(4))
+    before = run.table
+    for _ in range(3):
+      run.step()
+    table = run.tables["t"].table[...]
+    self.assertFalse(np.array_equal(before, table))
+    for shard in table.addressable_shards:
+      np.testing.assert_array_equal(shard.data, table)
 
   def test_frozen_tables_stay(self):
     run = _Refs("tensorcore", 4, frozen=("days",))

@@ -40,12 +40,11 @@ import numpy as np
 
 NO_ID = constants.PADDING_VALUE
 
+SampleIds = _buffers.SampleIds
+
 _ONE_SPARSECORE = layout.Topology(
     local_device_count=1, global_device_count=1, num_sc_per_device=1
 )
-
-
-SampleIds = _buffers.SampleIds
 
 
 def of_host(
@@ -86,9 +85,12 @@ def of_host(
         f" {local_device_count} of {global_device_count} devices. Use placement"
         " 'sparsecore'."
     )
-  spans = [
-      _feature_stacking.span_in_run(feature, global_device_count, num_runs)
-      for feature in features
+  sizes = [
+      span.stop - span.start
+      for span in (
+          _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+          for feature in features
+      )
   ]
   # All samples as those of one SparseCore: rows and samples are then what they
   # are in table and batch.
@@ -103,43 +105,52 @@ def of_host(
           num_threads=num_threads,
       )
   )
+  by_stack = {}
+  for i, feature in enumerate(features):
+    name = feature.table_spec.setting_in_stack.stack_name
+    by_stack.setdefault(name, []).append(i)
   result = {}
-  for name in row_pointers:
-    members = [
-        i
-        for i, feature in enumerate(features)
-        if feature.table_spec.setting_in_stack.stack_name == name
-    ]
+  for name, members in by_stack.items():
     members.sort(key=lambda i: features[i].id_transformation.row_offset)
     num_cells = int(row_pointers[name][0])
-    by_sample = _by_sample(
-        rows[name][:num_cells],
-        samples[name][:num_cells],
-        gains[name][:num_cells],
-        features[members[0]].table_spec.stacked_table_spec.total_sample_count,
-        [ids[i] for i in members],
-    )
-    arrays = []
-    for array in by_sample:
-      parts = []
-      begin = 0
-      for i in members:
-        size = spans[i].stop - spans[i].start
-        end = begin + size * num_runs * local_device_count
-        parts.append(
-            array[begin:end].reshape(
-                local_device_count, num_runs, size, array.shape[1]
-            )
+    sizes_of_stack = [sizes[i] for i in members]
+    num_parts = local_device_count * num_runs
+    of_ids, of_gains = (
+        _in_device_order(array, sizes_of_stack, local_device_count, num_runs)
+        for array in _by_sample(
+            *(x[name][:num_cells] for x in (rows, samples, gains)),
+            sum(sizes_of_stack) * num_parts,
+            [ids[i] for i in members],
         )
-        begin = end
-      shape = (local_device_count, -1, array.shape[1])
-      joined = np.concatenate(parts, axis=2).reshape(shape)
-      arrays.append(joined if has_leading_dimension else np.concatenate(joined))
-    failed_shape = (local_device_count,) + (1,) * has_leading_dimension
-    result[name] = SampleIds(
-        ids=arrays[0], gains=arrays[1], has_failed=np.zeros(failed_shape, bool)
     )
+    has_failed = np.zeros((local_device_count, 1), bool)
+    if not has_leading_dimension:
+      of_ids, of_gains, has_failed = map(
+          np.concatenate, (of_ids, of_gains, has_failed)
+      )
+    result[name] = SampleIds(ids=of_ids, gains=of_gains, has_failed=has_failed)
   return result, dict(stats.dropped_id_count)
+
+
+def _in_device_order(
+    by_sample: np.ndarray,
+    sizes: Sequence[int],
+    num_devices: int,
+    num_runs: int,
+) -> np.ndarray:
+  """[B, K] in the order of features as [devices, B / devices, K].
+
+  Args:
+    by_sample: the samples of one feature after those of another.
+    sizes: how many of each there are in a run.
+    num_devices: of this process.
+    num_runs: of a device batch.
+  """
+  ends = np.cumsum(sizes) * num_devices * num_runs
+  parts = np.split(by_sample, ends[:-1])
+  valency = by_sample.shape[1]
+  runs = [part.reshape(num_devices, num_runs, -1, valency) for part in parts]
+  return np.concatenate(runs, axis=2).reshape(num_devices, -1, valency)
 
 
 def _with_room(
@@ -181,7 +192,9 @@ def _by_sample(
   if len(widths) < len(ids):
     most = 2 ** (most - 1).bit_length()
   valency = max(most, *widths, 1)
-  order = np.argsort(samples, kind="stable")
+  # NumPy sorts numbers of 16 bits by radix, in a fraction of the time.
+  small = num_samples <= 2**16
+  order = np.argsort(samples.astype("u2") if small else samples, kind="stable")
   first = np.cumsum(num_ids) - num_ids
   sample = samples[order]
   place = np.arange(len(order)) - first[sample]

@@ -413,6 +413,17 @@ class ConversionTest(parameterized.TestCase):
       results.append((activations, model.tables(new)))
     _assert_close(self, *results, **_CLOSE)
 
+  def test_what_policies_dropped_is_counted(self):
+    model = _Model(_specs("tensorcore"), 1)
+    inputs, stats = model.preprocess(_batch())
+    stats = embedding.count_batch(_batch(), model.specs, None, inputs, stats)
+    self.assertEqual(stats.num_ids["b"], _BATCH)
+    self.assertEqual(stats.dropped_by_policy["b"], 7)
+    self.assertEqual(stats.dropped_by_limit, {"large": 0, "small": 0})
+    # Limits are of stacks with buffers.
+    self.assertEqual(list(stats.max_ids_per_partition), ["large"])
+    self.assertEqual([name for name, _ in inputs.settings.limits], ["large"])
+
   @parameterized.parameters(1, 2)
   def test_no_other_table_is_needed(self, num_devices):
     both = _Model(_specs("tensorcore"), num_devices)
@@ -518,6 +529,18 @@ class ProductTest(parameterized.TestCase):
     table = np.full((4, 8), 0.4, "f")
     out = _one_hot.lookup(stack, self._samples([[1, 2]]), table)
     np.testing.assert_array_equal(out, np.full((1, 8), 1.0))
+
+  def test_tables_of_8_bit_codes(self):
+    model = _Model(_specs("tensorcore"), 1)
+    inputs, _ = model.preprocess(_batch())
+    exact = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs
+    )
+    rounded = embedding.tpu_sparse_dense_matmul(
+        inputs, embedding.int8_variables(model.variables), model.specs
+    )
+    self.assertFalse(np.array_equal(exact["a"], rounded["a"]))
+    np.testing.assert_allclose(exact["a"], rounded["a"], atol=0.02)
 
 
 class ErrorsTest(parameterized.TestCase):
