@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed as linen_embed
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed as nnx_embed
 from jax_tpu_embedding.sparsecore.lib.flax.testing import every_form
@@ -16,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
 
 from flax import nnx
@@ -223,6 +225,48 @@ class ReplicatedTablesTest(parameterized.TestCase):
     after = run.logical()
     jax.tree.map(np.testing.assert_array_equal, before["days"], after["days"])
     self.assertTrue((before["words"].table != after["words"].table).any())
+
+  def test_broken_seal_is_an_error(self):
+    specs = every_form.make_specs(
+        embedding_spec.SGDOptimizerSpec(0.1), placement="tensorcore"
+    )
+    run = every_form.FORMS["linen_param"](specs, mesh=_mesh(1))
+    run.step()
+    run.look_up()
+    seal = run.params["embed"]["update_seal"]
+    run.params["embed"]["update_seal"] = jax.tree.map(lambda x: 2 * x, seal)
+    for use in (run.look_up, run.step):
+      with self.assertRaisesRegex(
+          (ValueError, jax.errors.JaxRuntimeError),
+          "not the result of one update",
+      ):
+        jax.block_until_ready(use() or run.params)
+
+  def test_hash_of_a_batch_depends_on_ids_of_replicated_tables(self):
+    run = _Refs("tensorcore", 1)
+    hashes = set()
+    for day in range(3):
+      ids = dict(_IDS, day=_IDS["day"].copy())
+      ids["day"][0, 0] = day
+      inputs = run.layer.preprocess_inputs(0, ids, None)
+      hashes.add(int(_seal.hash_of_batch(inputs)))
+    self.assertLen(hashes, 3)
+
+  def test_where_they_are_does_not_depend_on_devices(self):
+    places = []
+    for num_devices in (1, 4):
+      specs = _specs("tensorcore")
+      embedding.prepare_feature_specs_for_training(specs, num_devices, 2)
+      places.append(_places.places_by_stack(specs, 2 * num_devices))
+    self.assertEqual(places[0]["days"], places[1]["days"])
+    self.assertNotEqual(places[0]["words"], places[1]["words"])
+
+  def test_sparsecores_are_those_of_tables_that_are_split(self):
+    specs = _specs("tensorcore")
+    self.assertEqual(min(specs), "day")  # which a layer sees first
+    embedding.prepare_feature_specs_for_training(specs, 2, 2)
+    layer = linen_embed.SparseCoreEmbed(specs, mesh=_mesh(2), tables="ref")
+    self.assertEqual(layer.lookup_config.num_sc_per_device, 2)
 
   def test_parameters_say_how_they_are_split(self):
     mesh = _mesh(4)

@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
 from jax_tpu_embedding.sparsecore.utils import utils
 import numpy as np
 
@@ -246,6 +247,9 @@ class CompileForTpuTest(parameterized.TestCase):
       )
 
     whole = jax.sharding.NamedSharding(mesh, P())
+    # Not the layout of SparseCores.
+    as_made = whole.update(spec=P(None, None))
+    self.assertEqual(_fills.layout_of(as_made, jnp.float32), as_made)
     table = jax.ShapeDtypeStruct((2000, 32), jnp.float32, sharding=whole)
     compiled = (
         jax.jit(

@@ -328,7 +328,7 @@ class CostsTest(parameterized.TestCase):
     features = _model(batch=64)
     features["users"].table_spec.placement = "tensorcore"
     with self.assertRaisesRegex(
-        NotImplementedError, r"Tables \['users'\] have placement 'tensorcore'"
+        NotImplementedError, r"Tables \['users_table'\] have placement"
     ):
       cost_report.estimate(features, "v5p:2x2x1")
 

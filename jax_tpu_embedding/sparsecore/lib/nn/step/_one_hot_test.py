@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import re
 from typing import Any
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -252,6 +253,29 @@ class PlacementTest(parameterized.TestCase):
       )
     _assert_close(self, *results, rtol=2e-6, atol=2e-6)
 
+  def test_rows_whose_gradient_is_not_finite_are_skipped(self):
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      optimizer = _SGD(0.5, skip_non_finite_gradients=True)
+      model = _Model(_specs(placement, optimizer=optimizer), 1)
+      ids = _batch()
+      ids["a"][:] = np.arange(3)
+      ids["a"][5] = [3, 3, 4]
+      gradients = jax.tree.map(
+          lambda spec: np.ones(spec.output_shape, "f"), model.specs
+      )
+      gradients["a"][5, 2] = np.nan
+      inputs, _ = model.preprocess(ids)
+      new = embedding.tpu_sparse_dense_matmul_grad(
+          gradients, inputs, model.variables, model.specs
+      )
+      before, after = model.tables(model.variables), model.tables(new)
+      changed = (before["small"].table != after["small"].table).any(axis=1)
+      # "b" names row 7. Rows 3 and 4 have the gradient that is none.
+      self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 7])
+      results.append(after)
+    _assert_close(self, *results, **_CLOSE)
+
   @parameterized.parameters(jnp.bfloat16, jnp.float16)
   def test_16_bits_are_rounded_by_the_same_numbers(self, dtype):
     # Sums of one term, so that what is rounded has the same bits.
@@ -396,6 +420,7 @@ class ConversionTest(parameterized.TestCase):
           num_sc_per_device=1,
           has_leading_dimension=leading,
       )
+      self.assertEqual(shapes.settings, inputs.settings)
       samples = shapes.samples["small"]
       found = inputs.samples["small"]
       self.assertEqual(
@@ -479,7 +504,7 @@ class ProductTest(parameterized.TestCase):
     gradient = rng.random((50, 8), "f")
     whole = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
     sums, named = _one_hot.row_gradients(samples, gradient, 40, ())
-    with absltest.mock.patch.object(_one_hot, "_MAX_COUNTS", 40 * 7):
+    with mock.patch.object(_one_hot, "_MAX_COUNTS", 40 * 7):
       cut = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
       cut_sums, cut_named = _one_hot.row_gradients(samples, gradient, 40, ())
       text = (
@@ -588,6 +613,16 @@ class ErrorsTest(parameterized.TestCase):
           ids, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
       )
 
+  def test_devices_of_several_processes(self):
+    model = _Model(_specs("tensorcore"), 2)
+    with mock.patch.object(
+        jax.sharding.NamedSharding, "is_fully_addressable", False
+    ):
+      with self.assertRaisesRegex(
+          NotImplementedError, "Table 'small'.*devices of one process so far"
+      ):
+        model.variables  # pylint: disable=pointless-statement
+
   def test_leading_dimension_of_devices(self):
     model = _Model(_specs("tensorcore"), 2)
     with self.assertRaisesRegex(
@@ -627,6 +662,29 @@ class ErrorsTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(ValueError, "Stack 'small'.*Replicate it: P()"):
       lookup(inputs, model.variables)
+
+  def test_inputs_of_all_devices(self):
+    model = _Model(_specs("tensorcore"), 2)
+    inputs, _ = model.preprocess(_batch())
+    lookup = jax.shard_map(
+        lambda variables: embedding.tpu_sparse_dense_matmul(
+            inputs.replace(
+                sparse_dense_matmul_input=jax.tree.map(
+                    lambda x: x[: x.size // 2], inputs.sparse_dense_matmul_input
+                )
+            ),
+            variables,
+            model.specs,
+        ),
+        mesh=model.mesh,
+        in_specs=(model.partition(),),
+        out_specs=P("x"),
+        check_vma=False,
+    )
+    with self.assertRaisesRegex(
+        ValueError, "'small': the inputs have 64 samples, expected 32 for one"
+    ):
+      lookup(model.variables)
 
   def test_inputs_of_the_other_placement(self):
     models = [
