@@ -253,6 +253,22 @@ class PlacementTest(parameterized.TestCase):
       )
     _assert_close(self, *results, rtol=2e-6, atol=2e-6)
 
+  def test_new_rows_stay_within_limits(self):
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement), 1)
+      inputs, _ = model.preprocess(_batch())
+      _, new = model.step(
+          inputs,
+          model.variables,
+          embedding_var_limits={"small": (-0.1, 0.2), "large": (None, None)},
+      )
+      results.append(model.tables(new))
+      named = results[-1]["small"].table[:20]
+      self.assertEqual(named.min(), np.float32(-0.1))
+      self.assertEqual(named.max(), np.float32(0.2))
+    _assert_close(self, *results, **_CLOSE)
+
   def test_rows_whose_gradient_is_not_finite_are_skipped(self):
     results = []
     for placement in ("sparsecore", "tensorcore"):
