@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 import functools
+from typing import Any
 from typing import NamedTuple
 import warnings
 
@@ -103,10 +104,11 @@ class BufferSettings:
     return dict(self.limits)[stack_name]
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PreprocessedInput:
   """The buffers of a batch, and what a lookup has to know about them.
+
+  A pytree of buffers, num_minibatches and, if there are any, samples.
 
   Attributes:
     sparse_dense_matmul_input: the buffers.
@@ -122,9 +124,7 @@ class PreprocessedInput:
   num_minibatches: ArrayLike = dataclasses.field(
       default_factory=lambda: np.array(1, np.int32)
   )
-  settings: BufferSettings | None = dataclasses.field(
-      default=None, metadata=dict(static=True)
-  )
+  settings: BufferSettings | None = None
   samples: Mapping[str, SampleIds] = dataclasses.field(default_factory=dict)
 
   @property
@@ -154,6 +154,43 @@ class PreprocessedInput:
         stacklevel=2,
     )
     return iter(self.sparse_dense_matmul_input)
+
+
+_CHILD_KEYS = tuple(
+    jax.tree_util.GetAttrKey(name)
+    for name in ("sparse_dense_matmul_input", "num_minibatches", "samples")
+)
+
+
+def _children(inputs: PreprocessedInput) -> tuple[tuple[Any, ...], tuple[Any]]:
+  """What jax.tree_util flattens to.
+
+  Programs that were exported before there were samples know two children, and
+  take inputs that have no others.
+  """
+  children = inputs.sparse_dense_matmul_input, inputs.num_minibatches
+  if inputs.samples or not isinstance(inputs.samples, dict):
+    children += (inputs.samples,)
+  return children, (inputs.settings,)
+
+
+def _children_with_keys(
+    inputs: PreprocessedInput,
+) -> tuple[list[tuple[Any, Any]], tuple[Any]]:
+  children, static_fields = _children(inputs)
+  return list(zip(_CHILD_KEYS, children)), static_fields
+
+
+def _from_children(
+    static_fields: tuple[Any], children: Iterable[Any]
+) -> PreprocessedInput:
+  arrays, num_minibatches, *samples = children
+  return PreprocessedInput(arrays, num_minibatches, *static_fields, *samples)
+
+
+jax.tree_util.register_pytree_with_keys(
+    PreprocessedInput, _children_with_keys, _from_children, _children
+)
 
 
 def limits_of_specs(
