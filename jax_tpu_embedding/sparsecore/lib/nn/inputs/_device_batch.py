@@ -376,9 +376,14 @@ def planned_num_scs(
     ValueError: if the plan does not say.
   """
   tables = [f.table_spec for f in _plan.split_features(feature_specs)]
-  num_scs = tables[0].setting_in_stack.num_shards if tables else None
+  if not tables:
+    raise ValueError(
+        "All tables have placement 'tensorcore', whose plan is the same for any"
+        f" number of SparseCores. Pass {argument}."
+    )
+  num_scs = tables[0].setting_in_stack.num_shards
   if num_scs is None:
-    name = next(iter(_plan.get_table_specs(feature_specs)))
+    name = tables[0].name
     raise ValueError(
         f"Table {name!r} was not placed by stack_tables, auto_stack_tables or"
         " prepare_feature_specs_for_training, so the number of SparseCores is"

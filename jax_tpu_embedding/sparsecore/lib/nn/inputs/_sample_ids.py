@@ -224,10 +224,17 @@ def of_device(
 
   Raises:
     NotImplementedError: if a feature is ragged.
+    ValueError: if the runs cannot share the samples of a feature.
     jax.errors.JaxRuntimeError: as convert_ids does.
   """
   grouped = raw_ids.group_operands(features, operands)
-  for feature in features:
+  for feature, of_feature in zip(features, grouped):
+    if of_feature.num_samples % num_runs:
+      raise ValueError(
+          f"Feature {feature.name!r}: ids must have a number of samples that the"
+          f" {num_runs} SparseCores of a device can share equally, got"
+          f" {of_feature.num_samples} samples. Use a multiple of {num_runs}."
+      )
     if feature.is_ragged:
       raise NotImplementedError(
           f"Feature {feature.name!r}: its table has placement 'tensorcore', for"

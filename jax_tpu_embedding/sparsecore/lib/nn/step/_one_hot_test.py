@@ -619,6 +619,46 @@ class ErrorsTest(parameterized.TestCase):
     ):
       embedding.convert_ids(ids, None, model.specs, topology)
 
+  def test_samples_that_sparsecores_cannot_share(self):
+    model = _Model(_specs("tensorcore"), 1, 2)
+    ids = dict(_batch(), a=_batch()["a"][:31])
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=2
+    )
+    with self.assertRaisesRegex(
+        ValueError, "Feature 'a': ids must have a number of samples .* got 31"
+    ):
+      embedding.convert_ids(ids, None, model.specs, topology)
+    with self.assertRaisesRegex(ValueError, "Feature 'a': the 31 samples of"):
+      model.preprocess(ids)
+
+  def test_inputs_of_unknown_origin(self):
+    specs = _specs("tensorcore")
+    del specs["c"]
+    model = _Model(specs, 1)
+    ids = {name: _batch()[name] for name in specs}
+    inputs, _ = model.preprocess(ids)
+    expected = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs
+    )
+    inputs = inputs.replace(settings=None)
+    with self.assertRaisesRegex(ValueError, "Pass global_device_count"):
+      embedding.tpu_sparse_dense_matmul(inputs, model.variables, model.specs)
+    with self.assertRaisesRegex(
+        ValueError, "All tables have placement 'tensorcore'.*num_sc_per_device"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          inputs, model.variables, model.specs, global_device_count=1
+      )
+    found = embedding.tpu_sparse_dense_matmul(
+        inputs,
+        model.variables,
+        model.specs,
+        global_device_count=1,
+        num_sc_per_device=1,
+    )
+    _assert_close(self, expected, found, rtol=0, atol=0)
+
   def test_several_processes(self):
     model = _Model(_specs("tensorcore"), 2)
     ids = jax.tree.map(lambda x: x[: _BATCH // 2], _batch())
