@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 import numpy as np
@@ -434,6 +435,7 @@ def _make_padding(
   the same, so nothing is sent between devices.
   """
   num_devices = _stack_rows.num_parts(sharding.mesh, sharding.spec[0])
+  sharding = _initialize.sharding_of(tables, sharding)
   placement = _placement.from_specs(
       tables,
       num_devices * hardware.resolve_num_sc_per_device(num_sc_per_device),

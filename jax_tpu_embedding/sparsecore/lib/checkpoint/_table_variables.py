@@ -71,14 +71,17 @@ class TableVariables:
     self._buffers = _row_blocks.Buffers()
     self._stacks = {}
     self._stack_of_table = {}
+    self.num_shards = 1
     by_stack = {}
     for table in self.tables.values():
       by_stack.setdefault(table.setting_in_stack.stack_name, []).append(table)
     _check_same_names(by_stack, variables)
     for name, tables in by_stack.items():
       value = variables[name]
-      self.num_shards = _num_shards(tables, value.table, num_sc_per_device)
-      placement = _placement.from_specs(tables, self.num_shards)
+      num_shards = _num_shards(tables, value.table, num_sc_per_device)
+      if not tables[0].is_replicated:
+        self.num_shards = num_shards
+      placement = _placement.from_specs(tables, num_shards)
       slots = self._slots(name, value, tables[0]) if with_slots else {}
       for slot, array in {None: value.table, **slots}.items():
         one_column = slot is not None and slot_columns(tables[0])[slot] == 1

@@ -117,6 +117,7 @@ def _unplanned(table: pb.TableSpecProto) -> embedding_spec.TableSpec:
               "dtype",
               "max_ids_per_partition",
               "max_unique_ids_per_partition",
+              "placement",
           )
           if getattr(table, field)
       },

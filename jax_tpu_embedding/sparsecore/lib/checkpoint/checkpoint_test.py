@@ -21,7 +21,7 @@ jax.config.update("jax_num_cpu_devices", 6)
 
 _ONE = checkpoint_case.ONE
 _TOPOLOGIES = ((1, 1), (1, 4), (4, 2), (3, 1), (6, 1), (2, 3))
-_STACKINGS = ("alone", "auto", "rotated")
+_STACKINGS = ("alone", "auto", "rotated", "mixed")
 _EVERY = tuple(
     any_tables.Topology(*sizes, stacking)
     for sizes, stacking in itertools.product(_TOPOLOGIES, _STACKINGS)
@@ -124,6 +124,39 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
         np.array_equal(found["items"][None], values["items"][None])
     )
     self.assert_same_values(found, expected)
+
+  @parameterized.product(
+      stackings=[("auto", "mixed"), ("mixed", "rotated"), ("mixed", "mixed")],
+      is_ref=(False, True),
+  )
+  def test_tables_may_change_their_placement(self, stackings, is_ref):
+    source = any_tables.Topology(4, 1, stackings[0])
+    target = any_tables.Topology(3, 2, stackings[1])
+    values = self.save(source)
+    hashes = checkpoint_case.file_hashes(self.path)
+    specs = any_tables.feature_specs(target)
+    restored = checkpoint.restore(
+        self.path, specs, any_tables.sharding(target), num_sc_per_device=2
+    )
+    self.assert_same_values(any_tables.read(restored, specs, target), values)
+    fresh = any_tables.new_variables(target, specs)
+    self.assertEqual(
+        jax.tree.map(lambda x: x.sharding.spec, restored),
+        jax.tree.map(lambda x: x.sharding.spec, fresh),
+    )
+    if is_ref:
+      fresh = jax.tree.map(jax.new_ref, fresh)
+    restored = checkpoint.restore_into(fresh, self.path, specs)
+    self.assert_same_values(any_tables.read(restored, specs, target), values)
+    again = self.path.parent / "again"
+    any_tables.save(again, restored, specs)
+    self.assertEqual(checkpoint_case.file_hashes(again), hashes)
+    for name, of_stack in restored.items():
+      if specs.get(name) and specs[name].table_spec.is_replicated:
+        copies = [s.data for s in of_stack.table[...].addressable_shards]
+        self.assertLen(copies, 3)
+        for copy in copies:
+          np.testing.assert_array_equal(copy, copies[0])
 
   @parameterized.product(is_ref=(False, True), ndim=(2, 3))
   def test_restores_into_variables_of_every_form(self, is_ref, ndim):

@@ -493,9 +493,10 @@ def _states(
 
 def _places_of(message: pb.EmbeddingSpecProto) -> dict[str, dict[str, int]]:
   """As layers check where tables are: stack name -> table name -> number."""
+  # A replicated table is one shard, whatever the job is.
+  num_scs = max(s.num_sparsecores for s in message.stacked_table_specs)
   return _places.places_by_stack(
-      embedding_proto_utils.feature_specs_from_proto(message),
-      message.stacked_table_specs[0].num_sparsecores,
+      embedding_proto_utils.feature_specs_from_proto(message), num_scs
   )
 
 

@@ -52,6 +52,7 @@ class ExportTest(parameterized.TestCase):
       any_tables.Topology(1, 1, "alone"),
       any_tables.Topology(4, 2, "rotated"),
       any_tables.Topology(3, 1, "auto"),
+      any_tables.Topology(4, 1, "mixed"),
   )
   def test_files_are_the_same_of_variables_anywhere_and_of_checkpoints(
       self, topology

@@ -34,6 +34,12 @@ def register() -> None:
       serialize_auxdata=_write_settings,
       deserialize_auxdata=_read_settings,
   )
+  export.register_pytree_node_serialization(
+      _buffers.SampleIds,
+      serialized_name="jax_tpu_embedding.SampleIds",
+      serialize_auxdata=lambda unused_static_fields: b"",
+      deserialize_auxdata=lambda unused_data: (),
+  )
 
 
 def _write_settings(

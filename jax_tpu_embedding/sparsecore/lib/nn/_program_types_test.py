@@ -6,6 +6,7 @@ import jax
 from jax import export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -20,6 +21,15 @@ class ProgramTypesTest(absltest.TestCase):
         embedding.PreprocessedInput(
             embedding.SparseDenseMatmulInput(buffers, buffers, buffers, buffers)
         ),
+        model.inputs.replace(
+            samples={
+                "small": _buffers.SampleIds(
+                    ids=jnp.zeros((2, 1), jnp.int32),
+                    gains=jnp.ones((2, 1)),
+                    has_failed=jnp.zeros(1, bool),
+                )
+            }
+        ),
         {"stack": embedding.EmbeddingVariables(jnp.ones(2), (jnp.ones(2),))},
         {"stack": embedding.SparseGradient(jnp.arange(2), jnp.ones((2, 8)))},
     )
@@ -27,6 +37,17 @@ class ProgramTypesTest(absltest.TestCase):
     results = export.deserialize(exported.serialize()).call(*args)
     self.assertEqual(jax.tree.structure(results), jax.tree.structure(args))
     jax.tree.map(np.testing.assert_array_equal, results, args)
+
+  def test_inputs_without_samples_have_the_tree_that_they_had(self):
+    inputs = two_table_model.TwoTableModel(2).inputs
+    structure = jax.tree.structure(inputs)
+    self.assertLen(structure.children(), 2)
+    self.assertEqual(structure.node_data()[1], (inputs.settings,))
+    paths = [str(path[0]) for path, _ in jax.tree.leaves_with_path(inputs)]
+    self.assertEqual(
+        list(dict.fromkeys(paths)),
+        [".sparse_dense_matmul_input", ".num_minibatches"],
+    )
 
 
 if __name__ == "__main__":

@@ -9,10 +9,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
 from jax_tpu_embedding.sparsecore.utils import utils
 import numpy as np
 
@@ -208,6 +211,78 @@ class CompileForTpuTest(parameterized.TestCase):
     self.assertGreaterEqual(
         report.aliased_bytes, table.size * 4 // _DEVICES, str(report)
     )
+
+  @parameterized.parameters("v5e:2x2", "v6e:2x2")
+  def test_replicated_tables_neither_sort_nor_exchange(self, name):
+    mesh = topology.topology_mesh(name)
+    num_sc = hardware.num_sparsecores_per_device(mesh.devices.flat[0])
+    small = embedding_spec.TableSpec(
+        name="small",
+        vocabulary_size=2000,
+        embedding_dim=32,
+        optimizer=embedding_spec.AdagradOptimizerSpec(0.1),
+        combiner="mean",
+        placement="tensorcore",
+    )
+    specs = {
+        "small": embedding_spec.FeatureSpec(
+            name="small",
+            table_spec=small,
+            input_shape=(_BATCH, 4),
+            output_shape=(_BATCH, 32),
+        )
+    }
+    embedding.prepare_feature_specs_for_training(specs, mesh.size, num_sc)
+    layout_of_devices = layout.Topology(
+        local_device_count=1,
+        global_device_count=mesh.size,
+        num_sc_per_device=num_sc,
+    )
+
+    def step(ids, variables):
+      inputs = embedding.convert_ids(ids, None, specs, layout_of_devices)
+      activations = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
+      return embedding.tpu_sparse_dense_matmul_grad(
+          activations, inputs, variables, specs
+      )
+
+    whole = jax.sharding.NamedSharding(mesh, P())
+    # Not the layout of SparseCores.
+    as_made = whole.update(spec=P(None, None))
+    self.assertEqual(_fills.layout_of(as_made, jnp.float32), as_made)
+    table = jax.ShapeDtypeStruct((2000, 32), jnp.float32, sharding=whole)
+    compiled = (
+        jax.jit(
+            jax.shard_map(
+                step,
+                mesh=mesh,
+                in_specs=(P("x"), P()),
+                out_specs=P(),
+                check_vma=False,
+            ),
+            donate_argnums=1,
+        )
+        .lower(
+            {
+                "small": jax.ShapeDtypeStruct(
+                    (_BATCH, 4),
+                    jnp.int32,
+                    sharding=jax.sharding.NamedSharding(mesh, P("x")),
+                )
+            },
+            {"small": (table, (table,))},
+        )
+        .compile()
+    )
+    text = compiled.as_text()
+    for word in (" sort(", "all-to-all", "all-gather", " scatter(", "offload"):
+      self.assertNotIn(word, text)
+    # Of gradients, and of which rows have an id.
+    self.assertRegex(text, "all-reduce")
+    report = memory_report.memory_report(compiled)
+    self.assertGreaterEqual(report.aliased_bytes, 2 * 2000 * 32 * 4)
+    # Of 512 samples by 2000 rows: the counts once, not by ids.
+    self.assertLess(report.temporary_bytes, 3 * 512 * 2000 * 4, str(report))
 
   def test_limits_stop_where_no_program_compiles(self):
     spec = embedding_spec.FeatureSpec(

@@ -201,13 +201,28 @@ def get_default_sc_fwd_function(
             inputs, tables, feature_specs
         ),
         mesh=global_mesh,
-        in_specs=(_input_specs(sparse_inputs, split), P(*split, None)),
+        in_specs=(
+            _input_specs(sparse_inputs, split),
+            _specs_of_tables(feature_specs, split),
+        ),
         out_specs=split,
         check_vma=False,
     )(sparse_inputs, embedding_variables)
     return activations, None
 
   return look_up
+
+
+def _specs_of_tables(
+    feature_specs: NestedFeatureSpecs, split: P
+) -> dict[str, P]:
+  """Stack name -> how its variables are split; replicated ones are not."""
+  return {
+      name: P() if stack.is_replicated else P(*split, None)
+      for name, stack in embedding.get_stacked_table_specs(
+          feature_specs
+      ).items()
+  }
 
 
 def get_default_sc_bwd_function(
@@ -227,11 +242,11 @@ def get_default_sc_bwd_function(
     ValueError: if the mesh has several axes.
   """
   split = P(_axis(global_mesh))
-  of_tables = P(*split, None)
 
   def update(
       sparse_inputs, embedding_gradients, embedding_variables, tc_aux=None
   ):
+    of_tables = _specs_of_tables(feature_specs, split)
     embedding_variables = jax.shard_map(
         lambda gradients, inputs, tables, step: (
             embedding.tpu_sparse_dense_matmul_grad(

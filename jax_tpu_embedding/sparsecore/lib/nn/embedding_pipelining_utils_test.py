@@ -274,15 +274,20 @@ class StateTest(parameterized.TestCase):
 
 class DefaultStagesTest(parameterized.TestCase):
 
-  @parameterized.parameters("adam", "adagrad")
-  def test_updates_are_those_of_calls_one_by_one(self, optimizer):
+  @parameterized.parameters(
+      ("adam", "sparsecore"),
+      ("adagrad", "sparsecore"),
+      ("adam", "tensorcore"),
+  )
+  def test_updates_are_those_of_calls_one_by_one(self, optimizer, placement):
     num_batches, devices = 3, jax.devices()
     mesh = jax.sharding.Mesh(devices, "x")
     table = two_table_model.table(
         optimizer=dict(
             adam=embedding_spec.AdamOptimizerSpec(0.1),
             adagrad=embedding_spec.AdagradOptimizerSpec(0.1),
-        )[optimizer]
+        )[optimizer],
+        placement=placement,
     )
     specs = {"f": two_table_model.feature("f", table)}
     embedding.prepare_feature_specs_for_training(specs, len(devices), 1)

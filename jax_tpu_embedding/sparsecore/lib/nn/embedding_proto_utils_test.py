@@ -113,6 +113,7 @@ def _feature_specs(draw):
           suggested_coo_buffer_size_per_device=draw(st.none() | _numbers),
           quantization_config=draw(st.none() | quantizations),
           dtype=draw(st.sampled_from(["float32", "bfloat16", "float16"])),
+          placement=draw(st.sampled_from(["sparsecore", "tensorcore"])),
       )
       for i in range(draw(st.integers(1, 4)))
   ]
@@ -450,6 +451,19 @@ class FeatureSpecsFromProtoTest(parameterized.TestCase):
           "col_offset: 16",
           "col_offset: 16 col_shift: 1",
           "'fb' of table 'b': col_shift must be 0, .* got 1",
+      ),
+      (
+          "placement",
+          "row_offset_in_shard: 8",
+          'row_offset_in_shard: 8 placement: "tensorcore"',
+          "Table 'b': its placement is 'tensorcore', and stack 'a_b' has 2"
+          " num_sparsecores and 2 tables, expected 1 of each",
+      ),
+      (
+          "unknown_placement",
+          "row_offset_in_shard: 8",
+          'row_offset_in_shard: 8 placement: "host"',
+          "Table 'b': placement must be one of sparsecore, tensorcore",
       ),
       (
           "same_samples",

@@ -197,6 +197,17 @@ class ExactTest(parameterized.TestCase):
     )
     training_runs.assert_same_bits(self, pipelined.arrays(), plain.arrays())
 
+  def test_replicated_tables(self):
+    make = lambda: training_runs.Refs(
+        training_runs.OPTIMIZERS["adam"], placement="tensorcore"
+    )
+    plain, pipelined = make(), make()
+    self.assertEqual(
+        training_runs.train_pipelined(pipelined, training_runs.batches()),
+        training_runs.train(plain, training_runs.batches()),
+    )
+    training_runs.assert_same_bits(self, pipelined.arrays(), plain.arrays())
+
   def test_last_batch_of_another_size(self):
     batches = training_runs.batches(3) + training_runs.batches(1, 8)
     plain, pipelined = (

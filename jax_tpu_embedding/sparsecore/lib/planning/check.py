@@ -202,6 +202,7 @@ def _plan_of(
     stack: embedding_spec.StackedTableSpec, features: Any, num_devices: int
 ) -> StackCheck:
   rows, columns = stack.stack_vocab_size, stack.stack_embedding_dim
+  num_parts = 1 if stack.is_replicated else num_devices
   of_rows = stack.optimizer.slot_variables_of_rows()
   numbers = columns * stack.dtype.itemsize + sum(
       4 if is_of_rows else 4 * columns for is_of_rows in of_rows
@@ -221,8 +222,8 @@ def _plan_of(
           f" {stack.optimizer.short_name()}, {len(of_rows)} slots; tables"
           f" {', '.join(tables)}"
       ),
-      table_bytes=rows * numbers // num_devices,
-      part_bytes=rows * columns * stack.dtype.itemsize // num_devices,
+      table_bytes=rows * numbers // num_parts,
+      part_bytes=rows * columns * stack.dtype.itemsize // num_parts,
   )
 
 

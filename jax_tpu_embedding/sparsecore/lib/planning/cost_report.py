@@ -141,6 +141,7 @@ def estimate(
   Raises:
     ValueError: if an argument is none of these, or the batch does not divide
       among the SparseCores.
+    NotImplementedError: for tables with placement "tensorcore".
   """
   if isinstance(topology, str):
     topology = chips.topology(topology)
@@ -152,6 +153,13 @@ def estimate(
   num_devices, num_sc = topology.num_devices, topology.chip.num_sc
   features = prepared_specs.prepared(feature_specs, num_devices, num_sc)
   plan = embedding.get_plan(features, num_devices, num_sc)
+  replicated = [stack.name for stack in plan.stacks if stack.is_replicated]
+  if replicated:
+    raise NotImplementedError(
+        f"Tables {replicated} have placement 'tensorcore', and the report knows"
+        " what SparseCores do. Leave their features out, or give them placement"
+        " 'sparsecore'."
+    )
   if isinstance(workload, workload_lib.FromStats):
     counts = _counts_of_stats(workload, plan)
   else:

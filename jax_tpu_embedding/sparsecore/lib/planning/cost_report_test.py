@@ -324,6 +324,14 @@ class CostsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       cost_report.estimate(_model(), name)
 
+  def test_replicated_tables_are_not_known(self):
+    features = _model(batch=64)
+    features["users"].table_spec.placement = "tensorcore"
+    with self.assertRaisesRegex(
+        NotImplementedError, r"Tables \['users_table'\] have placement"
+    ):
+      cost_report.estimate(features, "v5p:2x2x1")
+
   def test_arguments(self):
     estimate = lambda **kwargs: cost_report.estimate(
         _model(), "v6e:2x2", **kwargs

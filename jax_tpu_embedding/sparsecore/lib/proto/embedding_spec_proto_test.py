@@ -39,6 +39,7 @@ _MESSAGES = {
         14: "suggested_coo_buffer_size_per_device",
         15: "quantization",
         16: "dtype",
+        17: "placement",
     },
     "QuantizationProto": {1: "min_value", 2: "max_value", 3: "num_buckets"},
     "FeatureSpecProto": {

@@ -38,7 +38,8 @@ def _quick_values(key: jax.Array, shape: Any) -> jax.Array:
 class Topology:
   num_devices: int
   num_sc_per_device: int
-  # "alone", "auto", or "rotated": all in one stack, rotated by 1.
+  # "alone", "auto", or "rotated": all in one stack, rotated by 1; or "mixed":
+  # alone, and every other table is replicated.
   stacking: str
 
   def __str__(self) -> str:
@@ -64,7 +65,8 @@ def feature_specs(
 ) -> dict[str, embedding_spec.FeatureSpec]:
   """Prepared specs, a feature per table."""
   specs = {}
-  for name, rows, columns in tables:
+  for i, (name, rows, columns) in enumerate(tables):
+    is_replicated = topology.stacking == "mixed" and i % 2 == 0
     table = embedding_spec.TableSpec(
         name=name,
         vocabulary_size=rows,
@@ -72,6 +74,7 @@ def feature_specs(
         optimizer=optimizer(of),
         dtype=dtype,
         initializer=_quick_values,
+        placement="tensorcore" if is_replicated else "sparsecore",
     )
     specs[name] = embedding_spec.FeatureSpec(
         name=name,
@@ -163,11 +166,15 @@ def step(variables: Any, specs: Any, topology: Topology) -> Any:
     )
 
   rows = jax.sharding.PartitionSpec("x")
+  of_tables = {
+      name: jax.sharding.PartitionSpec() if stack.is_replicated else rows
+      for name, stack in embedding.get_stacked_table_specs(specs).items()
+  }
   program = jax.shard_map(
       on_device,
       mesh=sharding(topology).mesh,
-      in_specs=rows,
-      out_specs=rows,
+      in_specs=(rows, of_tables),
+      out_specs=of_tables,
       check_vma=False,
   )
   return jax.jit(program)(inputs, variables)
@@ -217,6 +224,8 @@ def place_of(
   table = specs[name].table_spec
   setting = table.setting_in_stack
   num_shards = topology.num_devices * topology.num_sc_per_device
+  if table.placement == "tensorcore":
+    num_shards = 1
   of_stack = variables[setting.stack_name]
   array = of_stack.table if slot is None else getattr(of_stack.slot, slot)
   array = np.asarray(array[...])

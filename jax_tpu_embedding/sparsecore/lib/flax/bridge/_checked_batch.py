@@ -25,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 
 
 def check(
@@ -58,8 +59,12 @@ def check(
   )
   inputs = inputs.replace(settings=settings)
   device = lax.axis_index(config.axes) if config.mesh.size > 1 else 0
-  row_pointers, has_failed = {}, {}
+  row_pointers, samples, has_failed = {}, {}, {}
   for name, stack in stacks.items():
+    if stack.is_replicated:
+      samples[name] = buffers[name]
+      has_failed[name] = samples[name].has_failed
+      continue
     row_pointers[name], has_failed[name] = check_batch.check_batch_p.bind(
         *buffers[name],
         jnp.int32(device),
@@ -69,6 +74,7 @@ def check(
         batch_size=stack.total_sample_count // config.num_shards,
         enable_minibatching=config.enable_minibatching,
     )
+  inputs = inputs.replace(samples=samples)
   return _with_row_pointers(config, inputs, row_pointers), has_failed
 
 
@@ -80,7 +86,7 @@ def failed_devices(
   """bool[G], on which devices something is wrong, from global arrays."""
   return config.on_each_device(
       _has_failed_of_device,
-      (config.partition_inputs(inputs), config.table_partition),
+      (config.partition_inputs(inputs), config.partition_tables(tables)),
       config.data_partition,
   )(inputs, tables)
 
@@ -114,9 +120,13 @@ def without_ids_if(
     inputs: embedding.PreprocessedInput,
 ) -> embedding.PreprocessedInput:
   """The buffers; those of a batch without ids if the condition bool[] holds."""
+  samples = {
+      name: _sample_ids.without_ids_if(condition, x)
+      for name, x in inputs.samples.items()
+  }
   return _with_row_pointers(
       config,
-      inputs,
+      inputs.replace(samples=samples),
       {
           name: jnp.where(condition, 0, x)
           for name, x in inputs.lhs_row_pointers.items()

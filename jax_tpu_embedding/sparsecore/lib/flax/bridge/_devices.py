@@ -153,8 +153,9 @@ def lookup_config(
 def _num_planned_shards(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
 ) -> int | None:
-  """SparseCores that the first prepared table was prepared for."""
+  """SparseCores that the first table that is split was prepared for."""
   for feature in jax.tree.leaves(feature_specs):
-    if feature.table_spec.is_stacked():
+    table = feature.table_spec
+    if table.is_stacked() and not table.is_replicated:
       return feature.table_spec.setting_in_stack.num_shards
   return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Hashable
+from collections.abc import Mapping
 import dataclasses
 import functools
 import math
@@ -105,8 +106,26 @@ class LookupConfig:
 
   @property
   def table_partition(self) -> P:
-    """How tables and slots are split."""
+    """How tables and slots are split, but for those of `partition_tables`."""
     return P(self.sharding_axis, None)
+
+  def partition_tables(self, tables: Mapping[str, Any]) -> dict[str, P]:
+    """Stack name -> how its variables are split; replicated ones are not.
+
+    Args:
+      tables: by stack name.
+    """
+    replicated = self.replicated_stacks
+    return {
+        name: P() if name in replicated else self.table_partition
+        for name in tables
+    }
+
+  @property
+  def replicated_stacks(self) -> tuple[str, ...]:
+    """Names of the stacks that every device has as a whole."""
+    stacks = embedding.get_stacked_table_specs(self.feature_specs)
+    return tuple(name for name in stacks if stacks[name].is_replicated)
 
   @property
   def data_partition(self) -> P:

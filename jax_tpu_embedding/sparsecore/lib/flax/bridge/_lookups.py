@@ -130,7 +130,7 @@ def lookup(
         _look_up_ids_of_device,
         (
             _raw_ids.partition(config, inputs),
-            config.table_partition,
+            config.partition_tables(tables),
             P(),
             P(),
         ),
@@ -140,7 +140,12 @@ def lookup(
 
   return config.on_each_device(
       _lookup_of_device if perform_unstacking else _lookup_stacks_of_device,
-      (config.partition_inputs(inputs), config.table_partition, P(), P()),
+      (
+          config.partition_inputs(inputs),
+          config.partition_tables(tables),
+          P(),
+          P(),
+      ),
       config.data_partition,
   )(inputs, tables, seal, is_laid_out)
 
@@ -340,12 +345,12 @@ def update(
           (
               config.data_partition,
               config.partition_inputs(inputs),
-              config.table_partition,
+              config.partition_tables(variables),
               P(),
               P(),
               P(),
           ),
-          config.table_partition,
+          config.partition_tables(variables),
       )(
           jax.tree.map(lambda g: g.astype(jnp.float32), gradients),
           inputs,

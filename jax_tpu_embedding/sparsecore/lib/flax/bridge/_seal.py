@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 import warnings
 
@@ -33,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 import numpy as np
 
 _BROKEN = (
@@ -141,7 +143,10 @@ def hash_of_batch(inputs: embedding.PreprocessedInput) -> jax.Array:
           ),
           dtype=jnp.uint32,
       )
-      for ids in inputs.lhs_embedding_ids.values()
+      for ids in (
+          *inputs.lhs_embedding_ids.values(),
+          *(samples.ids for samples in inputs.samples.values()),
+      )
   )
   return total * _MULTIPLIER
 
@@ -225,17 +230,28 @@ def _check(
     guards: jax.Array, inputs: embedding.PreprocessedInput, message: str
 ) -> embedding.PreprocessedInput:
   arrays = inputs.sparse_dense_matmul_input
-  names, gains = zip(*arrays.lhs_gains.items())
+  gains, structure = jax.tree.flatten(
+      (
+          dict(arrays.lhs_gains),
+          {name: samples.gains for name, samples in inputs.samples.items()},
+      )
+  )
   num_minibatches, *gains = check_seal.check_seal_p.bind(
       guards,
       jnp.asarray(inputs.num_minibatches),
       *map(jnp.asarray, gains),
       message=message,
   )
+  of_buffers, of_samples = jax.tree.unflatten(structure, gains)
   return inputs.replace(
-      sparse_dense_matmul_input=arrays._replace(
-          lhs_gains=dict(zip(names, gains))
-      ),
+      sparse_dense_matmul_input=arrays._replace(lhs_gains=of_buffers),
+      samples={
+          name: _sample_ids.wait_for(
+              jnp.max(num_minibatches),
+              dataclasses.replace(samples, gains=of_samples[name]),
+          )
+          for name, samples in inputs.samples.items()
+      },
       num_minibatches=num_minibatches,
   )
 

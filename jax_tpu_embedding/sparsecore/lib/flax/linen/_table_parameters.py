@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
 from jax.experimental import layout
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
@@ -23,7 +24,23 @@ class WithSparseCoreLayout(nn.Partitioned):
     value: any tree of arrays that are laid out alike.
     names: the mesh axes that each dimension is split over.
     mesh: of these axes; None: that of the context.
+    replicated: of a value by stack name, the stacks that every device has as a
+      whole. What is said of a sharding then is said stack by stack.
   """
+
+  replicated: tuple[str, ...] = flax.struct.field(default=(), pytree_node=False)
+
+  def get_partition_spec(self) -> Any:
+    """How the value is split: one PartitionSpec, or one for each stack."""
+    by_rows = super().get_partition_spec()
+    if not self.replicated:
+      return by_rows
+    return {
+        name: jax.sharding.PartitionSpec()
+        if name in self.replicated
+        else by_rows
+        for name in self.value
+    }
 
   def get_sharding(
       self, mesh: jax.sharding.Mesh
@@ -42,6 +59,13 @@ class WithSparseCoreLayout(nn.Partitioned):
           "WithSparseCoreLayout.get_sharding needs the mesh that the tables are"
           f" split over by {self.get_partition_spec()}, got None."
       )
+    if self.replicated:
+      return {
+          name: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+          if name in self.replicated
+          else self.replace(value=of_stack, replicated=()).get_sharding(mesh)
+          for name, of_stack in self.value.items()
+      }
     sharding = jax.sharding.NamedSharding(mesh, self.get_partition_spec())
 
     def of(x):
@@ -70,6 +94,7 @@ def with_sparsecore_layout(
     fn: Callable[..., Any],
     names: LogicalNames,
     mesh: jax.sharding.Mesh | None = None,
+    replicated: tuple[str, ...] = (),
 ) -> Callable[..., WithSparseCoreLayout]:
   """The initializer `fn` with its result boxed in WithSparseCoreLayout.
 
@@ -77,9 +102,12 @@ def with_sparsecore_layout(
     fn: makes the parameter.
     names: for each dimension the mesh axes that it is split over.
     mesh: of these axes.
+    replicated: stacks that are not split.
   """
 
   def initializer(*args, **kwargs):
-    return WithSparseCoreLayout(fn(*args, **kwargs), names, mesh=mesh)
+    return WithSparseCoreLayout(
+        fn(*args, **kwargs), names, mesh=mesh, replicated=replicated
+    )
 
   return initializer

@@ -381,7 +381,10 @@ class SparseCoreEmbed(nn.Module):
       self.param(
           EMBEDDING_PARAM_NAME,
           with_sparsecore_layout(
-              lambda rng: _lookups.init(config, rng), names, config.mesh
+              lambda rng: _lookups.init(config, rng),
+              names,
+              config.mesh,
+              config.replicated_stacks,
           ),
       )
       self.param(

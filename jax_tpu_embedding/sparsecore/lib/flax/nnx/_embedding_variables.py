@@ -18,7 +18,8 @@ class EmbeddingVariablesParam(nnx.Param):
   optimizers of the tables. So no optimizer of optax may see it; give the model
   to PartitionedOptimizer.
 
-  The metadata `embedding_sharding` is the NamedSharding of every array in it.
+  The metadata `embedding_sharding` is the NamedSharding of every array in it;
+  or, where some stacks are replicated, pairs of stack name and NamedSharding.
   """
 
 
@@ -54,6 +55,7 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
 
   Raises:
     ValueError: if an EmbeddingVariablesParam has no embedding_sharding.
+    NotImplementedError: if some of its tables are replicated.
   """
 
   def shardings(path, leaf):
@@ -65,7 +67,16 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
             f" {sorted(leaf.get_metadata())}. Make it with"
             " EmbeddingVariablesParam(value, embedding_sharding=...)."
         )
-      return leaf.replace(leaf.get_metadata("embedding_sharding"))
+      sharding = leaf.get_metadata("embedding_sharding")
+      if isinstance(sharding, tuple):
+        whole = [name for name, of_stack in sharding if not any(of_stack.spec)]
+        raise NotImplementedError(
+            f"{jax.tree_util.keystr(path)}: the tables {whole} have placement"
+            " 'tensorcore' and others do not, and nnx.jit takes one sharding for"
+            " a variable. Leave in_shardings out, since arrays have theirs, or"
+            " pass tables='ref' to the layer."
+        )
+      return leaf.replace(sharding)
     if isinstance(leaf, jax.Ref):
       return leaf.sharding
     return nnx.get_named_sharding(leaf, mesh)

@@ -173,8 +173,15 @@ class SparseCoreEmbed(nnx.Module):
           embedding_sharding=everywhere,
       )
     else:
+      variables = _lookups.init(config, rngs.params())
       self.embedding_table = EmbeddingVariablesParam(
-          _lookups.init(config, rngs.params()), embedding_sharding=by_rows
+          variables,
+          embedding_sharding=tuple(
+              (name, by_rows.update(spec=spec))
+              for name, spec in config.partition_tables(variables).items()
+          )
+          if config.replicated_stacks
+          else by_rows,
       )
       self.update_seal = EmbeddingVariablesParam(
           _lookups.initial_seal(config), embedding_sharding=everywhere

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 import functools
+from typing import Any
 from typing import NamedTuple
 import warnings
 
@@ -23,6 +24,25 @@ ArrayLike = jax.typing.ArrayLike
 PartitionLimits = _tables.PartitionLimits
 
 _DEFAULT_STRATEGY = "SPLIT_THEN_STACK"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleIds:
+  """The ids of one replicated stack, of B samples with up to K ids.
+
+  For L local devices B is L times the device batch, or arrays are [L, B, K].
+
+  Attributes:
+    ids: i32[B, K], rows of the table; 2^31 - 1 where there is none.
+    gains: f32[B, K], what each row is multiplied with; 0 where there is no id.
+    has_failed: bool[L] (or [L, 1]), whether an id or weight is wrong, and
+      nobody has said so yet.
+  """
+
+  ids: ArrayLike
+  gains: ArrayLike
+  has_failed: ArrayLike
 
 
 class SparseDenseMatmulInput(NamedTuple):
@@ -84,10 +104,11 @@ class BufferSettings:
     return dict(self.limits)[stack_name]
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PreprocessedInput:
   """The buffers of a batch, and what a lookup has to know about them.
+
+  A pytree of buffers, num_minibatches and, if there are any, samples.
 
   Attributes:
     sparse_dense_matmul_input: the buffers.
@@ -96,15 +117,15 @@ class PreprocessedInput:
     settings: what the buffers were made for, a static part of the pytree. None
       for buffers of unknown origin: lookups then go by the shapes, their
       arguments and the limits of the specs.
+    samples: the ids of replicated stacks, which have no buffers, by stack name.
   """
 
   sparse_dense_matmul_input: SparseDenseMatmulInput
   num_minibatches: ArrayLike = dataclasses.field(
       default_factory=lambda: np.array(1, np.int32)
   )
-  settings: BufferSettings | None = dataclasses.field(
-      default=None, metadata=dict(static=True)
-  )
+  settings: BufferSettings | None = None
+  samples: Mapping[str, SampleIds] = dataclasses.field(default_factory=dict)
 
   @property
   def lhs_row_pointers(self) -> Mapping[str, ArrayLike]:
@@ -135,14 +156,52 @@ class PreprocessedInput:
     return iter(self.sparse_dense_matmul_input)
 
 
+_CHILD_KEYS = tuple(
+    jax.tree_util.GetAttrKey(name)
+    for name in ("sparse_dense_matmul_input", "num_minibatches", "samples")
+)
+
+
+def _children(inputs: PreprocessedInput) -> tuple[tuple[Any, ...], tuple[Any]]:
+  """What jax.tree_util flattens to.
+
+  Programs that were exported before there were samples know two children, and
+  take inputs that have no others.
+  """
+  children = inputs.sparse_dense_matmul_input, inputs.num_minibatches
+  if inputs.samples or not isinstance(inputs.samples, dict):
+    children += (inputs.samples,)
+  return children, (inputs.settings,)
+
+
+def _children_with_keys(
+    inputs: PreprocessedInput,
+) -> tuple[list[tuple[Any, Any]], tuple[Any]]:
+  children, static_fields = _children(inputs)
+  return list(zip(_CHILD_KEYS, children)), static_fields
+
+
+def _from_children(
+    static_fields: tuple[Any], children: Iterable[Any]
+) -> PreprocessedInput:
+  arrays, num_minibatches, *samples = children
+  return PreprocessedInput(arrays, num_minibatches, *static_fields, *samples)
+
+
+jax.tree_util.register_pytree_with_keys(
+    PreprocessedInput, _children_with_keys, _from_children, _children
+)
+
+
 def limits_of_specs(
     features: Iterable[embedding_spec.FeatureSpec],
 ) -> tuple[tuple[str, PartitionLimits], ...]:
-  """The limits that the stacks of features have now, for BufferSettings."""
+  """The limits that stacks with buffers have now, for BufferSettings."""
   limits = {}  # for every batch: plain attributes
   for feature in features:
     stack = feature.table_spec.stacked_table_spec
-    limits[stack.stack_name] = stack.partition_limits
+    if stack.placement == "sparsecore":
+      limits[stack.stack_name] = stack.partition_limits
   return tuple(limits.items())
 
 

@@ -20,6 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
@@ -80,7 +81,11 @@ def convert_ids(
       feature_stacking_strategy,
   )
   arrays = _buffers.SparseDenseMatmulInput({}, {}, {}, {})
-  for name in batch.stacks:
+  samples = {}
+  for name, stack in batch.stacks.items():
+    if stack.is_replicated:
+      samples[name] = batch.samples_of(name, keeps_errors=keeps_errors)
+      continue
     with jax.named_scope(f"convert/{name}"):
       buffers = primitive.convert_ids_p.bind(
           *batch.operands[name],
@@ -89,7 +94,9 @@ def convert_ids(
       )
     for by_name, buffer in zip(arrays, buffers):
       by_name[name] = buffer
-  return _buffers.PreprocessedInput(arrays, settings=batch.settings)
+  return _buffers.PreprocessedInput(
+      arrays, settings=batch.settings, samples=samples
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,6 +121,27 @@ class RawBatch:
         global_device_count=self.settings.global_device_count,
         num_sc_per_device=self.settings.num_sc_per_device,
     )
+
+  def samples_of(
+      self, stack_name: str, *, keeps_errors: bool
+  ) -> _buffers.SampleIds:
+    """The samples of a replicated stack.
+
+    Raises what _sample_ids.of_device does.
+    """
+    strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+        self.settings.feature_stacking_strategy
+    )
+    with jax.named_scope(f"convert/{stack_name}"):
+      return _sample_ids.of_device(
+          self.features[stack_name],
+          self.operands[stack_name],
+          combiner=self.stacks[stack_name].combiner,
+          num_runs=_feature_stacking.runs_per_device(
+              strategy, self.settings.num_sc_per_device
+          ),
+          keeps_errors=keeps_errors,
+      )
 
 
 def read_ids(
@@ -161,6 +189,8 @@ def read_ids(
     operands_of[name] = tuple(
         x for of_feature in operands for x in of_feature if x is not None
     )
+    if stack.is_replicated:
+      continue  # No partitions, and no limits of them.
     num_ids = raw_ids.max_ids_per_sc(
         operands,
         raw_ids.sample_places(raw_features, operands, topology, strategy),

@@ -46,7 +46,8 @@ class DeviceBatch(NamedTuple):
   # Of the specs: those given, with the sizes of this batch.
   feature_specs: _tables.Nested[_tables.FeatureSpec]
   stacks: Mapping[str, embedding_spec.StackedTableSpec]
-  buffers: Mapping[str, DeviceBuffers]  # by stack name
+  # By stack name; of replicated stacks the samples.
+  buffers: Mapping[str, DeviceBuffers | _buffers.SampleIds]
 
 
 def read(
@@ -89,7 +90,11 @@ def read(
     preprocessed_inputs = _buffers.PreprocessedInput(preprocessed_inputs)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   check_stack_names(
-      stacks, preprocessed_inputs=preprocessed_inputs.lhs_row_pointers
+      stacks,
+      preprocessed_inputs={
+          **preprocessed_inputs.lhs_row_pointers,
+          **preprocessed_inputs.samples,
+      },
   )
   if embedding_variables is not None:
     check_stack_names(stacks, embedding_variables=embedding_variables)
@@ -116,6 +121,8 @@ def read(
           " the same."
       )
   buffers = _device_buffers(preprocessed_inputs, settings)
+  for name, samples in preprocessed_inputs.samples.items():
+    buffers[name] = _of_one_device(samples)
   if embedding_variables is None:
     _plan.check_planned_for(
         _plan.get_table_specs(feature_specs), settings.topology.num_scs
@@ -123,12 +130,43 @@ def read(
   else:
     check_tables(feature_specs, embedding_variables, settings.topology)
   feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
-  return DeviceBatch(
-      settings,
-      feature_specs,
-      _plan.get_stacked_table_specs(feature_specs),
-      buffers,
+  stacks = _plan.get_stacked_table_specs(feature_specs)
+  for name, stack in stacks.items():
+    _check_samples(stack, buffers[name], settings.global_device_count)
+  return DeviceBatch(settings, feature_specs, stacks, buffers)
+
+
+def _of_one_device(samples: _buffers.SampleIds) -> _buffers.SampleIds:
+  """The samples without a leading dimension of devices, if there is one."""
+  valency = samples.ids.shape[-1]
+  return _buffers.SampleIds(
+      ids=jnp.asarray(samples.ids).reshape(-1, valency),
+      gains=jnp.asarray(samples.gains).reshape(-1, valency),
+      has_failed=jnp.asarray(samples.has_failed).reshape(-1),
   )
+
+
+def _check_samples(
+    stack: embedding_spec.StackedTableSpec,
+    buffers: DeviceBuffers | _buffers.SampleIds,
+    global_device_count: int,
+) -> None:
+  """Raises ValueError unless inputs are those of the stack's placement."""
+  has_samples = isinstance(buffers, _buffers.SampleIds)
+  if has_samples != stack.is_replicated:
+    found = "sample by sample" if has_samples else "in buffers"
+    raise ValueError(
+        f"Stack {stack.stack_name!r}: its placement is {stack.placement!r}, and"
+        f" the inputs have its ids {found}. Preprocess with the same specs."
+    )
+  expected = stack.total_sample_count // global_device_count
+  if has_samples and buffers.ids.shape[0] != expected:
+    raise ValueError(
+        f"Stack {stack.stack_name!r}: the inputs have {buffers.ids.shape[0]}"
+        f" samples, expected {expected} for one of {global_device_count}"
+        " devices. Pass one device's part of the inputs, inside shard_map when"
+        " there are several devices."
+    )
 
 
 def _settings_of_caller(
@@ -151,10 +189,13 @@ def _settings_of_caller(
       and num_sc_per_device is None
       and embedding_variables is not None
   ):
-    name, stack = next(iter(stacks.items()))
-    global_device_count = num_devices_of_table(
-        stack, embedding_variables[name][0]
-    )
+    # A table that each device has as a whole says nothing.
+    for name, stack in stacks.items():
+      if not stack.is_replicated:
+        global_device_count = num_devices_of_table(
+            stack, embedding_variables[name][0]
+        )
+        break
   if global_device_count is None and num_sc_per_device is None:
     raise ValueError(
         "The inputs do not say for which devices they were preprocessed: they"
@@ -258,7 +299,15 @@ def check_tables(
   for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
     table = embedding_variables[name][0]
     found = num_devices_of_table(stack, table)
-    if found != num_devices:
+    if stack.is_replicated:
+      if found != 1:
+        raise ValueError(
+            f"Stack {name!r}: its placement is 'tensorcore', of which each"
+            f" device has all {stack.stack_vocab_size} rows, and the table has"
+            f" shape {table.shape}. Replicate it: P() for its table and slots"
+            " in the in_specs and out_specs of jax.shard_map."
+        )
+    elif found != num_devices:
       raise ValueError(
           f"Stack {name!r}: the inputs are for {num_devices} devices, and a"
           f" table of shape {table.shape} is that of one of {found}."
@@ -326,9 +375,15 @@ def planned_num_scs(
   Raises:
     ValueError: if the plan does not say.
   """
-  name, table = next(iter(_plan.get_table_specs(feature_specs).items()))
-  num_scs = table.setting_in_stack.num_shards
+  tables = [f.table_spec for f in _plan.split_features(feature_specs)]
+  if not tables:
+    raise ValueError(
+        "All tables have placement 'tensorcore', whose plan is the same for any"
+        f" number of SparseCores. Pass {argument}."
+    )
+  num_scs = tables[0].setting_in_stack.num_shards
   if num_scs is None:
+    name = tables[0].name
     raise ValueError(
         f"Table {name!r} was not placed by stack_tables, auto_stack_tables or"
         " prepare_feature_specs_for_training, so the number of SparseCores is"

@@ -140,9 +140,7 @@ class Limits:
                     cells[name] // num_sc_per_device,
                 ),
             )
-            for name, stack in _plan.get_stacked_table_specs(
-                feature_specs
-            ).items()
+            for name, stack in _plan.get_split_stacks(feature_specs).items()
         ),
         enable_minibatching,
     )
@@ -219,7 +217,7 @@ class Limits:
     """The stacks of the specs with these limits, by name."""
     limits = dict(self.stacks)
     stacks = {}  # tables of a stack share one object
-    for feature in jax.tree.leaves(feature_specs):
+    for feature in _plan.split_features(feature_specs):
       stack = feature.table_spec.stacked_table_spec
       name = stack.stack_name
       if name not in limits:
@@ -242,7 +240,7 @@ class Limits:
 def _set_stacks(
     feature_specs: Any, stacks: Mapping[str, _tables.StackedTableSpec]
 ) -> None:
-  for feature in jax.tree.leaves(feature_specs):
+  for feature in _plan.split_features(feature_specs):
     table = feature.table_spec
     table.stacked_table_spec = stacks[table.stacked_table_spec.stack_name]
 
@@ -416,7 +414,7 @@ def rows_per_sc(feature_specs: Any, num_scs: int) -> dict[str, int]:
   """Stack name -> rows of a SparseCore."""
   return {
       name: stack.stack_vocab_size // num_scs
-      for name, stack in _plan.get_stacked_table_specs(feature_specs).items()
+      for name, stack in _plan.get_split_stacks(feature_specs).items()
   }
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from typing import Literal
 from typing import NamedTuple
@@ -310,10 +311,10 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
       topology, enable_minibatching
   )
 
-  def per_device(size, dtype):
+  def per_device(size, dtype, *others):
     if has_leading_dimension:
-      return jax.ShapeDtypeStruct((local_device_count, size), dtype)
-    return jax.ShapeDtypeStruct((local_device_count * size,), dtype)
+      return jax.ShapeDtypeStruct((local_device_count, size, *others), dtype)
+    return jax.ShapeDtypeStruct((local_device_count * size, *others), dtype)
 
   return _buffers.PreprocessedInput(
       _buffers.SparseDenseMatmulInput(
@@ -334,7 +335,40 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
               ).name
           ),
       ),
+      _shapes_of_samples(feature_specs, global_device_count, per_device),
   )
+
+
+def _shapes_of_samples(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    global_device_count: int,
+    per_device: Callable[..., jax.ShapeDtypeStruct],
+) -> dict[str, _buffers.SampleIds]:
+  """Those of replicated stacks, whose features say how many ids samples have."""
+  valency = {}
+  for feature in jax.tree.leaves(feature_specs):
+    stack = feature.table_spec.stacked_table_spec
+    if not stack.is_replicated:
+      continue
+    shape = feature.input_shape
+    if len(shape) < 2 or shape[-1] is None:
+      raise ValueError(
+          f"Feature {feature.name!r}: its table has placement 'tensorcore', for"
+          " which the shape of preprocessed inputs depends on the ids of a"
+          f" sample, and input_shape {tuple(shape)} does not say how many there"
+          " are. Give it as (batch, ids per sample)."
+      )
+    most = valency.get(stack.stack_name, (stack, 1))[1]
+    valency[stack.stack_name] = stack, max(most, shape[-1])
+  result = {}
+  for name, (stack, most) in valency.items():
+    size = stack.total_sample_count // global_device_count
+    result[name] = _buffers.SampleIds(
+        ids=per_device(size, np.int32, most),
+        gains=per_device(size, np.float32, most),
+        has_failed=per_device(1, np.bool_),
+    )
+  return result
 
 
 def compute_row_pointers_size_per_device(

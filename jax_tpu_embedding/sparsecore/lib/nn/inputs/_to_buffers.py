@@ -14,6 +14,8 @@ from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
@@ -109,6 +111,46 @@ def to_buffers(
       ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
       weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
 
+  replicated = [i for i, s in enumerate(specs) if s.table_spec.is_replicated]
+  samples, dropped = {}, {}
+  if replicated:
+    samples, dropped = _sample_ids.of_host(
+        [ids[i] for i in replicated],
+        [weights[i] for i in replicated],
+        [specs[i] for i in replicated],
+        local_device_count=local_device_count,
+        global_device_count=global_device_count,
+        num_runs=_feature_stacking.runs_per_device(
+            _STRATEGIES[strategy], num_sc_per_device
+        ),
+        has_leading_dimension=has_leading_dimension,
+        num_threads=num_threads,
+    )
+    split = [i for i in range(len(specs)) if i not in set(replicated)]
+    ids, weights, specs = (
+        [values[i] for i in split] for values in (ids, weights, specs)
+    )
+
+    if not split:
+      return (
+          _buffers.PreprocessedInput(
+              _buffers.SparseDenseMatmulInput({}, {}, {}, {}),
+              _minibatches_per_device(
+                  1, local_device_count, has_leading_dimension
+              ),
+              _buffers.settings(
+                  global_device_count,
+                  num_sc_per_device,
+                  (),
+                  enable_minibatching,
+                  strategy,
+                  tuple(batches.items()) if batches else (),
+              ),
+              samples,
+          ),
+          _stats.SparseDenseMatmulInputStats({}, {}, id_drop_counters=dropped),
+      )
+
   # Plain calls and no helpers: this is most of the time of a small batch.
   row_pointers, embedding_ids, sample_ids, gains, num_minibatches, stats = (
       converter.preprocess_sparse_dense_matmul_input(
@@ -128,6 +170,11 @@ def to_buffers(
           output_pool=output_pool,
       )
   )
+  stats = _stats.SparseDenseMatmulInputStats.from_cc(stats)
+  if dropped:
+    stats = stats.replace(
+        id_drop_counters={**stats.id_drop_counters, **dropped}
+    )
   return (
       _buffers.PreprocessedInput(
           _buffers.SparseDenseMatmulInput(
@@ -144,8 +191,9 @@ def to_buffers(
               strategy,
               tuple(batches.items()) if batches else (),
           ),
+          samples,
       ),
-      _stats.SparseDenseMatmulInputStats.from_cc(stats),
+      stats,
   )
 
 

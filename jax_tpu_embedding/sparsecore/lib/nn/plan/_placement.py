@@ -121,12 +121,13 @@ def from_specs(
 
   Args:
     table_specs: at least one table of the stack.
-    num_shards: SparseCores of the job.
+    num_shards: SparseCores of the job. A replicated table is one shard.
 
   Raises:
     ValueError: if the tables were planned for another number of shards.
   """
   _plan.check_planned_for(table_specs, num_shards)
+  num_shards = table_specs[0].num_shards_of(num_shards)
   tables = sorted(
       (
           TablePlacement(

@@ -40,7 +40,7 @@ def places_by_stack(
     )
     place = (
         table.name,
-        num_scs,
+        table.num_shards_of(num_scs),
         stack_vocab_size,
         setting.padded_vocab_size,
         setting.padded_embedding_dim,

@@ -181,7 +181,8 @@ def auto_stack_tables(
   Tables share a stack if they have the same padded width, optimizer, combiner
   and quantization, with row-wise Adagrad the same embedding_dim too, while the
   activations of the stack on one SparseCore take no more than
-  `activation_mem_bytes_limit`.
+  `activation_mem_bytes_limit`. Tables with placement "tensorcore" get stacks of
+  their own.
 
   Args:
     feature_specs: a tree of FeatureSpecs.
@@ -258,6 +259,28 @@ def get_stacked_table_specs(
   return stacks
 
 
+def split_features(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> list[_tables.FeatureSpec]:
+  """The features whose tables are split over devices, not replicated."""
+  return [
+      feature
+      for feature in jax.tree.leaves(feature_specs)
+      if not feature.table_spec.is_replicated
+  ]
+
+
+def get_split_stacks(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> dict[str, _tables.StackedTableSpec]:
+  """get_stacked_table_specs without stacks that each device has as a whole."""
+  return {
+      name: stack
+      for name, stack in get_stacked_table_specs(feature_specs).items()
+      if not stack.is_replicated
+  }
+
+
 def embedding_dim_of_tables(
     stack: _tables.StackedTableSpec,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
@@ -330,6 +353,8 @@ def _check_planned_for(
 ) -> None:
   for table in tables:
     planned = table.setting_in_stack.num_shards
+    if table.is_replicated:
+      continue  # They are the same for any number.
     if planned is not None and planned != num_shards:
       raise ValueError(
           f"Table {table.name!r} was prepared for {planned} SparseCores in all,"
@@ -344,7 +369,7 @@ def compute_coo_buffer_size_per_device(
     num_sc_per_device: int | None = None,
     enable_minibatching: bool = False,
 ) -> dict[str, int]:
-  """Stack name -> cells of one device.
+  """Stack name -> cells of one device, of stacks that are split over devices.
 
   Raises:
     ValueError: if specs are not prepared, or a suggested size exceeds what the
@@ -352,7 +377,7 @@ def compute_coo_buffer_size_per_device(
   """
   get_stacked_table_specs(feature_specs)  # raises if not prepared
   return converter.compute_coo_buffer_size_per_device(
-      jax.tree.leaves(feature_specs),
+      split_features(feature_specs),
       global_device_count,
       hardware.resolve_num_sc_per_device(num_sc_per_device),
       enable_minibatching,

@@ -79,18 +79,20 @@ def plan_auto_stack(
   Raises:
     ValueError: if a spec is invalid, or a table is in a stack with others.
   """
+  split, replicated = _by_placement(feature_specs)
   plan = pybind_planner.plan_auto_stack(
-      _model(feature_specs, global_device_count, num_sc_per_device),
+      _model(split, global_device_count, num_sc_per_device),
       activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
       rotation=rotation,
   )
-  return _to_plan(
+  plan = _to_plan(
       plan,
-      feature_specs,
+      split,
       num_shards=global_device_count * num_sc_per_device,
       limits=limits,
       name_of=lambda names: stack_name_of(names, use_short_stack_names),
   )
+  return _join(plan, _plan_replicated(replicated))
 
 
 def plan_stack_tables(
@@ -111,6 +113,8 @@ def plan_stack_tables(
       this name.
     KeyError: if no feature has a table of one of the names.
   """
+  _check_can_be_stacked(feature_specs, table_names)
+  feature_specs, replicated = _by_placement(feature_specs)
   plan = pybind_planner.plan_stack_tables(
       _model(feature_specs, global_device_count, num_sc_per_device),
       table_names=table_names,
@@ -118,12 +122,20 @@ def plan_stack_tables(
       rotation=rotation,
       fail_on_excess_padding=fail_on_excess_padding,
   )
-  return _to_plan(
+  plan = _to_plan(
       plan,
       feature_specs,
       num_shards=global_device_count * num_sc_per_device,
       limits=limits,
   )
+  for feature in replicated:
+    if feature.table_spec.name in plan.stacks:
+      raise ValueError(
+          f"Stack {feature.table_spec.name!r} has the name of a table of"
+          " placement 'tensorcore', which is that of its stack. Rename one of"
+          " the two."
+      )
+  return plan
 
 
 def plan_stack_alone(
@@ -139,6 +151,27 @@ def plan_stack_alone(
   Raises:
     ValueError: if a spec is invalid.
   """
+  split, replicated = _by_placement(feature_specs)
+  plan = _plan_alone(split, global_device_count, num_sc_per_device)
+  return _join(plan, _plan_replicated(replicated))
+
+
+def _plan_replicated(feature_specs: Sequence[_tables.FeatureSpec]) -> Plan:
+  """Tables that each device has as a whole, each in a stack of its own.
+
+  Not several in one: a product with the rows of a stack would multiply the ids
+  of each table with the rows of all others. Their rows are laid out as those of
+  one SparseCore, in order, whatever devices there are.
+  """
+  return _plan_alone(feature_specs, 1, 1)
+
+
+def _plan_alone(
+    feature_specs: Sequence[_tables.FeatureSpec],
+    global_device_count: int,
+    num_sc_per_device: int,
+) -> Plan:
+  """A stack for each table of one placement that is in none."""
   plan = _to_plan(
       pybind_planner.plan_stack_alone(
           _model(feature_specs, global_device_count, num_sc_per_device)
@@ -170,12 +203,14 @@ def explain(
   """What the planner says about the stacks that the tables are in now.
 
   Returns:
-    Stack name -> report, in the order in which features first name them.
+    Stack name -> report, in the order in which features first name them, of
+    stacks that are split over devices.
 
   Raises:
     AssertionError: if a table is not stacked.
     ValueError: if a spec is invalid.
   """
+  feature_specs, _ = _by_placement(feature_specs)
   model = _model(feature_specs, global_device_count, num_sc_per_device)
   stacks = {}
   for table in _distinct_tables(feature_specs).values():
@@ -183,6 +218,66 @@ def explain(
     stacks[stack.stack_name] = stack.activation_mem_bytes_limit
   reports = pybind_planner.explain_stacks(model, list(stacks.items()))
   return {report.stack_name: report for report in reports}
+
+
+def _by_placement(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> tuple[list[_tables.FeatureSpec], list[_tables.FeatureSpec]]:
+  """The features of tables that are split over devices, and of replicated ones.
+
+  Raises:
+    ValueError: if two specs of one name describe different tables.
+  """
+  _distinct_tables(feature_specs)
+  features = jax.tree.leaves(feature_specs)
+  return (
+      [f for f in features if not f.table_spec.is_replicated],
+      [f for f in features if f.table_spec.is_replicated],
+  )
+
+
+def _join(a: Plan, b: Plan) -> Plan:
+  """The plan of the tables of both, which have none in common.
+
+  Raises:
+    ValueError: if two features, or stacks, have one name.
+  """
+  for kind, of_a, of_b in (
+      ("features", a.transformations, b.transformations),
+      ("stacks", a.stacks, b.stacks),
+  ):
+    names = sorted(set(of_a) & set(of_b))
+    if names:
+      raise ValueError(
+          f"There are two {kind} {names[0]!r}, of which one has a table of"
+          " placement 'tensorcore'. Rename one of the two."
+      )
+  return Plan(
+      stacks={**a.stacks, **b.stacks},
+      settings={**a.settings, **b.settings},
+      transformations={**a.transformations, **b.transformations},
+      warnings=(*a.warnings, *b.warnings),
+  )
+
+
+def _check_can_be_stacked(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    table_names: Sequence[str],
+) -> None:
+  """Raises ValueError if a table must be in a stack of its own."""
+  tables = _distinct_tables(feature_specs)
+  named = [tables[name] for name in table_names if name in tables]
+  alone = [table.name for table in named if table.is_replicated]
+  if not alone:
+    return
+  others = [table.name for table in named if not table.is_replicated]
+  beside = f", and {others} have 'sparsecore'" if others else ""
+  raise ValueError(
+      f"Tables {alone} have placement 'tensorcore'{beside}. Tables that are"
+      " replicated are each in a stack of their own. Leave them out of"
+      " stack_tables; prepare_feature_specs_for_training gives them their"
+      " stacks."
+  )
 
 
 def stack_name_of(
@@ -391,6 +486,7 @@ def _to_stack(
       activation_mem_bytes_limit=limits.activation_mem_bytes_limit,
       quantization_config=first.quantization_config,
       dtype=first.dtype,
+      placement=first.placement,
       **chosen,
   )
 

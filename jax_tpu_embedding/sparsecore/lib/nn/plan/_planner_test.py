@@ -472,6 +472,65 @@ class PlanStackAloneTest(absltest.TestCase):
     self.assertEqual(plan.stacks["t1"].stack_embedding_dim, 16)
 
 
+class PlacementTest(parameterized.TestCase):
+
+  def _features(self, name="b"):
+    features = _three_features()
+    table = _table(name, 100, 8, placement="tensorcore")
+    features["fb"].table_spec = table
+    features["again"] = _feature("again", table, 16)
+    return features
+
+  @parameterized.parameters(_planner.plan_auto_stack, _planner.plan_stack_alone)
+  def test_replicated_tables_are_alone_and_one_shard(self, make_plan):
+    plan = make_plan(self._features(), **_TOPOLOGY)
+    self.assertIn("b", plan.stacks)
+    self.assertEqual(plan.stacks["b"].placement, "tensorcore")
+    self.assertTrue(plan.stacks["b"].is_replicated)
+    # Whatever the topology, rows are padded to a multiple of 8, in order.
+    self.assertEqual(
+        plan.settings["b"],
+        embedding_spec.TableSettingInStack(
+            stack_name="b", padded_vocab_size=104, padded_embedding_dim=8
+        ),
+    )
+    self.assertEqual(plan.settings["b"].num_shards, 1)
+    self.assertEqual(plan.settings["a"].num_shards, 8)
+    self.assertEqual(plan.transformations["again"].row_offset, 0)
+    self.assertEqual(plan.transformations["fb"].row_offset, 16)
+    others = _planner.plan_auto_stack(self._features(), **_TOPOLOGY)
+    self.assertEqual(sorted(others.stacks), ["a_c", "b"])
+
+  def test_placements_are_not_mixed(self):
+    for names, beside in ((["a", "b"], r"\['a'\]"), (["b"], "^((?!and).)*$")):
+      with self.assertRaisesRegex(
+          ValueError, r"Tables \['b'\] have placement 'tensorcore'.*"
+      ) as raised:
+        _planner.plan_stack_tables(self._features(), names, **_TOPOLOGY)
+      self.assertRegex(str(raised.exception).split(". ")[0], beside)
+
+  def test_names_are_not_taken_twice(self):
+    features = self._features("a_c")
+    with self.assertRaisesRegex(ValueError, "two stacks 'a_c'.*'tensorcore'"):
+      _planner.plan_auto_stack(features, **_TOPOLOGY)
+    with self.assertRaisesRegex(ValueError, "'a_c' has the name of a table"):
+      _planner.plan_stack_tables(features, ["a", "c"], **_TOPOLOGY)
+    features = self._features()
+    features["again"].name = "fa"
+    with self.assertRaisesRegex(ValueError, "two features 'fa'.*'tensorcore'"):
+      _planner.plan_stack_alone(features, **_TOPOLOGY)
+
+  def test_specs_of_one_name_and_two_placements_raise(self):
+    features = self._features()
+    table = copy.copy(features["fb"].table_spec)
+    table.placement = "sparsecore"
+    features["again"].table_spec = table
+    with self.assertRaisesRegex(
+        ValueError, "'b' has two specs with different placement"
+    ):
+      _planner.plan_stack_alone(features, **_TOPOLOGY)
+
+
 class StackNameTest(parameterized.TestCase):
 
   @parameterized.parameters(

@@ -37,6 +37,9 @@ _STACK_COLUMNS = (
     "unique",
     "buffer cells",
 )
+# Tables of fewer rows may be faster as products with one-hot matrices.
+_SMALL_TABLE_ROWS = 4096
+_WHY_REPLICATED = "Its placement is 'tensorcore': each device has all of it."
 # Buffers beyond that many times the ids of a batch are worth a hint.
 _MUCH_ROOM = 10
 _TABLE_COLUMNS = (
@@ -60,11 +63,15 @@ class StackingPlan:
     global_device_count: devices that share the tables.
     num_sc_per_device: SparseCores per device.
     stacks: in the order in which features first name them.
+    small_tables: names of tables that are split over devices, and so small
+      that placement "tensorcore" may be faster.
   """
 
   global_device_count: int
   num_sc_per_device: int
   stacks: tuple[_report_stacks.StackInPlan, ...]
+  # Tables that might do better with placement "tensorcore".
+  small_tables: tuple[str, ...] = ()
 
   @property
   def num_shards(self) -> int:
@@ -141,17 +148,30 @@ def get_plan(
               table_value_bytes=stack.dtype.itemsize,
               tables=_tables_of(name, feature_specs, tables.values()),
               num_samples=stack.total_sample_count,
-              activation_bytes_per_sc=reports[name].activation_bytes_per_sc,
+              activation_bytes_per_sc=_activation_bytes(stack)
+              // global_device_count
+              if stack.is_replicated
+              else reports[name].activation_bytes_per_sc,
               activation_mem_bytes_limit=stack.activation_mem_bytes_limit,
               max_ids_per_partition=stack.max_ids_per_partition,
               max_unique_ids_per_partition=stack.max_unique_ids_per_partition,
-              coo_buffer_size_per_device=buffers[name],
+              coo_buffer_size_per_device=buffers.get(name, 0),
               ids_per_device=_ids_per_device(
                   name, feature_specs, global_device_count
               ),
-              why_apart=reports[name].why_apart,
+              why_apart=_WHY_REPLICATED
+              if stack.is_replicated
+              else reports[name].why_apart,
+              is_replicated=stack.is_replicated,
+              num_devices=global_device_count,
           )
           for name, stack in stacks.items()
+      ),
+      small_tables=tuple(
+          table.name
+          for table in tables.values()
+          if not table.is_replicated
+          and table.vocabulary_size < _SMALL_TABLE_ROWS
       ),
   )
 
@@ -164,6 +184,11 @@ def figure(plan: StackingPlan) -> Any:
       num_devices=plan.global_device_count,
       title=_summarize(plan),
   )
+
+
+def _activation_bytes(stack: _tables.StackedTableSpec) -> int:
+  """Of a global batch, in float32."""
+  return 4 * stack.total_sample_count * stack.stack_embedding_dim
 
 
 def _ids_per_device(
@@ -234,6 +259,7 @@ def _describe(plan: StackingPlan) -> str:
       "",
       "Why stacks are apart:",
       *(f"  {stack.name}: {stack.why_apart}" for stack in plan.stacks),
+      *_suggestions(plan),
   ]
   return "\n".join(lines)
 
@@ -241,7 +267,8 @@ def _describe(plan: StackingPlan) -> str:
 def _empty_buffers(plan: StackingPlan) -> list[str]:
   """What is known of how much of their buffers batches fill."""
   lines = []
-  for stack in plan.stacks:
+  stacks = [stack for stack in plan.stacks if not stack.is_replicated]
+  for stack in stacks:
     cells, ids = stack.coo_buffer_size_per_device, stack.ids_per_device
     if ids is not None:
       # Rounded down: none that holds an id is 100% empty.
@@ -256,10 +283,21 @@ def _empty_buffers(plan: StackingPlan) -> list[str]:
       stack.ids_per_device is not None
       and stack.coo_buffer_size_per_device
       > _MUCH_ROOM * max(stack.ids_per_device, 8 * plan.num_shards)
-      for stack in plan.stacks
+      for stack in stacks
   ):
     lines.append("  embedding.AdaptiveLimits takes limits from the batches.")
   return ["", "Buffers of a device:", *lines]
+
+
+def _suggestions(plan: StackingPlan) -> list[str]:
+  """What might be faster, and only a measurement tells."""
+  if not plan.small_tables:
+    return []
+  return [
+      "",
+      f"Below {_SMALL_TABLE_ROWS} rows, placement='tensorcore' may be faster:",
+      f"  {', '.join(plan.small_tables)}",
+  ]
 
 
 def _summarize(plan: StackingPlan) -> str:
@@ -278,22 +316,30 @@ def _summarize(plan: StackingPlan) -> str:
 def _stack_row(
     plan: StackingPlan, stack: _report_stacks.StackInPlan
 ) -> tuple[str, ...]:
+  activations = readable_text.format_bytes(stack.activation_bytes_per_sc)
   limit = readable_text.format_bytes(stack.activation_mem_bytes_limit)
+  # What splits rows over SparseCores, and sends ids to them.
+  per_sc = readable_text.format_bytes(stack.num_bytes / plan.num_shards)
+  sends = (
+      f"{activations} of {limit}",
+      str(stack.max_ids_per_partition),
+      str(stack.max_unique_ids_per_partition),
+      str(stack.coo_buffer_size_per_device),
+  )
+  if stack.is_replicated:
+    per_sc, sends = "-", (activations, "-", "-", "-")
   return (
       stack.name,
       str(len(stack.tables)),
       f"{stack.num_rows} x {stack.num_columns}",
       str(stack.num_slots),
       readable_text.format_bytes(stack.num_bytes / plan.global_device_count),
-      readable_text.format_bytes(stack.num_bytes / plan.num_shards),
+      per_sc,
       readable_text.format_bytes(
           stack.num_padding_bytes / plan.global_device_count
       ),
       _percent(stack.num_padding_bytes, stack.num_bytes),
-      f"{readable_text.format_bytes(stack.activation_bytes_per_sc)} of {limit}",
-      str(stack.max_ids_per_partition),
-      str(stack.max_unique_ids_per_partition),
-      str(stack.coo_buffer_size_per_device),
+      *sends,
   )
 
 

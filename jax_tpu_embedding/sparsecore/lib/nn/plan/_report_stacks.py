@@ -52,12 +52,18 @@ class StackInPlan:
   # Of a batch, on average; None if a feature's input_shape does not say.
   ids_per_device: int | None
   why_apart: str  # what keeps it from being part of another stack
+  is_replicated: bool = False  # whether each device has all rows
+  num_devices: int = 1
+
+  @property
+  def num_copies(self) -> int:
+    return self.num_devices if self.is_replicated else 1
 
   @property
   def num_bytes(self) -> int:
-    num_values = self.num_rows * self.num_columns
+    num_values = self.num_copies * self.num_rows * self.num_columns
     return num_values * self.table_value_bytes + self._slot_bytes(
-        self.num_rows, num_values
+        self.num_copies * self.num_rows, num_values
     )
 
   @property
@@ -69,7 +75,7 @@ class StackInPlan:
   def num_slot_bytes(self) -> int:
     """Of the slots, without padding."""
     num_rows = sum(table.vocabulary_size for table in self.tables)
-    return self._slot_bytes(num_rows, self._num_values)
+    return self._slot_bytes(self.num_copies * num_rows, self._num_values)
 
   @property
   def num_padding_bytes(self) -> int:
@@ -77,7 +83,7 @@ class StackInPlan:
 
   @property
   def _num_values(self) -> int:
-    return sum(table.num_values for table in self.tables)
+    return self.num_copies * sum(table.num_values for table in self.tables)
 
   def _slot_bytes(self, num_rows: int, num_values: int) -> int:
     num_full = self.num_slots - self.num_row_slots

@@ -171,6 +171,34 @@ class GetPlanTest(absltest.TestCase):
 
 class DescribeTest(parameterized.TestCase):
 
+  def test_says_what_is_replicated_and_what_might_be(self):
+    features = [
+        _feature(f"f{table.name}", table, 16)
+        for table in (
+            _table("large", 4096, 8),
+            _table("small", 4095, 8),
+            _table("whole", 100, 8, placement="tensorcore"),
+        )
+    ]
+    _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    plan = _report.get_plan(features, **_TOPOLOGY)
+    self.assertEqual(plan.small_tables, ("small",))
+    stack = next(s for s in plan.stacks if s.name == "whole")
+    # 104 x 8 of float32 on each device.
+    devices = _TOPOLOGY["global_device_count"]
+    self.assertEqual(stack.num_bytes, devices * 104 * 8 * 4)
+    self.assertEqual(stack.num_padding_bytes, devices * 4 * 8 * 4)
+    text = plan.describe()
+    self.assertRegex(text, r"whole +1 +104 x 8 +0 +3.2 KiB +- +128 B")
+    self.assertIn(
+        "whole: Its placement is 'tensorcore': each device has all of it.", text
+    )
+    self.assertEndsWith(
+        text,
+        "Below 4096 rows, placement='tensorcore' may be faster:\n  small",
+    )
+    self.assertNotIn("whole: 0 cells", text)
+
   def test_is_the_golden_text(self):
     text = _report.get_plan(_features(), **_TOPOLOGY).describe()
     self.assertEqual(text + "\n", _GOLDEN.read_text())

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import math
 from typing import Any
+from typing import Literal
 from typing import NamedTuple
 from typing import TypeAlias
 from typing import TypeVar
@@ -37,6 +38,9 @@ Nested: TypeAlias = Union[
 ]
 
 DEFAULT_ACTIVATION_MEM_BYTES_LIMIT = 2 * 1024 * 1024
+
+# What looks a table up: see TableSpec.placement.
+PLACEMENTS = ("sparsecore", "tensorcore")
 
 # Called as initializer(key, shape).
 CallableTableInitializer = (
@@ -173,6 +177,7 @@ class StackedTableSpec:
       None: as many as the limits allow.
     quantization_config: of all its tables.
     dtype: of the table. No leaf of the pytree, as programs depend on it.
+    placement: of its tables. No leaf either.
   """
 
   stack_name: str
@@ -189,6 +194,14 @@ class StackedTableSpec:
   dtype: np.dtype = dataclasses.field(
       default=np.dtype(np.float32), metadata=dict(static=True)
   )
+  placement: str = dataclasses.field(
+      default="sparsecore", metadata=dict(static=True)
+  )
+
+  @property
+  def is_replicated(self) -> bool:
+    """Whether each device has all rows."""
+    return self.placement == "tensorcore"
 
   @functools.cached_property  # every batch asks for them
   def partition_limits(self) -> PartitionLimits:
@@ -244,6 +257,10 @@ class TableSpec(_pickles.Pickled):
     quantization_config: rounds rows that are looked up; None: does not.
     dtype: float32, bfloat16 or float16, by name or as a type. Slots,
       activations and gradients are float32.
+    placement: "sparsecore", rows are split over devices; or "tensorcore", each
+      device has all rows and looks them up by a product with a one-hot matrix,
+      which suits tables of up to a few thousand rows. Such a table is in a
+      stack of its own.
 
   Raises:
     ValueError: if a field has a value that no table can have.
@@ -261,6 +278,7 @@ class TableSpec(_pickles.Pickled):
   suggested_coo_buffer_size_per_device: int | None = None
   quantization_config: QuantizationConfig | None = None
   dtype: np.typing.DTypeLike = np.dtype(np.float32)
+  placement: Literal["sparsecore", "tensorcore"] = "sparsecore"
 
   # The plan's part, once there is a plan.
   _stacked_table_spec: StackedTableSpec | None = dataclasses.field(
@@ -300,6 +318,15 @@ class TableSpec(_pickles.Pickled):
 
   def is_stacked(self) -> bool:
     return self._stacked_table_spec is not None
+
+  @property
+  def is_replicated(self) -> bool:
+    """Whether each device has all rows."""
+    return self.placement == "tensorcore"
+
+  def num_shards_of(self, num_scs: int) -> int:
+    """Into how many shards a job of `num_scs` SparseCores splits the rows."""
+    return 1 if self.is_replicated else num_scs
 
   def _pickled_as(self) -> str:
     return f"Table {self.name!r}"
@@ -434,6 +461,7 @@ _TABLE_CHECKS: Mapping[str, _checks.Check] = {
     "quantization_config": _checks.optional(
         _checks.instance_of(QuantizationConfig)
     ),
+    "placement": _checks.one_of(PLACEMENTS),
 }
 _FEATURE_CHECKS: Mapping[str, _checks.Check] = {
     "name": _checks.check_name,

@@ -85,6 +85,13 @@ class TableSpecTest(parameterized.TestCase):
           "combiner must be one of sum, mean, sqrtn, got 'max'",
       ),
       (
+          "placement",
+          dict(placement="host"),
+          ValueError,
+          "Table 'item': placement must be one of sparsecore, tensorcore, got"
+          " 'host'",
+      ),
+      (
           "ids_limit",
           dict(max_ids_per_partition=0),
           ValueError,
@@ -171,6 +178,7 @@ class TableSpecTest(parameterized.TestCase):
       dict(max_unique_ids_per_partition=8),
       dict(suggested_coo_buffer_size_per_device=64),
       dict(dtype="bfloat16"),
+      dict(placement="tensorcore"),
       dict(
           quantization_config=embedding_spec.QuantizationConfig(
               min_value=0, max_value=1, num_buckets=2
@@ -430,7 +438,7 @@ class StackedTableSpecTest(absltest.TestCase):
   def test_is_a_pytree_of_its_fields(self):
     stack = _stack()
     leaves, structure = jax.tree.flatten(stack)
-    # Twelve fields; two of them are None, and one is no leaf.
+    # Thirteen fields; two of them are None, and two are no leaf.
     self.assertLen(leaves, 9)
     self.assertEqual(jax.tree.unflatten(structure, leaves), stack)
 

@@ -124,7 +124,7 @@ def lower_step(
       ),
   )
 
-  def array(shape, dtype):
+  def split_array(shape, dtype):
     return jax.ShapeDtypeStruct(
         shape,
         dtype,
@@ -133,8 +133,17 @@ def lower_step(
         ),
     )
 
+  def replicated_array(shape, dtype):
+    return jax.ShapeDtypeStruct(
+        shape,
+        dtype,
+        sharding=by_device.update(spec=jax.sharding.PartitionSpec()),
+    )
+
+  stacks = _plan.get_stacked_table_specs(feature_specs)
   variables = {}
-  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+  for name, stack in stacks.items():
+    array = replicated_array if stack.is_replicated else split_array
     rows, columns = stack.stack_vocab_size, stack.stack_embedding_dim
     slots = tuple(
         array((rows, 1 if is_of_rows else columns), np.float32)
@@ -151,9 +160,17 @@ def lower_step(
     )
 
   spec = jax.sharding.PartitionSpec(sharding_axis)
+  of_tables = {
+      name: jax.sharding.PartitionSpec() if stack.is_replicated else spec
+      for name, stack in stacks.items()
+  }
   jitted = jax.jit(
       jax.shard_map(
-          step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+          step,
+          mesh=mesh,
+          in_specs=(spec, of_tables),
+          out_specs=of_tables,
+          check_vma=False,
       ),
       donate_argnums=1,
       out_shardings=jax.tree.map(

@@ -103,7 +103,10 @@ def leave_out(
   arrays = getattr(inputs, "sparse_dense_matmul_input", inputs)
   arrays = type(arrays)(*(_without(stacks, by_stack) for by_stack in arrays))
   if isinstance(inputs, _buffers.PreprocessedInput):
-    arrays = inputs.replace(sparse_dense_matmul_input=arrays)
+    arrays = inputs.replace(
+        sparse_dense_matmul_input=arrays,
+        samples=_without(stacks, inputs.samples),
+    )
   return (
       list(itertools.compress(features, is_trained)),
       gradients,

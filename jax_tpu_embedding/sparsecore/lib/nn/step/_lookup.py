@@ -21,6 +21,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul")
@@ -51,7 +52,8 @@ def tpu_sparse_dense_matmul(
   Args:
     preprocessed_inputs: the buffers.
     embedding_variables: stack name -> (table f32[rows, D], slots); or those of
-      int8_variables.
+      int8_variables. Under shard_map, tables with placement "tensorcore" are
+      not split: P() for these.
     feature_specs: the prepared specs, any tree.
     global_device_count: devices of the job; default: that of the inputs.
     sharding_strategy: "MOD".
@@ -87,6 +89,9 @@ def tpu_sparse_dense_matmul(
   for name, stack in stacks.items():
     quantization = stack.quantization_config
     table = embedding_variables[name][0]
+    if stack.is_replicated:
+      activations[name] = _one_hot.lookup(stack, buffers[name], table)
+      continue
     params = {}
     if table.dtype == jnp.int32:
       params["int8_columns"] = stack.stack_embedding_dim

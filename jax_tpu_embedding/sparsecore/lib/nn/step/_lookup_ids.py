@@ -16,8 +16,10 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids as primi
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 
 
 @functools.partial(jax.named_call, name="lookup_ids")
@@ -85,10 +87,16 @@ def lookup_ids(
     num_minibatches = jnp.int32(1)
   activations = {}
   for name, stack in batch.stacks.items():
+    table = embedding_variables[name][0]
+    if stack.is_replicated:
+      samples = batch.samples_of(name, keeps_errors=keeps_errors)
+      samples = _sample_ids.wait_for(num_minibatches, samples)
+      activations[name] = _one_hot.lookup(stack, samples, table)
+      continue
     quantization = stack.quantization_config
     with jax.named_scope(f"lookup_ids/{name}"):
       activations[name] = primitive.lookup_ids_p.bind(
-          embedding_variables[name][0],
+          table,
           num_minibatches,
           *batch.operands[name],
           **batch.conversion_of(name),

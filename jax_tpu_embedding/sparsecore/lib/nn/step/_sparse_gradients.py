@@ -95,6 +95,7 @@ def sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
+  _check_is_split(feature_specs)
   settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,
@@ -222,6 +223,7 @@ def apply_sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
+  _check_is_split(feature_specs)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   _device_batch.check_stack_names(
       stacks, gradients=gradients, embedding_variables=embedding_variables
@@ -263,11 +265,26 @@ def apply_sparse_gradients(
                 ),
             ),
         ),
+        global_device_count=topology.global_device_count,
         enable_minibatching=enable_minibatching,
         value_limits=_update.value_limits(embedding_var_limits, stack),
         rounding_seed=rounding_seed,
     )
   return results
+
+
+def _check_is_split(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+) -> None:
+  """Raises NotImplementedError if there is a table of placement "tensorcore"."""
+  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+    if stack.is_replicated:
+      raise NotImplementedError(
+          f"Table {name!r} has placement 'tensorcore', of which there are no"
+          " gradients of single rows. Pass the features of the other tables,"
+          " update this one by tpu_sparse_dense_matmul_grad, or give it"
+          " placement 'sparsecore'."
+      )
 
 
 def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:

@@ -21,10 +21,12 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul_grad")
@@ -65,7 +67,8 @@ def tpu_sparse_dense_matmul_grad(
     activation_gradients: the tree of `feature_specs` with f32[*output_shape];
       or, with `perform_stacking=False`, stack name -> f32[device_batch, D].
     preprocessed_inputs: the buffers that the lookup read.
-    embedding_variables: stack name -> (table, slots) of this device.
+    embedding_variables: stack name -> (table, slots) of this device. Tables
+      with placement "tensorcore" are not split over devices: P() for these.
     feature_specs: the prepared specs, any tree.
     global_device_count: devices of the job; default: that of the inputs.
     sharding_strategy: "MOD".
@@ -152,7 +155,8 @@ def tpu_sparse_dense_matmul_grad(
           strategy=strategy,
           label=label,
           step=_of_stack(step, name),
-          partition_limits=settings.limits_of(name),
+          partition_limits=dict(settings.limits).get(name),
+          global_device_count=settings.global_device_count,
           enable_minibatching=settings.enable_minibatching,
           value_limits=value_limits(embedding_var_limits, stack),
           rounding_seed=_of_stack(rounding_seed, name),
@@ -169,14 +173,15 @@ def _of_stack(value: Any, name: str) -> Any:
 def step_stack(
     stack: embedding_spec.StackedTableSpec,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
-    buffers: _device_batch.DeviceBuffers,
+    buffers: _device_batch.DeviceBuffers | _buffers.SampleIds,
     gradient: jax.Array,
     variables: Any,
     *,
     strategy: int,
     label: str,
     step: jax.typing.ArrayLike | None,
-    partition_limits: _buffers.PartitionLimits,
+    partition_limits: _buffers.PartitionLimits | None,
+    global_device_count: int,
     enable_minibatching: bool,
     value_limits: tuple[float | None, float | None],
     rounding_seed: jax.typing.ArrayLike | None,
@@ -186,13 +191,14 @@ def step_stack(
   Args:
     stack: its spec.
     feature_specs: the prepared specs, any tree, of its tables among others.
-    buffers: those of one device.
+    buffers: those of one device; the samples of a replicated stack.
     gradient: f32[device_batch, D], of the activations.
     variables: (table, slots) of this device.
     strategy: a member of ShardingStrategy.
     label: as in tpu_sparse_dense_matmul_grad.
     step: as there.
-    partition_limits: that hold for `buffers`.
+    partition_limits: that hold for `buffers`; None for a replicated stack.
+    global_device_count: devices that share the batch.
     enable_minibatching: as there.
     value_limits: (min, max) of new table values.
     rounding_seed: as there.
@@ -219,7 +225,7 @@ def step_stack(
   _check_slots(stack, len(slots))
   options = stack.optimizer.get_row_options(step)
   operands = stack.optimizer.order_operands(
-      coo=tuple(buffers),
+      coo=(None,) * 5 if stack.is_replicated else tuple(buffers),
       table=table,
       slots=tuple(slots),
       gradient=gradient,
@@ -237,20 +243,30 @@ def step_stack(
   if rounding_seed is not None and table.dtype != jnp.float32:
     operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
     params["stochastic_rounding"] = True
+  params |= stack.optimizer.get_static_params()
+  params |= dict(min_value=minimum, max_value=maximum)
+  primitive = stack.optimizer.get_optimizer_primitive()
   with jax.named_scope(f"update/{stack.stack_name}"):
-    new = stack.optimizer.get_optimizer_primitive().bind(
-        *operands,
-        **partition_limits._asdict(),
-        computation_name=(
-            f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
-        ),
-        sharding_strategy=int(strategy),
-        enable_minibatching=enable_minibatching,
-        min_value=minimum,
-        max_value=maximum,
-        **stack.optimizer.get_static_params(),
-        **params,
-    )
+    if stack.is_replicated:
+      new = _one_hot.update(
+          primitive,
+          operands,
+          buffers,
+          _sample_ids.axes_of_batch(buffers, global_device_count),
+          stack=stack,
+          **params,
+      )
+    else:
+      new = primitive.bind(
+          *operands,
+          **partition_limits._asdict(),
+          computation_name=(
+              f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
+          ),
+          sharding_strategy=int(strategy),
+          enable_minibatching=enable_minibatching,
+          **params,
+      )
   # The update of an optimizer without slots has one result, not a list.
   return jax.tree.unflatten(jax.tree.structure(variables), jax.tree.leaves(new))
 

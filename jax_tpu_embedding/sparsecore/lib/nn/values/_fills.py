@@ -339,8 +339,9 @@ def layout_of(
     sharding: jax.sharding.NamedSharding, dtype: np.typing.DTypeLike
 ) -> jax.sharding.Sharding | layout.Format:
   """Of a variable with that sharding and type."""
-  # SparseCores have a layout for tables, which are two-dimensional.
-  if len(sharding.spec) == 2:
+  # SparseCores have a layout for tables, which are two-dimensional. What is
+  # not split is for TensorCores.
+  if len(sharding.spec) == 2 and sharding.spec[0] is not None:
     return table_layouts.embedding_table_format_with_sharding(
         sharding, dtype=dtype
     )

@@ -94,13 +94,15 @@ def init_embedding_variables(
       TPU they are committed all the same, for the sake of their layout.
 
   Returns:
-    Stack name -> EmbeddingVariables with that sharding: the table, of the type
-    that its spec says, is [stack_vocab_size, D]; slots are in the optimizer's
-    NamedTuple.
+    Stack name -> EmbeddingVariables with that sharding, those of placement
+    "tensorcore" whole on each device: the table, of the type that its spec
+    says, is [stack_vocab_size, D]; slots are in the optimizer's NamedTuple.
 
   Raises:
     ValueError: if a table was prepared for another number of shards, the
       sharding is not by rows, or an initializer returns another shape.
+    NotImplementedError: for tables with placement "tensorcore", over devices of
+      several processes or with a leading dimension of devices.
     MemoryError: if it cannot fit; nothing was allocated.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(
@@ -131,7 +133,7 @@ def init_embedding_variables(
             rng,
             tables,
             num_shards,
-            _shardings.auto(global_sharding),
+            _shardings.auto(sharding_of(tables, global_sharding)),
             commit,
             is_traced,
         )
@@ -146,12 +148,44 @@ def init_embedding_variables(
           sum([fill.lower() for fill in fills], []), (global_sharding, commit)
       )
     programs = iter(programs)
-    variables = jax.tree.map(
-        lambda fills: _run(fills, programs, global_sharding, commit),
-        plans,
-        is_leaf=is_fills,
-    )
+    variables = [
+        jax.tree.map(
+            lambda fills, sharding=sharding_of(tables, global_sharding): _run(
+                fills, programs, sharding, commit
+            ),
+            plan,
+            is_leaf=is_fills,
+        )
+        for tables, plan in zip(stacks.values(), plans)
+    ]
   return dict(zip(stacks, variables))
+
+
+def sharding_of(
+    tables: Sequence[_tables.TableSpec],
+    global_sharding: jax.sharding.NamedSharding,
+) -> jax.sharding.NamedSharding:
+  """The sharding of a stack: by rows, or the whole of it on each device.
+
+  Raises:
+    NotImplementedError: if a table is replicated and there is a leading
+      dimension of devices, or several processes have them.
+  """
+  if not tables[0].is_replicated:
+    return global_sharding
+  if not global_sharding.is_fully_addressable:
+    raise NotImplementedError(
+        f"Table {tables[0].name!r} has placement 'tensorcore', which is for the"
+        " devices of one process so far, and the sharding has those of several."
+        " Use placement 'sparsecore'."
+    )
+  if len(global_sharding.spec) == 3:
+    raise NotImplementedError(
+        f"Table {tables[0].name!r} has placement 'tensorcore', which has no"
+        " leading dimension of devices. Pass a sharding P(axis, None), or give"
+        " the table placement 'sparsecore'."
+    )
+  return global_sharding.update(spec=jax.sharding.PartitionSpec(None, None))
 
 
 def _num_devices(

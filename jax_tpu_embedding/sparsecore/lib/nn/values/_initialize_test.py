@@ -407,6 +407,21 @@ class ErrorsTest(parameterized.TestCase):
     with mock.patch.object(free_memory, free_bytes, return_value=None):
       jax.eval_shape(lambda: init(tables, devices=2))
 
+  def test_a_replicated_table_is_whole_on_each_device(self):
+    tables = prepared(
+        table("t", 1024, 8, jax.nn.initializers.ones, placement="tensorcore"),
+        devices=2,
+    )
+    # 32 KiB on each, twice for a moment; devices of CPUs share the memory.
+    with mock.patch.object(free_memory, "free_bytes", return_value=2**17):
+      stack = init(tables, devices=2)["t"]
+    self.assertEqual(stack.table.shape, (1024, 8))
+    for shard in stack.table.addressable_shards:
+      self.assertEqual(shard.data.shape, (1024, 8))
+    with mock.patch.object(free_memory, "free_bytes", return_value=2**17 - 1):
+      with self.assertRaisesRegex(MemoryError, "t 32.0 KiB"):
+        init(tables, devices=2)
+
   def test_the_moment_has_to_fit_in_which_a_variable_is_twice_in_memory(self):
     ones = jax.nn.initializers.ones
     tables = prepared(

@@ -47,8 +47,10 @@ def check(
   for tables in stacks.values():
     placement = _placement.from_specs(tables, num_shards)
     variables = _variables(tables[0], placement)
+    # Of a replicated stack, each device has all rows.
+    num_copies = num_devices if tables[0].is_replicated else 1
     for variable in variables:
-      num_bytes = _num_bytes(variable)
+      num_bytes = num_copies * _num_bytes(variable)
       total += num_bytes
       is_twice = _host_fill.is_for(variable, devices)
       most = max(most, total + num_bytes * is_twice)
@@ -56,7 +58,7 @@ def check(
         _num_bytes(variable) // placement.num_rows for variable in variables
     )
     for table in placement.tables:
-      rows = table.padded_vocabulary_size
+      rows = num_copies * table.padded_vocabulary_size
       of_slots = rows * sum(slot_bytes)
       of_table[table.name] = (rows * table_bytes + of_slots, of_slots)
   per_device, to_keep = most // num_devices, total // num_devices

@@ -76,6 +76,14 @@ def _check_stack(stack: pb.StackedTableSpecProto) -> None:
 def _check_table(
     stack: pb.StackedTableSpecProto, table: pb.TableSpecProto
 ) -> None:
+  if table.placement == "tensorcore" and (
+      stack.num_sparsecores != 1 or len(stack.table_specs) != 1
+  ):
+    raise ValueError(
+        f"Table {table.table_name!r}: its placement is 'tensorcore', and stack"
+        f" {stack.stack_name!r} has {stack.num_sparsecores} num_sparsecores and"
+        f" {len(stack.table_specs)} tables, expected 1 of each. {_REMEDY}"
+    )
   _check_multiple(
       f"Table {table.table_name!r}",
       "padded_vocab_size",

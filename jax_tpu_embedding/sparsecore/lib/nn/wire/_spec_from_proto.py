@@ -141,6 +141,7 @@ def _table(
           "dtype",
           "max_ids_per_partition",
           "max_unique_ids_per_partition",
+          "placement",
       ),
   )
   table.stacked_table_spec = _stack(stack, table)
@@ -168,6 +169,7 @@ def _stack(
       ),
       quantization_config=table.quantization_config,
       dtype=table.dtype,
+      placement=table.placement,
   )
 
 

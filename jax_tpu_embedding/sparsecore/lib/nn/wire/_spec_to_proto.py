@@ -18,7 +18,13 @@ from jax_tpu_embedding.sparsecore.lib.nn.wire import _optimizers_as_proto
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
 # Fields of a table that hold for its stack too, and are written once.
-_SHARED_FIELDS = ("optimizer", "combiner", "quantization_config", "dtype")
+_SHARED_FIELDS = (
+    "optimizer",
+    "combiner",
+    "quantization_config",
+    "dtype",
+    "placement",
+)
 
 
 def create_proto_from_feature_specs(
@@ -64,8 +70,9 @@ def create_proto_from_feature_specs(
     feature_names.add(feature.name)
     table = feature.table_spec
     stack = table.stacked_table_spec
-    _check_planned_alike(table, stack, num_sparsecores)
-    _put(stacks, "Stack", stack.stack_name, _stack(stack, num_sparsecores))
+    num_shards = table.num_shards_of(num_sparsecores)
+    _check_planned_alike(table, stack, num_shards)
+    _put(stacks, "Stack", stack.stack_name, _stack(stack, num_shards))
     if _put(tables, "Table", table.name, _table(table, tags)):
       members.setdefault(stack.stack_name, []).append(table.name)
     features.setdefault(table.name, []).append(_feature(feature, position))
@@ -163,6 +170,8 @@ def _table(
   )
   if table.dtype != _tables.TableSpec.dtype:
     message.dtype = table.dtype.name
+  if table.placement != _tables.TableSpec.placement:
+    message.placement = table.placement
   for field in ("max_ids_per_partition", "max_unique_ids_per_partition"):
     limit = getattr(table, field)
     if limit != getattr(_tables.TableSpec, field):

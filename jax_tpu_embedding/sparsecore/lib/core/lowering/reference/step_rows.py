@@ -46,31 +46,71 @@ def step_rows(
   def touched(values):
     # A table without columns has one.
     matrix = values.reshape(values.shape[0], -1)
-    return matrix.at[rows].get(mode="clip").astype(jnp.float32)
+    return matrix.at[rows].get(mode="clip")
 
   def write(values, new):
     new = new.reshape(-1, *values.shape[1:])
     if rule.skips_non_finite_gradients:
-      is_skipped = row_options.is_non_finite(grads)[:, 0] > 0
-      written = jnp.where(is_skipped, values.shape[0], rows)
+      written = jnp.where(is_skipped(rule, grads), values.shape[0], rows)
       return values.at[written].set(new, mode="drop")
     return values.at[rows].set(new, mode="drop", indices_are_sorted=True)
 
-  new_rows, new_slots = rule.step(
+  variables = (operands.table, *operands.slots)
+  new = new_rows(
+      rule,
+      operands,
+      tuple(map(touched, variables)),
       grads,
-      touched(operands.table),
-      tuple(map(touched, operands.slots)),
-      operands.hyperparameters,
+      row_ids=row_ids,
+      min_value=min_value,
+      max_value=max_value,
       **static_params,
   )
-  new_rows = utils.maybe_clip_params(new_rows, min_value, max_value)
+  return tuple(map(write, variables, new))
+
+
+def new_rows(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    rows: tuple[jax.Array, ...],
+    grads: jax.Array,
+    *,
+    row_ids: jax.Array,
+    min_value: float | None,
+    max_value: float | None,
+    **static_params: Any,
+) -> tuple[jax.Array, ...]:
+  """What `rule` makes of the rows of a table and its slots.
+
+  Args:
+    rule: as of step_rows, like what has the same name there.
+    operands: of them hyperparameters and seed.
+    rows: of the table [n, D], of its type, and of each slot.
+    grads: f32[n, D].
+    row_ids: u32[n].
+    min_value: of the new rows of the table.
+    max_value: of them.
+    **static_params: those of the rule.
+
+  Returns:
+    The same rows after a step, those of the table in its type, also where
+    is_skipped says that they are not to be written.
+  """
+  table, *slots = (values.astype(jnp.float32) for values in rows)
+  new_table, new_slots = rule.step(
+      grads, table, tuple(slots), operands.hyperparameters, **static_params
+  )
+  new_table = utils.maybe_clip_params(new_table, min_value, max_value)
   bits = None
   if rule.takes_rounding_seed:
     bits = low_precision.random_bits(
-        operands.rounding_seed, row_ids, new_rows.shape[1]
+        operands.rounding_seed, row_ids, new_table.shape[1]
     )
-  new_rows = low_precision.round_to(new_rows, operands.table.dtype, bits)
-  return (
-      write(operands.table, new_rows),
-      *map(write, operands.slots, new_slots),
-  )
+  return low_precision.round_to(new_table, rows[0].dtype, bits), *new_slots
+
+
+def is_skipped(rule: update_rules.UpdateRule, grads: jax.Array) -> jax.Array:
+  """bool[n], which rows keep what they have for the sake of their gradient."""
+  if not rule.skips_non_finite_gradients:
+    return jnp.zeros(grads.shape[0], bool)
+  return row_options.is_non_finite(grads)[:, 0] > 0

@@ -1,0 +1,405 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The ids of replicated tables, sample by sample.
+
+A table that each device has as a whole needs no buffers: ids are not sent, so
+they are neither sorted nor cut into partitions. Each sample has a row of ids,
+and one of gains. Samples are in the order of their stack's device batch, see
+_feature_stacking.py.
+
+On the host the converter reads ids, for the sake of all the forms that they
+come in; inside jit, what policies and combiners make of them is that of the
+conversion in jnp, and there is no more to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import occurrences
+from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
+from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+import numpy as np
+
+NO_ID = constants.PADDING_VALUE
+
+SampleIds = _buffers.SampleIds
+
+_ONE_SPARSECORE = layout.Topology(
+    local_device_count=1, global_device_count=1, num_sc_per_device=1
+)
+
+
+def of_host(
+    ids: Sequence[Any],
+    weights: Sequence[Any | None],
+    features: Sequence[_tables.FeatureSpec],
+    *,
+    local_device_count: int,
+    global_device_count: int,
+    num_runs: int,
+    has_leading_dimension: bool,
+    num_threads: int | None,
+) -> tuple[dict[str, SampleIds], dict[str, int]]:
+  """The samples of replicated stacks, and how many ids policies dropped of each.
+
+  K is the width of arrays of ids. Where samples of a feature have any number of
+  ids, it is the most that one of the batch has, rounded up to a power of two:
+  programs are compiled for each K.
+
+  Args:
+    ids: of each feature, as the converter takes them.
+    weights: of each feature, or None.
+    features: their specs, all of replicated tables, with this batch.
+    local_device_count: L.
+    global_device_count: devices of all processes.
+    num_runs: runs of a device batch.
+    has_leading_dimension: whether arrays are [L, B, K].
+    num_threads: of the conversion.
+
+  Raises:
+    NotImplementedError: if there are several processes.
+    ValueError and TypeError: as preprocess_sparse_dense_matmul_input does.
+  """
+  if local_device_count < global_device_count:
+    raise NotImplementedError(
+        f"Table {features[0].table_spec.name!r} has placement 'tensorcore', of"
+        " which batches are preprocessed in one process so far: this one has"
+        f" {local_device_count} of {global_device_count} devices. Use placement"
+        " 'sparsecore'."
+    )
+  sizes = [
+      span.stop - span.start
+      for span in (
+          _feature_stacking.span_in_run(feature, global_device_count, num_runs)
+          for feature in features
+      )
+  ]
+  # All samples as those of one SparseCore: rows and samples are then what they
+  # are in table and batch.
+  row_pointers, rows, samples, gains, _, stats = (
+      converter.preprocess_sparse_dense_matmul_input(
+          list(ids),
+          list(weights),
+          _with_room(ids, features),
+          1,
+          1,
+          num_sc_per_device=1,
+          num_threads=num_threads,
+      )
+  )
+  by_stack = {}
+  for i, feature in enumerate(features):
+    name = feature.table_spec.setting_in_stack.stack_name
+    by_stack.setdefault(name, []).append(i)
+  result = {}
+  for name, members in by_stack.items():
+    members.sort(key=lambda i: features[i].id_transformation.row_offset)
+    num_cells = int(row_pointers[name][0])
+    sizes_of_stack = [sizes[i] for i in members]
+    num_parts = local_device_count * num_runs
+    of_ids, of_gains = (
+        _in_device_order(array, sizes_of_stack, local_device_count, num_runs)
+        for array in _by_sample(
+            *(x[name][:num_cells] for x in (rows, samples, gains)),
+            sum(sizes_of_stack) * num_parts,
+            [ids[i] for i in members],
+        )
+    )
+    has_failed = np.zeros((local_device_count, 1), bool)
+    if not has_leading_dimension:
+      of_ids, of_gains, has_failed = map(
+          np.concatenate, (of_ids, of_gains, has_failed)
+      )
+    result[name] = SampleIds(ids=of_ids, gains=of_gains, has_failed=has_failed)
+  return result, dict(stats.dropped_id_count)
+
+
+def _in_device_order(
+    by_sample: np.ndarray,
+    sizes: Sequence[int],
+    num_devices: int,
+    num_runs: int,
+) -> np.ndarray:
+  """[B, K] in the order of features as [devices, B / devices, K].
+
+  Args:
+    by_sample: the samples of one feature after those of another.
+    sizes: how many of each there are in a run.
+    num_devices: of this process.
+    num_runs: of a device batch.
+  """
+  ends = np.cumsum(sizes) * num_devices * num_runs
+  parts = np.split(by_sample, ends[:-1])
+  valency = by_sample.shape[1]
+  runs = [part.reshape(num_devices, num_runs, -1, valency) for part in parts]
+  return np.concatenate(runs, axis=2).reshape(num_devices, -1, valency)
+
+
+def _with_room(
+    ids: Sequence[Any], features: Sequence[_tables.FeatureSpec]
+) -> list[_tables.FeatureSpec]:
+  """Copies of the specs, with limits that all ids of the batch are within."""
+  features = [copy.copy(feature) for feature in features]
+  num_ids = {}
+  counts = _counts.count_ids(list(ids), features)
+  for feature in features:
+    table = feature.table_spec = copy.copy(feature.table_spec)
+    stack = table.setting_in_stack.stack_name
+    of_feature = int(counts[feature.name].num_ids)
+    num_ids[stack] = num_ids.get(stack, 1) + of_feature
+  for feature in features:
+    table = feature.table_spec
+    room = num_ids[table.setting_in_stack.stack_name]
+    table.stacked_table_spec = table.stacked_table_spec.replace(
+        max_ids_per_partition=room,
+        max_unique_ids_per_partition=room,
+        suggested_coo_buffer_size_per_device=None,
+    )
+  return features
+
+
+def _by_sample(
+    rows: np.ndarray,
+    samples: np.ndarray,
+    gains: np.ndarray,
+    num_samples: int,
+    ids: Sequence[Any],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Ids and gains [num_samples, K] of cells in any order."""
+  num_ids = np.bincount(samples, minlength=num_samples)
+  most = int(num_ids.max(initial=1))
+  widths = [
+      x.shape[1] for x in ids if getattr(x, "ndim", 0) == 2 and x.shape[1]
+  ]
+  if len(widths) < len(ids):
+    most = 2 ** (most - 1).bit_length()
+  valency = max(most, *widths, 1)
+  # NumPy sorts numbers of 16 bits by radix, in a fraction of the time.
+  small = num_samples <= 2**16
+  order = np.argsort(samples.astype("u2") if small else samples, kind="stable")
+  first = np.cumsum(num_ids) - num_ids
+  sample = samples[order]
+  place = np.arange(len(order)) - first[sample]
+  of_ids = np.full((num_samples, valency), NO_ID, np.int32)
+  of_gains = np.zeros((num_samples, valency), np.float32)
+  of_ids[sample, place] = rows[order]
+  of_gains[sample, place] = gains[order]
+  return of_ids, of_gains
+
+
+def of_device(
+    features: Sequence[raw_ids.Feature],
+    operands: Sequence[jax.Array],
+    *,
+    combiner: str,
+    num_runs: int,
+    keeps_errors: bool,
+) -> SampleIds:
+  """The samples of a replicated stack on one device, inside of a program.
+
+  Args:
+    features: those of the stack, by row offset.
+    operands: theirs, as raw_ids.Operands, in that order.
+    combiner: of the stack.
+    num_runs: runs of a device batch.
+    keeps_errors: see _convert.convert_ids.
+
+  Raises:
+    NotImplementedError: if a feature is ragged.
+    ValueError: if the runs cannot share the samples of a feature.
+    jax.errors.JaxRuntimeError: as convert_ids does.
+  """
+  grouped = raw_ids.group_operands(features, operands)
+  for feature, of_feature in zip(features, grouped):
+    if of_feature.num_samples % num_runs:
+      raise ValueError(
+          f"Feature {feature.name!r}: ids must have a number of samples that the"
+          f" {num_runs} SparseCores of a device can share equally, got"
+          f" {of_feature.num_samples} samples. Use a multiple of {num_runs}."
+      )
+    if feature.is_ragged:
+      raise NotImplementedError(
+          f"Feature {feature.name!r}: its table has placement 'tensorcore', for"
+          " which ragged ids (values, row_splits) are not converted inside of"
+          " programs. Preprocess them on the host, or pad them to an array and"
+          " let out_of_range_ids='drop' take the padding away."
+      )
+  # One SparseCore has all rows, and the samples of the device.
+  num_samples = np.cumsum([0, *(x.num_samples for x in grouped)])
+  features = [
+      dataclasses.replace(
+          feature, row_offset=int(first), col_offset=0, col_shift=0
+      )
+      for feature, first in zip(features, num_samples)
+  ]
+  valency = max(of_feature.ids.shape[1] for of_feature in grouped)
+  parts, failures = [], []
+  # As in the conversion to buffers: the gains have the same bits.
+  with jax.enable_x64(True):
+    for feature, of_feature in zip(features, grouped):
+      places = raw_ids.SamplePlaces(0, of_feature.num_samples, 0)
+      found, has_error = occurrences.occurrences(
+          feature, of_feature, places, combiner, _ONE_SPARSECORE
+      )
+      failures.append(has_error)
+      parts.append(
+          [
+              _in_runs(array, of_feature.ids.shape, valency, num_runs, padding)
+              for array, padding in (
+                  (jnp.where(found.is_kept, found.row, NO_ID), NO_ID),
+                  (jnp.where(found.is_kept, found.gain, 0), 0),
+              )
+          ]
+      )
+    ids, gains = (
+        jnp.concatenate(arrays, axis=1).reshape(-1, valency)
+        for arrays in zip(*parts)
+    )
+  return SampleIds(
+      ids=ids.astype(jnp.int32),
+      gains=gains.astype(jnp.float32),
+      has_failed=_say_what_failed(
+          jnp.any(jnp.stack(failures)),
+          features,
+          operands,
+          combiner,
+          keeps_errors,
+      )[None],
+  )
+
+
+def _say_what_failed(
+    has_failed: jax.Array,
+    features: Sequence[raw_ids.Feature],
+    operands: Sequence[jax.Array],
+    combiner: str,
+    keeps_errors: bool,
+) -> jax.Array:
+  """has_failed bool[], of which a program on CPU has said why.
+
+  Only a native call can. It is that of the conversion to buffers, for the sake
+  of its messages, and of their check, and runs if something is wrong.
+  """
+
+  def convert():
+    buffers = convert_ids.convert_ids_p.bind(
+        *operands,
+        combiner=combiner,
+        features=tuple(features),
+        feature_stacking_strategy="SPLIT_THEN_STACK",
+        global_device_count=1,
+        num_sc_per_device=1,
+        keeps_errors=keeps_errors,
+    )
+    _, is_wrong = check_batch.check_batch_p.bind(
+        *buffers,
+        jnp.int32(1),  # minibatch
+        jnp.int32(0),  # device
+        num_devices=1,
+        num_sc_per_device=1,
+        rows_per_device=features[0].vocabulary_size,
+        batch_size=max(
+            sum(
+                of_feature.num_samples
+                for of_feature in raw_ids.group_operands(features, operands)
+            ),
+            1,
+        ),
+        enable_minibatching=False,
+    )
+    return is_wrong[0]
+
+  said = jax.lax.platform_dependent(
+      cpu=lambda: jax.lax.cond(has_failed, convert, lambda: has_failed),
+      default=lambda: has_failed,
+  )
+  return has_failed | said
+
+
+def _in_runs(
+    array: jax.Array,
+    shape: tuple[int, int],
+    valency: int,
+    num_runs: int,
+    padding: int,
+) -> jax.Array:
+  """What `shape` has, as [num_runs, samples of a run, valency]."""
+  by_sample = array.reshape(shape)
+  by_sample = jnp.pad(
+      by_sample,
+      ((0, 0), (0, valency - shape[1])),
+      constant_values=np.asarray(padding, array.dtype),
+  )
+  return by_sample.reshape(num_runs, shape[0] // num_runs, valency)
+
+
+def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
+  """The samples, which cannot be looked up before there is a number.
+
+  Args:
+    num_minibatches: i32[], positive, of a check that may fail the program.
+    samples: of one device.
+  """
+  return dataclasses.replace(
+      samples, has_failed=samples.has_failed | (num_minibatches < 1)
+  )
+
+
+def without_ids_if(condition: jax.Array, samples: SampleIds) -> SampleIds:
+  """The samples; if the condition bool[] holds, without any id."""
+  return dataclasses.replace(
+      samples, ids=jnp.where(condition, NO_ID, samples.ids)
+  )
+
+
+def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
+  """The mesh axes of the surrounding shard_map that split the batch.
+
+  Args:
+    samples: of one device.
+    num_devices: that share the batch.
+
+  Raises:
+    NotImplementedError: if there are several devices and no shard_map, or
+      several axes may split the batch.
+  """
+  if num_devices == 1:
+    return ()
+  mesh = jax.sharding.get_abstract_mesh()
+  axes = mesh_axis.named_axes()
+  if axes is None:
+    axes = [
+        name
+        for name in mesh.axis_names
+        if name in mesh.manual_axes and mesh.shape[name] > 1
+    ]
+    varying = jax_private.varies_over(jax.typeof(samples.ids))
+    if varying:
+      axes = [name for name in axes if name in varying]
+  if math.prod(mesh.shape[name] for name in axes) != num_devices:
+    raise NotImplementedError(
+        f"The batch is split over {num_devices} devices, and of the mesh axes"
+        f" {dict(mesh.shape)} the ones that may split it are {list(axes)}. Call"
+        " the update inside jax.shard_map over one axis with that many devices,"
+        " or name all that split the batch, in order: with"
+        " mesh_axis.rows_are_split_over(axes)."
+    )
+  return tuple(axes)

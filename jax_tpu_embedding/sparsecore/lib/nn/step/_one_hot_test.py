@@ -1,0 +1,773 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Replicated tables against the same tables split over devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+P = jax.sharding.PartitionSpec
+_BATCH = 32
+_ROWS = 30
+_CLOSE = dict(rtol=1e-6, atol=1e-6)
+
+_SGD = embedding_spec.SGDOptimizerSpec
+_ADAGRAD = embedding_spec.AdagradOptimizerSpec
+
+
+def _steps_by_square(grad, row, slot, rate):
+  slot = slot + grad * grad
+  return row - rate * grad / (1 + slot), slot
+
+
+_OPTIMIZERS = dict(
+    sgd=_SGD(0.1),
+    adagrad=_ADAGRAD(0.1),
+    adam=embedding_spec.AdamOptimizerSpec(0.1),
+    adagrad_momentum=embedding_spec.AdagradMomentumOptimizerSpec(0.1),
+    ftrl=embedding_spec.FTRLOptimizerSpec(0.1),
+    laprop=embedding_spec.LaPropOptimizerSpec(0.1),
+    f2a=embedding_spec.F2AOptimizerSpec(0.1),
+    rowwise_adagrad=embedding_spec.RowwiseAdagradOptimizerSpec(0.1),
+    momentum=embedding_spec.MomentumOptimizerSpec(0.1),
+    lion=embedding_spec.LionOptimizerSpec(0.1),
+    of_the_user=embedding_spec.CustomOptimizerSpec(
+        0.1,
+        custom_computation_fn=_steps_by_square,
+        slot_variable_initializers_tuple=(jax.nn.initializers.ones,),
+    ),
+    with_options=_ADAGRAD(
+        0.1,
+        max_gradient_norm=0.5,
+        l2_weight_decay=0.1,
+        decoupled_weight_decay=0.1,
+        skip_non_finite_gradients=True,
+    ),
+)
+
+
+def _specs(placement: str, **of_table: Any) -> dict[str, Any]:
+  """Two features over the table in question, and one over another one."""
+  of_table = {"optimizer": _ADAGRAD(0.1), "combiner": "sum"} | of_table
+  small = embedding_spec.TableSpec(
+      name="small",
+      vocabulary_size=_ROWS,
+      embedding_dim=6,
+      placement=placement,
+      max_ids_per_partition=512,
+      max_unique_ids_per_partition=512,
+      **of_table,
+  )
+  large = embedding_spec.TableSpec(
+      name="large",
+      vocabulary_size=100,
+      embedding_dim=6,
+      optimizer=_SGD(0.1),
+      max_ids_per_partition=512,
+      max_unique_ids_per_partition=512,
+  )
+
+  def feature(name, table, valency, **policies):
+    return embedding_spec.FeatureSpec(
+        name=name,
+        table_spec=table,
+        input_shape=(_BATCH, valency),
+        output_shape=(_BATCH, 6),
+        **policies,
+    )
+
+  return {
+      "a": feature("a", small, 3),
+      "b": feature("b", small, 1, out_of_range_ids="drop"),
+      "c": feature("c", large, 2),
+  }
+
+
+def _batch() -> dict[str, np.ndarray]:
+  rng = np.random.default_rng(0)
+  return {
+      # Rows 20 and later are in no sample.
+      "a": rng.integers(20, size=(_BATCH, 3), dtype=np.int32),
+      "b": np.where(np.arange(_BATCH) % 5, 7, -1).astype(np.int32)[:, None],
+      "c": rng.integers(100, size=(_BATCH, 2), dtype=np.int32),
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+  """Prepared specs on some devices."""
+
+  specs: dict[str, Any]
+  num_devices: int
+  num_sc: int = 1
+
+  def __post_init__(self):
+    embedding.prepare_feature_specs_for_training(
+        self.specs, self.num_devices, self.num_sc
+    )
+
+  @property
+  def mesh(self) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(jax.devices()[: self.num_devices], ("x",))
+
+  @functools.cached_property
+  def variables(self) -> dict[str, embedding.EmbeddingVariables]:
+    return embedding.init_embedding_variables(
+        jax.random.key(0),
+        embedding.get_table_specs(self.specs),
+        jax.sharding.NamedSharding(self.mesh, P("x", None)),
+        self.num_sc,
+    )
+
+  def preprocess(self, ids, weights=None, **options):
+    return embedding.preprocess_sparse_dense_matmul_input(
+        ids,
+        weights,
+        self.specs,
+        self.num_devices,
+        self.num_devices,
+        num_sc_per_device=self.num_sc,
+        **options,
+    )
+
+  def partition(self) -> dict[str, P]:
+    return {
+        name: P() if stack.is_replicated else P("x", None)
+        for name, stack in embedding.get_stacked_table_specs(self.specs).items()
+    }
+
+  def over_mesh(self, function, *, tables_out=False, check_vma=False):
+    """`function` of a batch and tables, on each device."""
+    of_tables = self.partition()
+    return jax.jit(
+        jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(P("x"), of_tables),
+            out_specs=(P("x"), of_tables) if tables_out else P("x"),
+            check_vma=check_vma,
+        )
+    )
+
+  def step(self, inputs, variables, *, check_vma=False, **options):
+    """Activations, and new variables for gradients that are their sines."""
+
+    def step(inputs, variables):
+      activations = embedding.tpu_sparse_dense_matmul(
+          inputs, variables, self.specs
+      )
+      gradients = jax.tree.map(lambda x: jnp.sin(3 * x), activations)
+      return activations, embedding.tpu_sparse_dense_matmul_grad(
+          gradients, inputs, variables, self.specs, step=2, **options
+      )
+
+    return self.over_mesh(step, tables_out=True, check_vma=check_vma)(
+        inputs, variables
+    )
+
+  def tables(self, variables) -> dict[str, Any]:
+    """Table and slots of each table, without padding."""
+    return jax.tree.map(
+        np.asarray,
+        table_stacking.unshard_and_unstack_tables(
+            embedding.get_table_specs(self.specs),
+            variables,
+            self.num_devices * self.num_sc,
+        ),
+    )
+
+
+def _assert_close(test, a, b, **tolerance):
+  test.assertEqual(jax.tree.structure(a), jax.tree.structure(b))
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+    np.testing.assert_allclose(
+        np.asarray(x, np.float32), np.asarray(y, np.float32), **tolerance
+    )
+
+
+def _bits(tree):
+  return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+class PlacementTest(parameterized.TestCase):
+
+  @parameterized.product(
+      num_devices=[1, 2, 4], num_sc=[1, 2], combiner=["sum", "mean", "sqrtn"]
+  )
+  def test_step_is_that_of_split_tables(self, num_devices, num_sc, combiner):
+    split, replicated = (
+        _Model(_specs(placement, combiner=combiner), num_devices, num_sc)
+        for placement in ("sparsecore", "tensorcore")
+    )
+    ids = _batch()
+    weights = dict(ids, a=np.random.default_rng(1).random((_BATCH, 3), "f"))
+    weights |= {"b": None, "c": None}
+    _assert_close(
+        self,
+        split.tables(split.variables),
+        replicated.tables(replicated.variables),
+        rtol=0,
+        atol=0,
+    )
+    results = []
+    for model in (split, replicated):
+      inputs, stats = model.preprocess(ids, weights)
+      self.assertEqual(stats.id_drop_counters["small"], 7)
+      activations, new = model.step(inputs, model.variables)
+      results.append((activations, model.tables(new)))
+    _assert_close(self, *results, **_CLOSE)
+
+  @parameterized.product(name=list(_OPTIMIZERS), num_devices=[1, 4])
+  def test_every_optimizer_steps_as_with_split_tables(self, name, num_devices):
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(
+          _specs(placement, optimizer=_OPTIMIZERS[name]), num_devices
+      )
+      inputs, _ = model.preprocess(_batch())
+      _, new = model.step(inputs, model.variables)
+      results.append(model.tables(new))
+      before, after = model.tables(model.variables), results[-1]
+      # Rows that no sample names keep all bits, in slots too.
+      self.assertEqual(
+          _bits([x[20:] for x in jax.tree.leaves(before["small"])]),
+          _bits([x[20:] for x in jax.tree.leaves(after["small"])]),
+      )
+    _assert_close(self, *results, rtol=2e-6, atol=2e-6)
+
+  def test_new_rows_stay_within_limits(self):
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement), 1)
+      inputs, _ = model.preprocess(_batch())
+      _, new = model.step(
+          inputs,
+          model.variables,
+          embedding_var_limits={"small": (-0.1, 0.2), "large": (None, None)},
+      )
+      results.append(model.tables(new))
+      named = results[-1]["small"].table[:20]
+      self.assertEqual(named.min(), np.float32(-0.1))
+      self.assertEqual(named.max(), np.float32(0.2))
+    _assert_close(self, *results, **_CLOSE)
+
+  def test_rows_whose_gradient_is_not_finite_are_skipped(self):
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      optimizer = _SGD(0.5, skip_non_finite_gradients=True)
+      model = _Model(_specs(placement, optimizer=optimizer), 1)
+      ids = _batch()
+      ids["a"][:] = np.arange(3)
+      ids["a"][5] = [3, 3, 4]
+      gradients = jax.tree.map(
+          lambda spec: np.ones(spec.output_shape, "f"), model.specs
+      )
+      gradients["a"][5, 2] = np.nan
+      inputs, _ = model.preprocess(ids)
+      new = embedding.tpu_sparse_dense_matmul_grad(
+          gradients, inputs, model.variables, model.specs
+      )
+      before, after = model.tables(model.variables), model.tables(new)
+      changed = (before["small"].table != after["small"].table).any(axis=1)
+      # "b" names row 7. Rows 3 and 4 have the gradient that is none.
+      self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 7])
+      results.append(after)
+    _assert_close(self, *results, **_CLOSE)
+
+  @parameterized.parameters(jnp.bfloat16, jnp.float16)
+  def test_16_bits_are_rounded_by_the_same_numbers(self, dtype):
+    # Sums of one term, so that what is rounded has the same bits.
+    ids = _batch()
+    ids["a"][:] = np.arange(_BATCH)[:, None] % 20
+    ids["a"][20:] = np.arange(20, 32)[:, None] % _ROWS
+    ids["b"][:] = -1
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement, dtype=dtype, optimizer=_SGD(0.1)), 2)
+      inputs, _ = model.preprocess(ids)
+      _, new = model.step(inputs, model.variables, rounding_seed=3)
+      results.append(model.tables(new)["small"])
+    self.assertEqual(results[0].table.dtype, dtype)
+    different = np.sum(results[0].table != results[1].table)
+    self.assertLess(different, results[0].table.size * 0.01)
+
+  @parameterized.parameters(1, 2, 4)
+  def test_repeats_have_equal_bits_on_all_devices(self, num_devices):
+    model = _Model(_specs("tensorcore"), num_devices)
+    inputs, _ = model.preprocess(_batch())
+    first = model.step(inputs, model.variables)
+    self.assertEqual(_bits(first), _bits(model.step(inputs, model.variables)))
+    table = first[1]["small"].table
+    self.assertLen(table.addressable_shards, num_devices)
+    self.assertEqual(table.addressable_shards[0].data.shape, table.shape)
+    for shard in table.addressable_shards:
+      np.testing.assert_array_equal(shard.data, table)
+
+  def test_types_say_that_tables_are_replicated(self):
+    model = _Model(_specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(_batch())
+    _assert_close(
+        self,
+        model.step(inputs, model.variables),
+        model.step(inputs, model.variables, check_vma=True),
+        rtol=0,
+        atol=0,
+    )
+
+  def test_there_is_no_sort_and_no_exchange_in_the_program(self):
+    found = {}
+    for placement in ("sparsecore", "tensorcore"):
+      specs = _specs(placement)
+      model = _Model({"a": specs["a"], "b": specs["b"]}, 4)
+      topology = layout.Topology(
+          local_device_count=1, global_device_count=4, num_sc_per_device=1
+      )
+
+      def step(ids, variables, specs=model.specs, topology=topology):
+        inputs = embedding.convert_ids(ids, None, specs, topology)
+        activations = embedding.tpu_sparse_dense_matmul(
+            inputs, variables, specs
+        )
+        return activations, embedding.tpu_sparse_dense_matmul_grad(
+            activations, inputs, variables, specs
+        )
+
+      ids = {name: _batch()[name] for name in "ab"}
+      lowered = model.over_mesh(step, tables_out=True).lower(
+          ids, model.variables
+      )
+      found[placement] = [
+          word
+          # The native call that says what is wrong with ids may be there.
+          for word in ("sort(", "all-to-all", "all-gather", "scatter(", "jte_")
+          if word
+          in re.sub(
+              "jte_(convert_ids|check_batch)_cpu",
+              "",
+              lowered.compile().as_text(),
+          )
+      ]
+    self.assertEqual(found["tensorcore"], [])
+    self.assertNotEmpty(found["sparsecore"])
+
+
+class ConversionTest(parameterized.TestCase):
+
+  @parameterized.product(
+      combiner=["sum", "mean", "sqrtn"],
+      strategy=["SPLIT_THEN_STACK", "STACK_THEN_SPLIT"],
+      num_sc=[1, 2],
+  )
+  def test_in_programs_is_that_of_the_host(self, combiner, strategy, num_sc):
+    model = _Model(_specs("tensorcore", combiner=combiner), 1, num_sc)
+    ids = _batch()
+    weights = jax.tree.map(lambda x: np.cos(x, dtype=np.float32), ids)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
+    )
+    inputs, _ = model.preprocess(
+        ids, weights, feature_stacking_strategy=strategy
+    )
+    on_host = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs
+    )
+    converted = embedding.convert_ids(
+        ids, weights, model.specs, topology, feature_stacking_strategy=strategy
+    )
+    in_program = embedding.tpu_sparse_dense_matmul(
+        converted, model.variables, model.specs
+    )
+    _assert_close(self, on_host, in_program, **_CLOSE)
+    _assert_close(
+        self,
+        on_host,
+        embedding.lookup_ids(
+            ids,
+            weights,
+            model.variables,
+            model.specs,
+            topology,
+            feature_stacking_strategy=strategy,
+        ),
+        **_CLOSE,
+    )
+
+  def test_every_form_of_ids_gives_the_same(self):
+    model = _Model(_specs("tensorcore"), 2)
+    ids = _batch()
+    expected, _ = model.step(model.preprocess(ids)[0], model.variables)
+    lists = dict(ids, a=np.empty(_BATCH, object))
+    lists["a"][:] = [list(row) for row in ids["a"]]
+    splits = np.arange(0, 3 * _BATCH + 1, 3)
+    ragged = dict(ids, a=(ids["a"].reshape(-1), splits))
+    for form in (lists, ragged):
+      inputs, _ = model.preprocess(form)
+      # Three ids of a sample are rounded up to a power of two.
+      self.assertEqual(inputs.samples["small"].ids.shape, (2 * _BATCH, 4))
+      found, _ = model.step(inputs, model.variables)
+      _assert_close(self, expected, found, rtol=0, atol=0)
+
+  def test_shapes_are_known_before(self):
+    for leading in (False, True):
+      model = _Model(_specs("tensorcore"), 2)
+      inputs, _ = model.preprocess(_batch(), has_leading_dimension=leading)
+      shapes = embedding.eval_preprocess_sparse_dense_matmul_input_shape(
+          model.specs,
+          2,
+          2,
+          num_sc_per_device=1,
+          has_leading_dimension=leading,
+      )
+      self.assertEqual(shapes.settings, inputs.settings)
+      samples = shapes.samples["small"]
+      found = inputs.samples["small"]
+      self.assertEqual(
+          [(x.shape, x.dtype) for x in jax.tree.leaves(samples)],
+          [(x.shape, x.dtype) for x in jax.tree.leaves(found)],
+      )
+
+  def test_other_batch_than_declared(self):
+    ids = jax.tree.map(lambda x: x[:8], _batch())
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement), 2)
+      activations, new = model.step(model.preprocess(ids)[0], model.variables)
+      self.assertEqual(activations["a"].shape, (8, 6))
+      results.append((activations, model.tables(new)))
+    _assert_close(self, *results, **_CLOSE)
+
+  def test_what_policies_dropped_is_counted(self):
+    model = _Model(_specs("tensorcore"), 1)
+    inputs, stats = model.preprocess(_batch())
+    stats = embedding.count_batch(_batch(), model.specs, None, inputs, stats)
+    self.assertEqual(stats.num_ids["b"], _BATCH)
+    self.assertEqual(stats.dropped_by_policy["b"], 7)
+    self.assertEqual(stats.dropped_by_limit, {"large": 0, "small": 0})
+    # Limits are of stacks with buffers.
+    self.assertEqual(list(stats.max_ids_per_partition), ["large"])
+    self.assertEqual([name for name, _ in inputs.settings.limits], ["large"])
+
+  @parameterized.parameters(1, 2)
+  def test_no_other_table_is_needed(self, num_devices):
+    both = _Model(_specs("tensorcore"), num_devices)
+    alone = _specs("tensorcore")
+    del alone["c"]
+    alone = _Model(alone, num_devices)
+    ids = _batch()
+    expected, new = both.step(both.preprocess(ids)[0], both.variables)
+    del ids["c"], expected["c"]
+    inputs, stats = alone.preprocess(ids)
+    self.assertEqual(stats.id_drop_counters, {"small": 7})
+    found, found_new = alone.step(inputs, alone.variables)
+    _assert_close(self, expected, found, rtol=0, atol=0)
+    _assert_close(self, new["small"], found_new["small"], rtol=0, atol=0)
+
+  @parameterized.parameters("abc", "ab")
+  def test_adaptive_limits_leave_replicated_tables_alone(self, features):
+    specs = {n: f for n, f in _specs("tensorcore").items() if n in features}
+    batch = {name: _batch()[name] for name in features}
+    model = _Model(specs, 1)
+    limits = embedding.AdaptiveLimits(
+        model.specs,
+        local_device_count=1,
+        global_device_count=1,
+        num_sc_per_device=1,
+        ceiling=None,
+    )
+    inputs, _ = limits.preprocess(batch, None)
+    expected, _ = model.step(model.preprocess(batch)[0], model.variables)
+    found, _ = model.step(inputs, model.variables)
+    _assert_close(self, expected, found, rtol=0, atol=0)
+
+
+class ProductTest(parameterized.TestCase):
+
+  def _samples(self, ids, gains=None):
+    ids = np.asarray(ids, np.int32)
+    gains = np.ones(ids.shape, "f") if gains is None else np.asarray(gains, "f")
+    return _one_hot._sample_ids.SampleIds(
+        ids=jnp.asarray(ids),
+        gains=jnp.asarray(gains),
+        has_failed=jnp.zeros(1, bool),
+    )
+
+  def _stack(self, **options):
+    model = _Model(_specs("tensorcore", **options), 1)
+    return embedding.get_stacked_table_specs(model.specs)["small"]
+
+  def test_large_batches_are_cut_into_chunks(self):
+    rng = np.random.default_rng(0)
+    samples = self._samples(rng.integers(40, size=(50, 2)))
+    table = rng.random((40, 8), "f")
+    gradient = rng.random((50, 8), "f")
+    whole = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
+    sums, named = _one_hot.row_gradients(samples, gradient, 40, ())
+    with mock.patch.object(_one_hot, "_MAX_COUNTS", 40 * 7):
+      cut = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
+      cut_sums, cut_named = _one_hot.row_gradients(samples, gradient, 40, ())
+      text = (
+          jax.jit(_one_hot.lookup, static_argnums=0)
+          .lower(self._stack(), samples, table)
+          .as_text()
+      )
+    self.assertIn("while", text)
+    np.testing.assert_allclose(whole, cut, **_CLOSE)
+    np.testing.assert_allclose(sums, cut_sums, rtol=1e-5)
+    np.testing.assert_array_equal(named, cut_named)
+    np.testing.assert_allclose(whole, table[samples.ids].sum(1), **_CLOSE)
+
+  def test_what_is_not_finite_stays_where_it_is(self):
+    table = np.ones((4, 8), "f")
+    table[1, 2] = np.nan
+    table[2, 3] = np.inf
+    samples = self._samples([[0, 3], [1, 0], [2, 0]])
+    out = np.array(_one_hot.lookup(self._stack(), samples, table))
+    expected = np.full((3, 8), 2.0)
+    expected[1, 2] = expected[2, 3] = np.nan
+    np.testing.assert_array_equal(out, expected)
+    gradient = np.ones((3, 8), "f")
+    gradient[1, 5] = np.inf
+    sums, _ = _one_hot.row_gradients(samples, gradient, 4, ())
+    expected = np.array([3.0, 1, 1, 1])[:, None] * np.ones(8)
+    expected[[0, 1], 5] = np.nan
+    np.testing.assert_array_equal(sums, expected)
+
+  def test_row_with_gains_of_zero_is_named(self):
+    samples = self._samples([[0], [2]], [[0], [1]])
+    sums, named = _one_hot.row_gradients(samples, np.ones((2, 8), "f"), 4, ())
+    self.assertEqual(named.tolist(), [True, False, True, False])
+    self.assertEqual(np.asarray(sums)[:, 0].tolist(), [0, 0, 1, 0])
+
+  def test_ids_of_no_row_are_nan(self):
+    samples = self._samples([[0], [4], [2**31 - 1]])
+    out = _one_hot.lookup(self._stack(), samples, np.ones((4, 8), "f"))
+    self.assertEqual(np.isnan(out).all(1).tolist(), [False, True, False])
+
+  def test_rows_are_rounded_as_the_spec_says(self):
+    stack = self._stack(
+        quantization_config=embedding_spec.QuantizationConfig(
+            min_value=0, max_value=1, num_buckets=3
+        )
+    )
+    table = np.full((4, 8), 0.4, "f")
+    out = _one_hot.lookup(stack, self._samples([[1, 2]]), table)
+    np.testing.assert_array_equal(out, np.full((1, 8), 1.0))
+
+  def test_tables_of_8_bit_codes(self):
+    model = _Model(_specs("tensorcore"), 1)
+    inputs, _ = model.preprocess(_batch())
+    exact = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs
+    )
+    rounded = embedding.tpu_sparse_dense_matmul(
+        inputs, embedding.int8_variables(model.variables), model.specs
+    )
+    self.assertFalse(np.array_equal(exact["a"], rounded["a"]))
+    np.testing.assert_allclose(exact["a"], rounded["a"], atol=0.02)
+
+
+class ErrorsTest(parameterized.TestCase):
+
+  def test_ids_out_of_range(self):
+    model = _Model(_specs("tensorcore"), 1)
+    ids = _batch()
+    ids["a"][3, 1] = _ROWS
+    with self.assertRaisesRegex(
+        ValueError, f"Feature 'a': sample 3 has id {_ROWS}"
+    ):
+      model.preprocess(ids)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    convert = jax.jit(
+        lambda ids: embedding.convert_ids(ids, None, model.specs, topology)
+    )
+    convert(_batch())
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError),
+        f"Feature 'a': sample 3 has id {_ROWS} at",
+    ):
+      jax.block_until_ready(convert(ids))
+
+  def test_ragged_ids_inside_of_programs(self):
+    model = _Model(_specs("tensorcore"), 1)
+    ids = _batch()
+    ids["a"] = ids["a"].reshape(-1), np.arange(0, 3 * _BATCH + 1, 3)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    with self.assertRaisesRegex(
+        NotImplementedError, "Feature 'a': .*'tensorcore', for which ragged"
+    ):
+      embedding.convert_ids(ids, None, model.specs, topology)
+
+  def test_samples_that_sparsecores_cannot_share(self):
+    model = _Model(_specs("tensorcore"), 1, 2)
+    ids = dict(_batch(), a=_batch()["a"][:31])
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=2
+    )
+    with self.assertRaisesRegex(
+        ValueError, "Feature 'a': ids must have a number of samples .* got 31"
+    ):
+      embedding.convert_ids(ids, None, model.specs, topology)
+    with self.assertRaisesRegex(ValueError, "Feature 'a': the 31 samples of"):
+      model.preprocess(ids)
+
+  def test_inputs_of_unknown_origin(self):
+    specs = _specs("tensorcore")
+    del specs["c"]
+    model = _Model(specs, 1)
+    ids = {name: _batch()[name] for name in specs}
+    inputs, _ = model.preprocess(ids)
+    expected = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs
+    )
+    inputs = inputs.replace(settings=None)
+    with self.assertRaisesRegex(ValueError, "Pass global_device_count"):
+      embedding.tpu_sparse_dense_matmul(inputs, model.variables, model.specs)
+    with self.assertRaisesRegex(
+        ValueError, "All tables have placement 'tensorcore'.*num_sc_per_device"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          inputs, model.variables, model.specs, global_device_count=1
+      )
+    found = embedding.tpu_sparse_dense_matmul(
+        inputs,
+        model.variables,
+        model.specs,
+        global_device_count=1,
+        num_sc_per_device=1,
+    )
+    _assert_close(self, expected, found, rtol=0, atol=0)
+
+  def test_several_processes(self):
+    model = _Model(_specs("tensorcore"), 2)
+    ids = jax.tree.map(lambda x: x[: _BATCH // 2], _batch())
+    with self.assertRaisesRegex(
+        NotImplementedError, "Table 'small'.*one process so far: this one has 1"
+    ):
+      embedding.preprocess_sparse_dense_matmul_input(
+          ids, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
+      )
+
+  def test_devices_of_several_processes(self):
+    model = _Model(_specs("tensorcore"), 2)
+    with mock.patch.object(
+        jax.sharding.NamedSharding, "is_fully_addressable", False
+    ):
+      with self.assertRaisesRegex(
+          NotImplementedError, "Table 'small'.*devices of one process so far"
+      ):
+        model.variables  # pylint: disable=pointless-statement
+
+  def test_leading_dimension_of_devices(self):
+    model = _Model(_specs("tensorcore"), 2)
+    with self.assertRaisesRegex(
+        NotImplementedError, "Table 'small'.*no leading dimension"
+    ):
+      embedding.init_embedding_variables(
+          jax.random.key(0),
+          embedding.get_table_specs(model.specs),
+          jax.sharding.NamedSharding(model.mesh, P("x", None, None)),
+          1,
+      )
+
+  def test_sparse_gradients(self):
+    model = _Model(_specs("tensorcore"), 1)
+    inputs, _ = model.preprocess(_batch())
+    gradients = jax.tree.map(lambda s: np.ones(s.output_shape), model.specs)
+    with self.assertRaisesRegex(
+        NotImplementedError, "Table 'small'.*no gradients of single rows"
+    ):
+      embedding.sparse_gradients(gradients, inputs, model.specs)
+    with self.assertRaisesRegex(
+        NotImplementedError, "Table 'small'.*no gradients of single rows"
+    ):
+      embedding.apply_sparse_gradients({}, model.variables, model.specs)
+
+  def test_split_table_in_place_of_a_replicated_one(self):
+    model = _Model(_specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(_batch())
+    lookup = jax.shard_map(
+        lambda inputs, variables: embedding.tpu_sparse_dense_matmul(
+            inputs, variables, model.specs
+        ),
+        mesh=model.mesh,
+        in_specs=(P("x"), P("x", None)),
+        out_specs=P("x"),
+        check_vma=False,
+    )
+    with self.assertRaisesRegex(ValueError, "Stack 'small'.*Replicate it: P()"):
+      lookup(inputs, model.variables)
+
+  def test_inputs_of_all_devices(self):
+    model = _Model(_specs("tensorcore"), 2)
+    inputs, _ = model.preprocess(_batch())
+    lookup = jax.shard_map(
+        lambda variables: embedding.tpu_sparse_dense_matmul(
+            inputs.replace(
+                sparse_dense_matmul_input=jax.tree.map(
+                    lambda x: x[: x.size // 2], inputs.sparse_dense_matmul_input
+                )
+            ),
+            variables,
+            model.specs,
+        ),
+        mesh=model.mesh,
+        in_specs=(model.partition(),),
+        out_specs=P("x"),
+        check_vma=False,
+    )
+    with self.assertRaisesRegex(
+        ValueError, "'small': the inputs have 64 samples, expected 32 for one"
+    ):
+      lookup(model.variables)
+
+  def test_inputs_of_the_other_placement(self):
+    models = [
+        _Model(_specs(placement), 1)
+        for placement in ("sparsecore", "tensorcore")
+    ]
+    inputs, _ = models[0].preprocess(_batch())
+    with self.assertRaisesRegex(
+        ValueError, "'small': its placement is 'tensorcore'.*in buffers"
+    ):
+      embedding.tpu_sparse_dense_matmul(
+          inputs, models[1].variables, models[1].specs
+      )
+
+  def test_optimizer_with_a_primitive_of_its_own(self):
+    class OfTheUser(embedding_spec.SGDOptimizerSpec):
+
+      def get_optimizer_primitive(self):
+        return jax.extend.core.Primitive("mine")
+
+    model = _Model(_specs("tensorcore", optimizer=OfTheUser(0.1)), 1)
+    inputs, _ = model.preprocess(_batch())
+    with self.assertRaisesRegex(
+        NotImplementedError, "'small'.*OfTheUser a primitive 'mine' of its own"
+    ):
+      model.step(inputs, model.variables)
+
+
+if __name__ == "__main__":
+  absltest.main()
