@@ -185,7 +185,9 @@ def run(config: config_lib.Config) -> None:
       malformed line to learn from is found when it is read; what was trained
       before is lost, but for the checkpoints.
   """
-  launch.provide_devices(config.num_devices, config.num_processes)
+  launch.provide_devices(
+      config.num_devices, config.num_processes, config.heartbeat_seconds
+  )
   output_dir = pathlib.Path(
       config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
   )
