@@ -17,10 +17,12 @@ Source: jax.distributed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
 import ctypes
 import os
+import pickle
 import re
 import signal
 import socket
@@ -29,10 +31,15 @@ import sys
 import tempfile
 import time
 from typing import NoReturn
+from typing import TypeVar
 
 import jax
+from jax.experimental import multihost_utils
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
+import numpy as np
+
+_T = TypeVar("_T")
 
 # A member finds the process id of who started it here ...
 _STARTER = "JAX_TPU_EMBEDDING_EXAMPLE_STARTER"
@@ -132,6 +139,30 @@ def _note_hosts(index: int, count: int, timeout_seconds: float) -> None:
   ]
   with open(os.environ[_HOSTS], "w") as file:
     file.write(" ".join([str(index), *hosts]))
+
+
+def from_first(make: Callable[[], _T]) -> _T:
+  """What `make()` returns in the first process, in all of them.
+
+  Raises:
+    UsageError: `make` raised it there.
+  """
+  if jax.process_count() == 1:
+    return make()
+  result = b""
+  if jax.process_index() == 0:
+    try:
+      result = pickle.dumps((make(), None))
+    except command_line.UsageError as error:
+      result = pickle.dumps((None, str(error)))
+  size = multihost_utils.broadcast_one_to_all(np.int64(len(result)))
+  padded = np.zeros(size, np.uint8)
+  padded[: len(result)] = np.frombuffer(result, np.uint8)
+  result = multihost_utils.broadcast_one_to_all(padded)
+  value, message = pickle.loads(np.asarray(result).tobytes())
+  if message is not None:
+    raise command_line.UsageError(message)
+  return value
 
 
 def run_here(program: str, command: Sequence[str], num_processes: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
 from jax_tpu_embedding.sparsecore.examples.common import train_state
@@ -50,14 +51,13 @@ def _log_path(
   if config.data:
     return pathlib.Path(config.data)
   path = output_dir / "clicks.tsv"
-  if jax.process_index() == 0 and not (config.resume and path.exists()):
-    _generate(path, config)
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices("the log is there")
+  job.from_first(lambda: _generate(path, config))
   return path
 
 
 def _generate(path: pathlib.Path, config: config_lib.Config) -> None:
+  if config.resume and path.exists():
+    return
   num_samples = config.num_samples or _GENERATED_SAMPLES
   # Under its name the log is complete.
   partial = path.with_name("partial_" + path.name)
@@ -210,8 +210,9 @@ def run(config: config_lib.Config) -> None:
         jax.process_index(),
         jax.process_count(),
     )
-    checkpoints.require({"log_sha256": data.sha256})
-    baseline = _evaluate_baseline(data)
+    checkpoints.require({"log_sha256": data.log.sha256})
+    # For the report, which one process makes.
+    baseline = _evaluate_baseline(data) if jax.process_index() == 0 else {}
     print(
         f"Log: {data.path}, {data.num_train:,} samples to learn from,"
         f" {len(data.heldout.labels):,} held out.\n"
