@@ -165,6 +165,13 @@ def from_first(make: Callable[[], _T]) -> _T:
   return value
 
 
+def on_host(array: jax.Array) -> np.ndarray:
+  """All of an array, in every process."""
+  if array.is_fully_addressable:
+    return np.asarray(array)
+  return multihost_utils.process_allgather(array, tiled=True)
+
+
 def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
   """Runs a command several times, as one job; returns its exit code.
 

@@ -103,20 +103,23 @@ def _leaving_the_job(program: str) -> Iterator[None]:
   """
   try:
     yield
-  except command_line.UsageError as error:
-    if job.is_managed():
+  except Exception as error:
+    # What follows from an error of JAX may be of an exchange with a process
+    # that is missing. JAX will name it as it ends this one, while that waits
+    # for all at the end.
+    if not job.is_managed() or _follows_from_jax(error):
+      raise
+    if isinstance(error, command_line.UsageError):
       print(f"{pathlib.Path(program).stem}: {error}", file=sys.stderr)
-      job.leave(1)
-    raise
-  except jax.errors.JaxRuntimeError:
-    # Perhaps of an exchange with a process that is missing, which JAX will
-    # name as it ends this one, while it waits for all at the end.
-    raise
-  except Exception:
-    if job.is_managed():
+    else:
       traceback.print_exc()
-      job.leave(1)
-    raise
+    job.leave(1)
+
+
+def _follows_from_jax(error: BaseException | None) -> bool:
+  while error and not isinstance(error, jax.errors.JaxRuntimeError):
+    error = error.__cause__ or error.__context__
+  return error is not None
 
 
 def _run_job(program: str, config: command_line.Settings) -> int:

@@ -15,7 +15,6 @@ import tempfile
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
 from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import launch
@@ -76,13 +75,6 @@ def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
   }
 
 
-def _on_host(array: jax.Array) -> np.ndarray:
-  """All of an array, in every process."""
-  if array.is_fully_addressable:
-    return np.asarray(array)
-  return multihost_utils.process_allgather(array, tiled=True)
-
-
 def _evaluate_baseline(data: dataset.Dataset) -> dict[str, float]:
   """Scores of logistic regression on the same held-out samples."""
   train = data.first_train_samples(_BASELINE_SAMPLES)
@@ -103,7 +95,7 @@ class _Run:
   def evaluate(self, state: train_state.TreeState) -> dict[str, float]:
     """Scores on all held-out samples."""
     logits = [
-        _on_host(self.trainer.logits(state, batch))[:count]
+        job.on_host(self.trainer.logits(state, batch))[:count]
         for batch, count in self.data.heldout_batches()
     ]
     return _scores(self.data.heldout.labels, np.concatenate(logits))
@@ -211,8 +203,7 @@ def run(config: config_lib.Config) -> None:
         jax.process_count(),
     )
     checkpoints.require({"log_sha256": data.log.sha256})
-    # For the report, which one process makes.
-    baseline = _evaluate_baseline(data) if jax.process_index() == 0 else {}
+    baseline = job.from_first(lambda: _evaluate_baseline(data))
     print(
         f"Log: {data.path}, {data.num_train:,} samples to learn from,"
         f" {len(data.heldout.labels):,} held out.\n"
