@@ -73,6 +73,8 @@ def start(*command: str, **environment: str) -> subprocess.Popen[str]:
       env={
           **os.environ,
           "PYTHONPATH": os.pathsep.join(sys.path),
+          # Else it warns where the user's directory is not for writing.
+          "MPLCONFIGDIR": os.environ.get("TEST_TMPDIR", tempfile.gettempdir()),
           **environment,
       },
       stdout=subprocess.PIPE,

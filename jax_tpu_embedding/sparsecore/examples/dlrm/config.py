@@ -129,7 +129,8 @@ class Config(command_line.JobSettings):
     if self.num_processes != 1 and self.preprocess == "host":
       raise UsageError(
           "--preprocess=host needs --num_processes=1, got"
-          f" {self.num_processes}."
+          f" {self.num_processes}: processes would have to agree on the limits"
+          " of buffers. Use --preprocess=jit."
       )
     if self.resume and not self.output_dir:
       raise UsageError(

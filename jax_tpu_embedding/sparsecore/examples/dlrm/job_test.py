@@ -62,8 +62,9 @@ def _run(*arguments: str) -> tuple[int, str, str]:
 
 
 def _checkpoints(output_dir: str) -> list[int]:
-  paths = pathlib.Path(output_dir, "checkpoints").glob("[0-9]*/tables")
-  return sorted(int(path.parent.name) for path in paths)
+  names = (path.name for path in pathlib.Path(output_dir).glob("checkpoints/*"))
+  # Those that are being written have longer names.
+  return sorted(int(name) for name in names if name.isdigit())
 
 
 class JobTest(program_runs.ProgramTest):
@@ -130,6 +131,8 @@ class JobTest(program_runs.ProgramTest):
             *_ENDLESS,
             *resume,
         )
+        for host in hosts:
+          self.addCleanup(host.kill)
         victim = rng.randrange(num_processes)
         self._wait_for_phase(phase, hosts, output_dir, rng)
         self._kill_and_check(hosts, victim, is_named=phase != "start")

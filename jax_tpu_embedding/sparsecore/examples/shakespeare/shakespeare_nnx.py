@@ -15,7 +15,6 @@ import functools
 
 from flax import nnx
 import jax
-import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
