@@ -3,6 +3,7 @@
 
 """The program in several processes, started by itself or by a job manager.
 
+../../../../docs/several_hosts_test.py kills one of those that it starts itself.
 The environment variable KILLS says how often hosts of a job die, 2 by default;
 KILLS_SEED, when and which.
 """
@@ -75,51 +76,11 @@ class JobTest(program_runs.ProgramTest):
         self.assertIsNone(process.poll(), process.args)
       time.sleep(0.01)
 
-  def test_four_processes_are_one_run(self):
-    one, job = self.directory(), self.directory()
-    code, alone, _ = _run("--num_devices=4", f"--output_dir={one}")
-    self.assertEqual(code, 0)
-    code, together, _ = _run(
-        "--num_devices=4", "--num_processes=4", f"--output_dir={job}"
-    )
-    self.assertEqual(code, 0)
-
-    def result(stdout):
-      return re.findall("Held-out .*|Log.*AUC .*|Log: [^/]*|Tables: .*", stdout)
-
-    self.assertLen(result(alone), 4)
-    self.assertEqual(result(together), result(alone))
-    self.assertTrue(pathlib.Path(job, "training.png").is_file())
-    self.assert_same_checkpoint(one, job, 10)
-
-  def test_a_killed_process_ends_the_job(self):
-    output_dir = self.directory()
-    job = _start(
-        "--num_devices=2",
-        "--num_processes=2",
-        f"--output_dir={output_dir}",
-        *_ENDLESS,
-    )
-    self._wait_until([job], lambda: _checkpoints(output_dir))
-    processes = program_runs.children(job)
-    self.assertLen(processes, 2)
-    os.kill(processes[1], signal.SIGKILL)
-    _, stderr = job.communicate()
-    self.assertEqual(job.returncode, 75)
-    self.assertRegex(
-        stderr, r"dlrm: process 1 of 2 was ended by SIGKILL, .* --resume"
-    )
-    self.assertFalse(
-        [p for p in processes if pathlib.Path(f"/proc/{p}").exists()]
-    )
-
   def test_hosts_die_and_the_job_goes_on(self):
     rng = random.Random(_SEED)
     output_dir = self.directory()
-    # Each phase comes up, and which host it is, and how many there are.
-    phases = [("saving", "training", "start")[i % 3] for i in range(_KILLS)]
-    rng.shuffle(phases)
-    for i, phase in enumerate(phases):
+    for i in range(_KILLS):
+      phase = ("saving", "start", "training")[i % 3]
       manager = rng.choice(sorted(program_runs.MANAGERS))
       num_processes = 4 if i % 2 == 0 else 2
       resume = ["--resume"] if _checkpoints(output_dir) else []
@@ -144,12 +105,23 @@ class JobTest(program_runs.ProgramTest):
     hosts = _start_managed(
         "slurm", 2, f"--output_dir={output_dir}", num_steps, *resume
     )
-    for host in hosts:
-      _, stderr = host.communicate()
-      self.assertEqual((host.returncode, stderr), (0, ""))
+    outputs = [host.communicate() for host in hosts]
+    self.assertEqual([host.returncode for host in hosts], [0, 0], outputs)
+    (stdout, _), others = outputs
+    self.assertEqual(others, ("", ""))
+    # The steps that four processes took, and two, are those of one.
     straight = self.directory()
-    code, _, _ = _run("--num_devices=4", f"--output_dir={straight}", num_steps)
+    code, alone, _ = _run(
+        "--num_devices=4", f"--output_dir={straight}", num_steps
+    )
     self.assertEqual(code, 0)
+
+    def result(stdout):
+      return re.findall("Held-out .*|Log.*AUC .*|Log: [^/]*|Tables: .*", stdout)
+
+    self.assertLen(result(alone), 4)
+    self.assertEqual(result(stdout), result(alone))
+    self.assertTrue(pathlib.Path(output_dir, "training.png").is_file())
     self.assert_same_checkpoint(straight, output_dir, last)
 
   def _wait_for_phase(self, phase, hosts, output_dir, rng) -> None:
