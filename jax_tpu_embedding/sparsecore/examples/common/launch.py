@@ -117,9 +117,13 @@ def _leaving_the_job(program: str) -> Iterator[None]:
 
 
 def _follows_from_jax(error: BaseException | None) -> bool:
-  while error and not isinstance(error, jax.errors.JaxRuntimeError):
+  """Whether JAX's runtime raised what led to `error`."""
+  while error:
+    # An exchange that fails as it is started is a ValueError.
+    if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
+      return True
     error = error.__cause__ or error.__context__
-  return error is not None
+  return False
 
 
 def _run_job(program: str, config: command_line.Settings) -> int:

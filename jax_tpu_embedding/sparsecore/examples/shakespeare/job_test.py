@@ -28,7 +28,7 @@ _PROGRAMS = ("nnx", "linen") if "KILLS" in os.environ else ("nnx",)
 
 class JobTest(program_runs.ProgramTest):
 
-  @parameterized.parameters(*_PROGRAMS)
+  @parameterized.named_parameters(*((api, api) for api in _PROGRAMS))
   def test_two_processes_are_one_run(self, api):
     results = []
     directories = [self.directory() for _ in range(2)]
