@@ -49,6 +49,14 @@ class DeviceSumsTest(absltest.TestCase):
       self.assertEqual(gradient, functools.reduce(np.add, terms), terms)
       self.assertTrue(gradient.sharding.is_fully_replicated)
 
+  def test_no_exchange_adds(self):
+    # The devices of one process happen to add in this order, too; Gloo's do
+    # not.
+    samples = {"x": self._divided(range(8))}
+    program = _gradient.lower({"w": jnp.float32(2)}, samples).compile()
+    self.assertIn(" all-gather", program.as_text())
+    self.assertNotIn(" all-reduce", program.as_text())
+
   def test_results_are_in_the_order_of_the_samples(self):
     result = jax.jit(functools.partial(device_sums.apply, _product))(
         {"w": jnp.float32(2)}, {"x": self._divided(range(8))}
