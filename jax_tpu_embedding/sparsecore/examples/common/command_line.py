@@ -59,8 +59,8 @@ class Settings:
   Paths are absolute once `from_flags` has run.
   """
 
-  # Of the job; a program that can be several has a field of this name, and one
-  # that is called output_dir.
+  # Of the job; a program that can be several has a field of this name (of
+  # JobSettings), and one that is called output_dir.
   num_processes = 1
 
   def check_at_least(self, **minima: int) -> None:
@@ -89,6 +89,52 @@ class Settings:
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobSettings(Settings):
+  """A base of settings of programs that can be several processes.
+
+  They have fields num_devices, batch_size and output_dir.
+  """
+
+  num_devices: int = setting(
+      1,
+      "Devices to train on; CPUs are divided into as many.",
+  )
+  num_processes: int = setting(
+      1,
+      "Processes that train together, started on this machine; the devices are"
+      " divided among them. 0: this is one of those that a job manager started.",
+  )
+  heartbeat_seconds: int = setting(
+      60,
+      "Processes of a job end after so many seconds without a sign of life of"
+      " one of them.",
+  )
+
+  def check_job(self) -> None:
+    """Raises a UsageError if no job can be made of this."""
+    self.check_at_least(
+        num_devices=1,
+        num_processes=0,
+        # JAX sends one in half of the time.
+        heartbeat_seconds=2,
+    )
+    if self.batch_size % self.num_devices:
+      raise UsageError(
+          f"--batch_size must be a multiple of --num_devices={self.num_devices}"
+          f" to be divided evenly, got {self.batch_size}."
+      )
+    if self.num_processes and self.num_devices % self.num_processes:
+      raise UsageError(
+          "--num_devices must be a multiple of"
+          f" --num_processes={self.num_processes}, got {self.num_devices}."
+      )
+    if self.num_processes == 0 and not self.output_dir:
+      raise UsageError(
+          "--num_processes=0 needs an --output_dir that all processes share."
+      )
 
 
 _DEFINE = {

@@ -3,46 +3,76 @@
 
 """Several processes that train as one.
 
-`run_here` starts a program several times on this machine, and ends all of them
-if one ends. A job manager (SLURM, Open MPI, Kubernetes, a TPU pod) does the same
-on many machines. In both cases the program calls `join` before it asks JAX for
+A program that is asked to be several starts itself again as members of a job,
+and watches them: `run_here` starts all members on this machine; a job manager
+(SLURM, Open MPI, Kubernetes, a TPU pod) starts the program once per member, and
+`run_managed` starts that one. Members call `join` before they ask JAX for
 devices: then jax.devices() are those of all processes.
+
+If a member is killed, crashes or falls silent, the others end within the
+deadline, and who watched them says which it was, with the code 75.
 
 Source: jax.distributed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
 import ctypes
 import os
+import pickle
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from typing import NoReturn
+from typing import TypeVar
 
 import jax
+from jax.experimental import multihost_utils
+from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
+import numpy as np
 
-# Each process that run_here starts finds its place in the job here:
-# "localhost:PORT INDEX COUNT".
+_T = TypeVar("_T")
+
+# A member finds the process id of who started it here ...
+_STARTER = "JAX_TPU_EMBEDDING_EXAMPLE_STARTER"
+# ... and, if that is run_here, its place: "localhost:PORT INDEX COUNT".
 _PLACE = "JAX_TPU_EMBEDDING_EXAMPLE_PROCESS"
-# After so many seconds without a sign of life JAX ends the other processes.
-_HEARTBEAT_SECONDS = 60
+# The file in which a member that run_managed has started says where it is: its
+# index, and the name of each host of the job.
+_HOSTS = "JAX_TPU_EMBEDDING_EXAMPLE_HOSTS"
 # What the others have to end by themselves, once one has ended.
 _SECONDS_TO_END = 5
 # The code by which job managers know that starting again may help.
 _TRY_AGAIN = os.EX_TEMPFAIL
+# Of what a process wrote to stderr: JAX's last words, and stacks behind them.
+_KEPT_CHARACTERS = 200_000
+_RESUME = "--resume continues from the last checkpoint."
+
+# How JAX's coordination service, on process 0, names who is missing ...
+_MISSING = (
+    re.compile(r"Task (\d+) heartbeat timeout"),
+    re.compile(r"stopped sending heartbeats\):\n(\d+)\n"),
+)
+# ... and what the others say if that service itself is gone.
+_FIRST_IS_MISSING = "Failed to send RPC to coordination service"
+# What all say if some never came.
+_NOT_ALL_CAME = "CoordinationService/RegisterTask"
 
 
 def is_member() -> bool:
-  """Whether run_here has started this process."""
-  return _PLACE in os.environ
+  """Whether run_here or run_managed has started this process."""
+  return _STARTER in os.environ
 
 
-def join(num_processes: int, num_devices: int) -> None:
+def join(num_processes: int, num_devices: int, heartbeat_seconds: int) -> None:
   """Makes this process one of its job, if it is of a job.
 
   Only the first one goes on printing to stdout.
@@ -50,28 +80,96 @@ def join(num_processes: int, num_devices: int) -> None:
   Args:
     num_processes: of the job; 0: as the job manager says that started them.
     num_devices: of all of them; CPUs are divided into as many.
+    heartbeat_seconds: after so many without a sign of life of one process the
+      others end. A process that is not there at the start has as long.
+
+  Raises:
+    UsageError: there is no job manager, or devices cannot be divided evenly.
   """
   if num_processes == 1:
     return
   if is_member():
-    # With its starter, whatever becomes of that.
+    # It ends with its starter, whatever becomes of that, or became of it so far.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(os.environ[_STARTER]):
+      os.kill(os.getpid(), signal.SIGKILL)
+  place = {}
+  if _PLACE in os.environ:
     address, index, count = os.environ[_PLACE].split()
-    jax.config.update("jax_num_cpu_devices", num_devices // int(count))
+    place = {
+        "coordinator_address": address,
+        "num_processes": int(count),
+        "process_id": int(index),
+    }
+  try:
     jax.distributed.initialize(
-        address,
-        int(count),
-        int(index),
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        **place,
+        # JAX takes five seconds more than it is told.
+        initialization_timeout=max(1, heartbeat_seconds - 5),
+        heartbeat_timeout_seconds=heartbeat_seconds,
+        shutdown_timeout_seconds=heartbeat_seconds,
     )
-  else:
-    jax.distributed.initialize(heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
+  except ValueError as error:  # None of the managers that JAX knows.
+    raise command_line.UsageError(
+        "--num_processes=0 is for processes that a job manager has started, and"
+        f" JAX finds none: {error}"
+    ) from error
+  index, count = jax_private.place_in_job()
+  if num_devices % count:
+    raise command_line.UsageError(
+        f"--num_devices must be a multiple of the {count} processes of the job,"
+        f" got {num_devices}."
+    )
+  jax.config.update("jax_num_cpu_devices", num_devices // count)
+  if _HOSTS in os.environ:
+    _note_hosts(index, count, heartbeat_seconds)
   # Of libraries' own lines on stdout, such as Gloo's, none are for users.
   stdout = os.dup(sys.__stdout__.fileno())
   null = os.open(os.devnull, os.O_WRONLY)
   os.dup2(null, sys.__stdout__.fileno())
-  is_first = jax.process_index() == 0
-  sys.stdout = os.fdopen(stdout if is_first else null, "w", buffering=1)
+  sys.stdout = os.fdopen(stdout if index == 0 else null, "w", buffering=1)
+
+
+def _note_hosts(index: int, count: int, timeout_seconds: float) -> None:
+  """Tells who watches this process where it and the others are."""
+  jax_private.tell_job(f"host_of_process/{index}", socket.gethostname())
+  hosts = [
+      jax_private.ask_job(f"host_of_process/{i}", timeout_seconds)
+      for i in range(count)
+  ]
+  with open(os.environ[_HOSTS], "w") as file:
+    file.write(" ".join([str(index), *hosts]))
+
+
+def from_first(make: Callable[[], _T]) -> _T:
+  """What `make()` returns in the first process, in all of them.
+
+  Raises:
+    UsageError: `make` raised it there.
+  """
+  if jax.process_count() == 1:
+    return make()
+  result = b""
+  if jax.process_index() == 0:
+    try:
+      result = pickle.dumps((make(), None))
+    except command_line.UsageError as error:
+      result = pickle.dumps((None, str(error)))
+  size = multihost_utils.broadcast_one_to_all(np.int64(len(result)))
+  padded = np.zeros(size, np.uint8)
+  padded[: len(result)] = np.frombuffer(result, np.uint8)
+  result = multihost_utils.broadcast_one_to_all(padded)
+  value, message = pickle.loads(np.asarray(result).tobytes())
+  if message is not None:
+    raise command_line.UsageError(message)
+  return value
+
+
+def on_host(array: jax.Array) -> np.ndarray:
+  """All of an array, in every process."""
+  if array.is_fully_addressable:
+    return np.asarray(array)
+  return multihost_utils.process_allgather(array, tiled=True)
 
 
 def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
@@ -96,7 +194,7 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
     members = [
         subprocess.Popen(
             command,
-            env=os.environ | {_PLACE: f"{address} {i} {num_processes}"},
+            env=_environment(_PLACE, f"{address} {i} {num_processes}"),
             stdout=None if i == 0 else subprocess.DEVNULL,
             stderr=errors[i],
         )
@@ -121,11 +219,93 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
     return code
   print(
       f"{program}: process {failed} of {num_processes} was ended by"
-      f" {signal.Signals(-code).name}, and the others with it; --resume"
-      " continues from the last checkpoint.",
+      f" {signal.Signals(-code).name}, and the others with it; {_RESUME}",
       file=sys.stderr,
   )
   return _TRY_AGAIN
+
+
+def run_managed(program: str, command: Sequence[str]) -> int:
+  """Runs a command as one process of a job manager's job; its exit code.
+
+  That of the process; or 75, "try again", if it was killed or crashed, or ended
+  because another one is missing, with a line that says which one and where.
+
+  Args:
+    program: what messages call it.
+    command: of a program that calls `join`.
+  """
+  with tempfile.NamedTemporaryFile("r") as hosts_file:
+    member = subprocess.Popen(
+        command,
+        env=_environment(_HOSTS, hosts_file.name),
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    # A manager, or a terminal, that wants an end wants that of the member.
+    signal.signal(signal.SIGTERM, lambda *_: member.terminate())
+    signal.signal(signal.SIGINT, lambda *_: None)
+    text = ""
+    for line in member.stderr:
+      sys.stderr.write(line)
+      text = (text + line)[-_KEPT_CHARACTERS:]
+    code = member.wait()
+    place = hosts_file.read().split()
+  if code >= 0:
+    return code
+  own, hosts = (int(place[0]), place[1:]) if place else (None, [])
+
+  def name(index):
+    where = f" of {len(hosts)}, on {hosts[index]}," if hosts else ""
+    return f"process {index}{where}" if index is not None else "this process"
+
+  missing = _missing(text)
+  if code == -signal.SIGABRT and _NOT_ALL_CAME in text:
+    reason = "another process was not there at the start"
+  elif code == -signal.SIGABRT and missing not in (None, own):
+    reason = f"{name(missing)} gives no sign of life"
+  else:
+    reason = f"{name(own)} was ended by {signal.Signals(-code).name}"
+  print(f"{program}: {reason}; {_RESUME}", file=sys.stderr)
+  return _TRY_AGAIN
+
+
+def _missing(text: str) -> int | None:
+  """The process that is missing, by what JAX wrote before it ended this one."""
+  for pattern in _MISSING:
+    if found := pattern.search(text):
+      return int(found[1])
+  return 0 if _FIRST_IS_MISSING in text else None
+
+
+def is_managed() -> bool:
+  """Whether this process is one of a job manager's job, and has joined it."""
+  return _HOSTS in os.environ and jax.distributed.is_initialized()
+
+
+def leave(code: int) -> NoReturn:
+  """Ends a process of a job manager's job that has an error of its own.
+
+  JAX would let it wait for the others, which may wait for it in an exchange.
+  But where all find the same error, each has the time to say so.
+  """
+  index, count = jax_private.place_in_job()
+  jax_private.tell_job(f"left/{index}", "")
+  end = time.monotonic() + _SECONDS_TO_END
+  with contextlib.suppress(TimeoutError, jax.errors.JaxRuntimeError):
+    for i in range(count):
+      jax_private.ask_job(f"left/{i}", max(0.001, end - time.monotonic()))
+  if index == 0:
+    time.sleep(1)  # The others ask this process, and end with it.
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+def _environment(name: str, value: str) -> dict[str, str]:
+  """What a member is started with."""
+  return os.environ | {_STARTER: str(os.getpid()), name: value}
 
 
 def _free_port() -> int:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
 import sys
 import tempfile
+import traceback
 import types
 from typing import NoReturn
 from typing import TypeVar
@@ -31,18 +33,25 @@ _Settings = TypeVar("_Settings", bound=command_line.Settings)
 _THREADS_PER_DEVICE = 4
 
 
-def provide_devices(num_devices: int, num_processes: int = 1) -> None:
+def provide_devices(
+    num_devices: int, num_processes: int = 1, heartbeat_seconds: int = 60
+) -> None:
   """Makes sure that JAX has as many devices, over all processes of the job.
 
   A CPU is one device, unless it is told otherwise before JAX makes its first
   array.
 
+  Args:
+    num_devices: of all processes.
+    num_processes: as for job.join.
+    heartbeat_seconds: as for job.join.
+
   Raises:
-    UsageError: JAX has fewer.
+    UsageError: JAX has fewer, or there is no job to join.
   """
   if num_devices > 1:
     os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * num_devices))
-  job.join(num_processes, num_devices)
+  job.join(num_processes, num_devices, heartbeat_seconds)
   if num_processes == 1 and num_devices > max(
       1, jax.config.jax_num_cpu_devices
   ):
@@ -71,11 +80,10 @@ def main(
   memory.keep_freed_memory()
   try:
     config = command_line.from_flags(settings)
-    if config.num_processes > 1 and not job.is_member():
-      program = pathlib.Path(argv[0]).stem
-      command = _command(program, config)
-      sys.exit(job.run_here(program, command, config.num_processes))
-    run(config)
+    if config.num_processes != 1 and not job.is_member():
+      sys.exit(_run_job(pathlib.Path(argv[0]).stem, config))
+    with _leaving_the_job(argv[0]):
+      run(config)
   except command_line.UsageError as error:
     command_line.fail(argv[0], error, code=1)
   except KeyboardInterrupt:
@@ -85,6 +93,44 @@ def main(
         "interrupted; --resume continues from the last checkpoint.",
         code=130,
     )
+
+
+@contextlib.contextmanager
+def _leaving_the_job(program: str) -> Iterator[None]:
+  """Ends a process of a job that has an error, so that the others learn of it.
+
+  Without a job, errors are those of `main`.
+  """
+  try:
+    yield
+  except Exception as error:
+    # What follows from an error of JAX may be of an exchange with a process
+    # that is missing. JAX will name it as it ends this one, while that waits
+    # for all at the end.
+    if not job.is_managed() or _follows_from_jax(error):
+      raise
+    if isinstance(error, command_line.UsageError):
+      print(f"{pathlib.Path(program).stem}: {error}", file=sys.stderr)
+    else:
+      traceback.print_exc()
+    job.leave(1)
+
+
+def _follows_from_jax(error: BaseException | None) -> bool:
+  """Whether JAX's runtime raised what led to `error`."""
+  while error:
+    # An exchange that fails as it is started is a ValueError.
+    if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
+
+
+def _run_job(program: str, config: command_line.Settings) -> int:
+  command = _command(program, config)
+  if config.num_processes:
+    return job.run_here(program, command, config.num_processes)
+  return job.run_managed(program, command)
 
 
 def _command(program: str, config: command_line.Settings) -> list[str]:

@@ -10,6 +10,8 @@ import contextlib
 import io
 import os
 import pathlib
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,15 +66,81 @@ def run(
   return code, stdout.getvalue(), stderr.getvalue()
 
 
-def start(*command: str) -> subprocess.Popen[str]:
+def start(*command: str, **environment: str) -> subprocess.Popen[str]:
   """Starts Python in a process of its own: a file, or "-m" and a module."""
   return subprocess.Popen(
       [sys.executable, *command],
-      env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+      env={
+          **os.environ,
+          "PYTHONPATH": os.pathsep.join(sys.path),
+          # Else it warns where the user's directory is not for writing.
+          "MPLCONFIGDIR": os.environ.get("TEST_TMPDIR", tempfile.gettempdir()),
+          **environment,
+      },
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
   )
+
+
+# Both managers give processes a port in the last 4096, by the number of the job.
+_FIRST_PORT = 65536 - 4096
+
+
+def _slurm(job: int, index: int, count: int) -> dict[str, str]:
+  return {
+      "SLURM_JOB_ID": str(job),
+      "SLURM_STEP_NODELIST": "localhost",
+      "SLURM_NTASKS": str(count),
+      "SLURM_PROCID": str(index),
+      "SLURM_LOCALID": str(index),
+  }
+
+
+def _open_mpi(job: int, index: int, count: int) -> dict[str, str]:
+  return {
+      "OMPI_MCA_orte_hnp_uri": f"{job << 12}.0;tcp://127.0.0.1:1",
+      "OMPI_COMM_WORLD_SIZE": str(count),
+      "OMPI_COMM_WORLD_RANK": str(index),
+      "OMPI_COMM_WORLD_LOCAL_RANK": str(index),
+  }
+
+
+MANAGERS = {"slurm": _slurm, "open_mpi": _open_mpi}
+
+
+def start_managed(
+    manager: str, num_processes: int, *command: str | Callable[[int], str]
+) -> list[subprocess.Popen[str]]:
+  """Starts a command as a job manager does, as far as JAX looks.
+
+  Args:
+    manager: one of MANAGERS.
+    num_processes: of the job.
+    *command: as for `start`; what differs is a function of the process.
+  """
+  job = _free_port() - _FIRST_PORT
+  return [
+      start(
+          *(part(i) if callable(part) else part for part in command),
+          **MANAGERS[manager](job, i, num_processes),
+      )
+      for i in range(num_processes)
+  ]
+
+
+def _free_port() -> int:
+  while True:
+    port = random.randrange(_FIRST_PORT, 65536)
+    with contextlib.suppress(OSError), socket.socket() as listener:
+      listener.bind(("", port))
+      return port
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+  """The ids of the processes that a process has started."""
+  path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+  return [int(pid) for pid in path.read_text().split()]
 
 
 def saved_arrays(output_dir: str, step: int) -> dict[str, Any]:

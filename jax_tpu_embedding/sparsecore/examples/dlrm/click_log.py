@@ -17,9 +17,11 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import gzip
 import hashlib
+import io
 import itertools
 import pathlib
 import re
@@ -60,12 +62,17 @@ class MalformedLineError(command_line.UsageError):
   """A line that is not of the format; names the file and the line."""
 
 
-class Size(NamedTuple):
-  """What passing over a log once says about it."""
+class Index(NamedTuple):
+  """What passing over a log once says about it, and where its pieces are.
+
+  A piece is `lines_per_piece` lines; the last one has what is left.
+  """
 
   num_samples: int
   # Of the uncompressed text, so that a checkpoint can tell two logs apart.
   sha256: str
+  lines_per_piece: int
+  starts: np.ndarray  # i64[pieces + 1]: the first byte of each, and the end
 
 
 @contextlib.contextmanager
@@ -81,10 +88,6 @@ def _opened(path: pathlib.Path) -> Iterator[BinaryIO]:
     raise command_line.UsageError(
         f"--data: cannot read {path}: {reason}."
     ) from None
-
-
-def _pass_over(stream: BinaryIO, num_lines: int) -> None:
-  collections.deque(itertools.islice(stream, num_lines), maxlen=0)
 
 
 def write(path: pathlib.Path, blocks: Iterable[samples_lib.Samples]) -> None:
@@ -115,30 +118,45 @@ def _to_columns(block: samples_lib.Samples) -> list[pa.Array]:
   ]
 
 
-def measure(path: pathlib.Path, max_samples: int = 0) -> Size:
-  """Counts the samples of a log.
+def index(
+    path: pathlib.Path, max_samples: int = 0, lines_per_piece: int = 10_000
+) -> Index:
+  """Counts the samples of a log, and finds its pieces.
 
   Args:
     path: the log.
     max_samples: lines after so many are ignored; 0 means none are.
+    lines_per_piece: how finely the log can be divided.
 
   Raises:
     UsageError: the file cannot be read.
   """
   digest = hashlib.sha256()
-  num_lines = 0
+  num_lines, starts = 0, [0]
   with _opened(path) as stream:
     # Lines, not blocks: a part of a log is then as easy as all of it, and
     # 4 M lines/s are a hundred times what training takes.
     lines = itertools.islice(stream, max_samples or None)
-    while group := list(itertools.islice(lines, 10_000)):
+    while group := list(itertools.islice(lines, lines_per_piece)):
       num_lines += len(group)
-      digest.update(b"".join(group))
-  return Size(num_lines, digest.hexdigest())
+      piece = b"".join(group)
+      starts.append(starts[-1] + len(piece))
+      digest.update(piece)
+  return Index(num_lines, digest.hexdigest(), lines_per_piece, np.array(starts))
+
+
+class _Part(NamedTuple):
+  """Lines that follow each other."""
+
+  first: int  # Lines of the file before them.
+  lines: bytes
 
 
 def read(
-    path: pathlib.Path, first: int = 0, count: int | None = None
+    path: pathlib.Path,
+    first: int = 0,
+    count: int | None = None,
+    log: Index | None = None,
 ) -> Iterator[samples_lib.Samples]:
   """Samples of a log, block by block.
 
@@ -146,6 +164,7 @@ def read(
     path: the log.
     first: number of lines to pass over.
     count: number of lines to read, or None for all that follow.
+    log: its index, by which to pass over lines without reading them.
 
   Raises:
     MalformedLineError: a line is not of the format. The samples of the blocks
@@ -153,29 +172,72 @@ def read(
     UsageError: the file cannot be read.
   """
   done = 0
+  with _opened(path) as stream:
+    passed_over = 0
+    if log is not None:
+      piece = min(first // log.lines_per_piece, len(log.starts) - 1)
+      stream.seek(log.starts[piece])
+      passed_over = piece * log.lines_per_piece
+    collections.deque(
+        itertools.islice(stream, max(0, first - passed_over)), maxlen=0
+    )
+    # The readers of pyarrow read ahead in threads of their own. One that is
+    # left before the end of the log, as most are, can keep the process from
+    # ending.
+    while lines := stream.read(_BLOCK_BYTES) + stream.readline():
+      block = _samples(path, [_Part(first + done, lines)])
+      if count is not None:
+        block = block[: count - done]
+      if len(block):
+        yield block
+      done += len(block)
+      if done == count:
+        return
+
+
+def read_pieces(
+    path: pathlib.Path, log: Index, pieces: Iterable[int]
+) -> Iterator[samples_lib.Samples]:
+  """Samples of pieces of a log, block by block; reads no other piece.
+
+  (Of a compressed log, what is between them has to be read, but not parsed.)
+
+  Args:
+    path: the log.
+    log: its index.
+    pieces: their numbers, in ascending order.
+
+  Raises:
+    MalformedLineError: a line of the pieces is not of the format.
+    UsageError: the file cannot be read, or has become shorter.
+  """
+  block, num_bytes = [], 0
+  with _opened(path) as stream:
+    for piece in pieces:
+      start, end = log.starts[piece : piece + 2].tolist()
+      stream.seek(start)
+      lines = stream.read(end - start)
+      if len(lines) < end - start:
+        raise command_line.UsageError(
+            f"--data: {path} became shorter while it was read: it ends at byte"
+            f" {start + len(lines)}, and had {log.starts[-1]}."
+        )
+      block.append(_Part(piece * log.lines_per_piece, lines))
+      num_bytes += len(lines)
+      if num_bytes >= _BLOCK_BYTES:
+        yield _samples(path, block)
+        block, num_bytes = [], 0
+  if block:
+    yield _samples(path, block)
+
+
+def _samples(path: pathlib.Path, parts: Sequence[_Part]) -> samples_lib.Samples:
+  """Raises MalformedLineError for the first line that is not of the format."""
   try:
-    with _opened(path) as stream:
-      _pass_over(stream, first)
-      for block in _blocks(stream):
-        if count is not None:
-          block = block[: count - done]
-        if len(block):
-          yield block
-        done += len(block)
-        if done == count:
-          return
+    return _parsed(b"".join(part.lines for part in parts))
   except ValueError as error:  # pyarrow.ArrowInvalid is one, too.
-    if isinstance(error, command_line.UsageError):
-      raise
     # pyarrow's errors count from the start of the block, or not at all.
-    raise _malformed_line(path, first + done, error) from None
-
-
-def _blocks(stream: BinaryIO) -> Iterator[samples_lib.Samples]:
-  # The readers of pyarrow read ahead in threads of their own. One that is left
-  # before the end of the log, as most are, can keep the process from ending.
-  while lines := stream.read(_BLOCK_BYTES) + stream.readline():
-    yield _parsed(lines)
+    raise _malformed_line(path, parts, error) from None
 
 
 def _parsed(lines: bytes) -> samples_lib.Samples:
@@ -222,12 +284,11 @@ def _from_columns(batch: pa.RecordBatch) -> samples_lib.Samples:
 
 
 def _malformed_line(
-    path: pathlib.Path, first: int, error: Exception
+    path: pathlib.Path, parts: Sequence[_Part], error: Exception
 ) -> Exception:
-  """The error of the first malformed line from line `first` on, slowly."""
-  with _opened(path) as stream:
-    _pass_over(stream, first)
-    for number, line in enumerate(stream, start=first + 1):
+  """The error of the first malformed line of `parts`, slowly."""
+  for part in parts:
+    for number, line in enumerate(io.BytesIO(part.lines), part.first + 1):
       if problem := line_problem(line):
         return MalformedLineError(f"{path}:{number}: {problem}.")
   return error

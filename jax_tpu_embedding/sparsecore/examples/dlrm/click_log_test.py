@@ -112,6 +112,16 @@ class ClickLogTest(parameterized.TestCase):
         for number in block.dense[:, 0]
     ]
     self.assertEqual(read, list(expected))
+    log = click_log.index(path, lines_per_piece=3)
+    # By the index, what is passed over is not read.
+    start = log.starts[min(first // 3, 2)]
+    path.write_bytes(b"?" * start + path.read_bytes()[start:])
+    by_index = [
+        number
+        for block in click_log.read(path, first, count, log)
+        for number in block.dense[:, 0]
+    ]
+    self.assertEqual(by_index, list(expected))
 
   @parameterized.named_parameters(
       ("the_line", _line()),
@@ -173,17 +183,50 @@ class ClickLogTest(parameterized.TestCase):
       self.assertEqual(log.tell(), position)
 
   @parameterized.parameters(0, 1, 2, 3, 4)
-  def test_measures(self, max_samples):
+  def test_indexes(self, max_samples):
     lines = [_line(f1=b"%d" % i) for i in range(3)]
     lines[2] = lines[2][:-1]
     plain = self._write(b"".join(lines))
     packed = self._write(gzip.compress(b"".join(lines)), "log.tsv.gz")
     chosen = lines[:max_samples] if max_samples else lines
-    expected = click_log.Size(
-        len(chosen), hashlib.sha256(b"".join(chosen)).hexdigest()
+    for path in (plain, packed):
+      log = click_log.index(path, max_samples, lines_per_piece=2)
+      self.assertEqual(log.num_samples, len(chosen))
+      self.assertEqual(log.sha256, hashlib.sha256(b"".join(chosen)).hexdigest())
+      ends = np.cumsum([0] + [len(line) for line in chosen])
+      self.assertEqual(log.starts.tolist(), [*ends[:-1:2], ends[-1]])
+
+  @parameterized.parameters("log.tsv", "log.tsv.gz")
+  def test_reads_pieces_and_no_others(self, name):
+    lines = [_line(f1=b"%d" % i) for i in range(11)]
+    lines[4] = b"?\n"
+    lines[10] = lines[10][:-1]
+    text = b"".join(lines)
+    path = self._write(
+        gzip.compress(text) if name.endswith(".gz") else text, name
     )
-    self.assertEqual(click_log.measure(plain, max_samples), expected)
-    self.assertEqual(click_log.measure(packed, max_samples), expected)
+    log = click_log.index(path, lines_per_piece=2)
+    with mock.patch.object(click_log, "_BLOCK_BYTES", 2 * log.starts[1]):
+      blocks = [
+          block.dense[:, 0].tolist()
+          for block in click_log.read_pieces(path, log, (0, 1, 3, 5))
+      ]
+    self.assertEqual(blocks, [[0, 1, 2, 3], [6, 7, 10]])
+    with self.assertRaisesRegex(
+        click_log.MalformedLineError, rf"{name}:5: expected 40"
+    ):
+      list(click_log.read_pieces(path, log, (1, 2, 3)))
+
+  def test_refuses_a_log_that_became_shorter(self):
+    path = self._write(4 * _line())
+    log = click_log.index(path, lines_per_piece=2)
+    path.write_bytes(3 * _line())
+    n = len(_line())
+    with self.assertRaisesRegex(
+        command_line.UsageError,
+        rf"became shorter while .* ends at byte {3 * n}, and had {4 * n}\.",
+    ):
+      list(click_log.read_pieces(path, log, (0, 1)))
 
   def test_files_that_cannot_be_read(self):
     missing = pathlib.Path(self.create_tempdir().full_path, "none")
@@ -199,7 +242,7 @@ class ClickLogTest(parameterized.TestCase):
     ):
       with self.subTest(message):
         with self.assertRaisesRegex(command_line.UsageError, message):
-          click_log.measure(path)
+          click_log.index(path)
         with self.assertRaisesRegex(command_line.UsageError, message):
           list(click_log.read(path))
 

@@ -14,7 +14,7 @@ _setting = command_line.setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(command_line.Settings):
+class Config(command_line.JobSettings):
   """Settings of one run. Adding a field adds its flag."""
 
   data: str = _setting(
@@ -69,15 +69,6 @@ class Config(command_line.Settings):
   seed: int = _setting(
       0, "Seed of initial values and of the generated log.", shapes_result=True
   )
-  num_devices: int = _setting(
-      1,
-      "Devices to train on; CPUs are divided into as many.",
-  )
-  num_processes: int = _setting(
-      1,
-      "Processes that train together, started on this machine; the devices are"
-      " divided among them. 0: this is one of those that a job manager started.",
-  )
   pipeline: str = _setting(
       "off",
       "Whether a step looks the next batch up: off; exact, with the same"
@@ -115,8 +106,6 @@ class Config(command_line.Settings):
         cross_layers=0,
         cross_rank=1,
         seed=0,
-        num_devices=1,
-        num_processes=0,
         evaluate_every=1,
         checkpoint_every=1,
     )
@@ -136,24 +125,12 @@ class Config(command_line.Settings):
           f"--pipeline must be off, exact or stale, got '{self.pipeline}'."
       )
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
-    if self.batch_size % self.num_devices:
-      raise UsageError(
-          f"--batch_size must be a multiple of --num_devices={self.num_devices}"
-          f" to be divided evenly, got {self.batch_size}."
-      )
-    if self.num_processes and self.num_devices % self.num_processes:
-      raise UsageError(
-          "--num_devices must be a multiple of"
-          f" --num_processes={self.num_processes}, got {self.num_devices}."
-      )
+    self.check_job()
     if self.num_processes != 1 and self.preprocess == "host":
       raise UsageError(
           "--preprocess=host needs --num_processes=1, got"
-          f" {self.num_processes}."
-      )
-    if self.num_processes == 0 and not self.output_dir:
-      raise UsageError(
-          "--num_processes=0 needs an --output_dir that all processes share."
+          f" {self.num_processes}: processes would have to agree on the limits"
+          " of buffers. Use --preprocess=jit."
       )
     if self.resume and not self.output_dir:
       raise UsageError(

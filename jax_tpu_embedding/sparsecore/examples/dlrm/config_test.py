@@ -55,6 +55,10 @@ class ConfigTest(parameterized.TestCase):
           {"num_processes": 0, "preprocess": "host", "output_dir": "/o"},
           "--preprocess=host needs --num_processes=1, got 0",
       ),
+      (
+          {"heartbeat_seconds": 1},
+          "--heartbeat_seconds must be at least 2, got 1",
+      ),
       ({"num_processes": 0}, "--num_processes=0 needs an --output_dir"),
       ({"resume": True}, "--resume needs the --output_dir"),
   )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import dataclasses
 import pathlib
 
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.dlrm import click_log
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
@@ -24,13 +25,14 @@ class Dataset:
   """
 
   path: pathlib.Path
-  sha256: str  # Of the log, so that a checkpoint can tell two of them apart.
+  # Of the log, in pieces of a batch's samples of one process.
+  log: click_log.Index
   num_train: int  # Samples to learn from, a multiple of the batch size.
   heldout: features.Batch  # All held-out samples.
   batch_size: int
   table_rows: int
-  # Which samples of each batch are those of this process.
-  own: slice
+  process: int  # This one's place among those that divide batches.
+  num_processes: int
 
   @property
   def steps_per_pass(self) -> int:
@@ -38,16 +40,21 @@ class Dataset:
     return self.num_train // self.batch_size
 
   def train_batches(self, first_step: int) -> Iterator[features.Batch]:
-    """The batches from one step on, for as long as somebody asks.
+    """This process's samples of the batches from one step on, without end.
 
     The batch of a step is a function of the log and the step, so that a resumed
     run continues with the batches it would have seen.
     """
+    size = self.batch_size // self.num_processes
     while True:
-      first = first_step % self.steps_per_pass * self.batch_size
-      blocks = click_log.read(self.path, first, self.num_train - first)
-      for samples in _in_batches(blocks, self.batch_size):
-        yield features.make_batch(samples[self.own], self.table_rows)
+      pieces = range(
+          first_step % self.steps_per_pass * self.num_processes + self.process,
+          self.steps_per_pass * self.num_processes,
+          self.num_processes,
+      )
+      blocks = click_log.read_pieces(self.path, self.log, pieces)
+      for samples in _in_batches(blocks, size):
+        yield features.make_batch(samples, self.table_rows)
       first_step = 0
 
   def first_train_samples(self, num_samples: int) -> samples_lib.Samples:
@@ -59,15 +66,16 @@ class Dataset:
     """Every held-out sample once, in order, in batches of equal size.
 
     Yields:
-      A batch, of this process, and how many of all its samples count. The last batch is filled up
-      with copies of its last sample.
+      This process's samples of a batch, and how many of all its samples count.
+      The last batch is filled up with copies of its last sample.
     """
     size = len(self.heldout.labels)
+    own = self.batch_size // self.num_processes
     for start in range(0, size, self.batch_size):
-      chosen = np.minimum(np.arange(start, start + self.batch_size), size - 1)
+      first = start + self.process * own
+      chosen = np.minimum(np.arange(first, first + own), size - 1)
       count = min(self.batch_size, size - start)
-      own = chosen[self.own]
-      yield features.Batch(*(x[own] for x in self.heldout)), count
+      yield features.Batch(*(x[chosen] for x in self.heldout)), count
 
 
 def _in_batches(
@@ -87,7 +95,7 @@ def _in_batches(
 def load(
     path: pathlib.Path,
     config: config_lib.Config,
-    index: int = 0,
+    process: int = 0,
     num_processes: int = 1,
 ) -> Dataset:
   """Splits the log that a run uses, and reads the part that is held out.
@@ -95,31 +103,36 @@ def load(
   Args:
     path: the log.
     config: of the run.
-    index: of this process, which gets its samples of each batch.
+    process: the index of this one, which gets its samples of each batch.
     num_processes: that divide batches.
 
   Raises:
     UsageError: the log cannot be read, has too few lines, or lines that are
       held out are malformed; those to learn from are checked as they are read.
   """
-  size = click_log.measure(path, config.num_samples)
-  num_train = size.num_samples - config.heldout_samples
+  # One process passes over the whole log, and tells the others.
+  log = job.from_first(
+      lambda: click_log.index(
+          path, config.num_samples, config.batch_size // num_processes
+      )
+  )
+  num_train = log.num_samples - config.heldout_samples
   if num_train < config.batch_size:
     raise config_lib.UsageError(
-        f"--data: {path} gives {size.num_samples:,} samples, of which"
+        f"--data: {path} gives {log.num_samples:,} samples, of which"
         f" --heldout_samples={config.heldout_samples} are held out; the rest is"
         f" less than a batch of {config.batch_size}."
     )
-  size_here = config.batch_size // num_processes
   heldout = samples_lib.concatenate(
-      list(click_log.read(path, num_train, config.heldout_samples))
+      list(click_log.read(path, num_train, config.heldout_samples, log))
   )
   return Dataset(
       path=path,
-      sha256=size.sha256,
+      log=log,
       num_train=num_train - num_train % config.batch_size,
       heldout=features.make_batch(heldout, config.table_rows),
       batch_size=config.batch_size,
       table_rows=config.table_rows,
-      own=slice(index * size_here, (index + 1) * size_here),
+      process=process,
+      num_processes=num_processes,
   )

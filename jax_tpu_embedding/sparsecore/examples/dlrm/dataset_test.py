@@ -46,7 +46,7 @@ class DatasetTest(parameterized.TestCase):
     self.assertEqual(data.heldout.labels.tolist(), [1, 0, 1, 0, 1])
     # Fifteen are left, of which three make no whole batch.
     self.assertEqual((data.num_train, data.steps_per_pass), (12, 3))
-    self.assertEqual(data.sha256, click_log.measure(self._path).sha256)
+    self.assertEqual(data.log.sha256, click_log.index(self._path).sha256)
 
   def test_a_part_of_a_log_has_its_own_end(self):
     config = config_lib.Config(
@@ -70,6 +70,13 @@ class DatasetTest(parameterized.TestCase):
     parts = [dataset.load(self._path, _CONFIG, i, 2) for i in range(2)]
     batches = [next(part.train_batches(1)) for part in parts]
     self.assertEqual(list(map(_numbers, batches)), [[4, 5], [6, 7]])
+    # What another process has to read may be wrong.
+    text = self._path.read_bytes().splitlines(keepends=True)
+    text[6] = b"?".ljust(len(text[6]) - 1) + b"\n"
+    self._path.write_bytes(b"".join(text))
+    self.assertEqual(_numbers(next(parts[0].train_batches(1))), [4, 5])
+    with self.assertRaisesRegex(config_lib.UsageError, "log.tsv:7: expected"):
+      next(parts[1].train_batches(1))
     heldout = [list(part.heldout_batches())[1] for part in parts]
     self.assertEqual(
         [(_numbers(batch), count) for batch, count in heldout],

@@ -15,8 +15,8 @@ import tempfile
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
 from jax_tpu_embedding.sparsecore.examples.common import train_state
@@ -50,14 +50,13 @@ def _log_path(
   if config.data:
     return pathlib.Path(config.data)
   path = output_dir / "clicks.tsv"
-  if jax.process_index() == 0 and not (config.resume and path.exists()):
-    _generate(path, config)
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices("the log is there")
+  job.from_first(lambda: _generate(path, config))
   return path
 
 
 def _generate(path: pathlib.Path, config: config_lib.Config) -> None:
+  if config.resume and path.exists():
+    return
   num_samples = config.num_samples or _GENERATED_SAMPLES
   # Under its name the log is complete.
   partial = path.with_name("partial_" + path.name)
@@ -74,13 +73,6 @@ def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
       "heldout_loss": metrics.log_loss(labels, logits),
       "heldout_auc": metrics.auc(labels, logits),
   }
-
-
-def _on_host(array: jax.Array) -> np.ndarray:
-  """All of an array, in every process."""
-  if array.is_fully_addressable:
-    return np.asarray(array)
-  return multihost_utils.process_allgather(array, tiled=True)
 
 
 def _evaluate_baseline(data: dataset.Dataset) -> dict[str, float]:
@@ -103,7 +95,7 @@ class _Run:
   def evaluate(self, state: train_state.TreeState) -> dict[str, float]:
     """Scores on all held-out samples."""
     logits = [
-        _on_host(self.trainer.logits(state, batch))[:count]
+        job.on_host(self.trainer.logits(state, batch))[:count]
         for batch, count in self.data.heldout_batches()
     ]
     return _scores(self.data.heldout.labels, np.concatenate(logits))
@@ -185,7 +177,9 @@ def run(config: config_lib.Config) -> None:
       malformed line to learn from is found when it is read; what was trained
       before is lost, but for the checkpoints.
   """
-  launch.provide_devices(config.num_devices, config.num_processes)
+  launch.provide_devices(
+      config.num_devices, config.num_processes, config.heartbeat_seconds
+  )
   output_dir = pathlib.Path(
       config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
   )
@@ -208,8 +202,8 @@ def run(config: config_lib.Config) -> None:
         jax.process_index(),
         jax.process_count(),
     )
-    checkpoints.require({"log_sha256": data.sha256})
-    baseline = _evaluate_baseline(data)
+    checkpoints.require({"log_sha256": data.log.sha256})
+    baseline = job.from_first(lambda: _evaluate_baseline(data))
     print(
         f"Log: {data.path}, {data.num_train:,} samples to learn from,"
         f" {len(data.heldout.labels):,} held out.\n"

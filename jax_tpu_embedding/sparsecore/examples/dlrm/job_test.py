@@ -1,12 +1,18 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The program in several processes."""
+"""The program in several processes, started by itself or by a job manager.
+
+../../../../docs/several_hosts_test.py kills one of those that it starts itself.
+The environment variable KILLS says how often hosts of a job die, 2 by default;
+KILLS_SEED, when and which.
+"""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import random
 import re
 import signal
 import time
@@ -17,11 +23,37 @@ from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 
 program_runs.compile_once()
 
-_PROGRAM = "jax_tpu_embedding.sparsecore.examples.dlrm"
+_PROGRAM = ("-m", "jax_tpu_embedding.sparsecore.examples.dlrm")
+_KILLS = int(os.environ.get("KILLS", "2"))
+_SEED = int(os.environ.get("KILLS_SEED", "0"))
+# Until processes end that wait for one that is no more.
+_HEARTBEAT_SECONDS = 15
+# For what JAX and the system take beside that, on a machine that has other
+# work.
+_SECONDS_MORE = 15
+# A run that somebody has to end.
+_ENDLESS = (
+    "--num_steps=1000000",
+    "--checkpoint_every=2",
+    "--evaluate_every=1000000",
+)
 
 
 def _start(*arguments: str):
-  return program_runs.start("-m", _PROGRAM, *small_run.FLAGS, *arguments)
+  return program_runs.start(*_PROGRAM, *small_run.FLAGS, *arguments)
+
+
+def _start_managed(manager: str, num_processes: int, *arguments: str):
+  return program_runs.start_managed(
+      manager,
+      num_processes,
+      *_PROGRAM,
+      *small_run.FLAGS,
+      "--num_processes=0",
+      "--num_devices=4",
+      f"--heartbeat_seconds={_HEARTBEAT_SECONDS}",
+      *arguments,
+  )
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
@@ -30,61 +62,99 @@ def _run(*arguments: str) -> tuple[int, str, str]:
   return process.returncode, stdout, stderr
 
 
-def _process_ids(starter: int) -> list[int]:
-  children = pathlib.Path(f"/proc/{starter}/task/{starter}/children")
-  return [int(pid) for pid in children.read_text().split()]
+def _checkpoints(output_dir: str) -> list[int]:
+  names = (path.name for path in pathlib.Path(output_dir).glob("checkpoints/*"))
+  # Those that are being written have longer names.
+  return sorted(int(name) for name in names if name.isdigit())
 
 
 class JobTest(program_runs.ProgramTest):
 
-  def test_two_processes_are_one_run(self):
-    one, job = self.directory(), self.directory()
-    code, alone, _ = _run("--num_devices=2", f"--output_dir={one}")
-    self.assertEqual(code, 0)
-    code, together, _ = _run(
-        "--num_devices=2", "--num_processes=2", f"--output_dir={job}"
+  def _wait_until(self, processes, condition) -> None:
+    while not condition():
+      for process in processes:
+        self.assertIsNone(process.poll(), process.args)
+      time.sleep(0.01)
+
+  def test_hosts_die_and_the_job_goes_on(self):
+    rng = random.Random(_SEED)
+    output_dir = self.directory()
+    for i in range(_KILLS):
+      phase = ("saving", "start", "training")[i % 3]
+      manager = rng.choice(sorted(program_runs.MANAGERS))
+      num_processes = 4 if i % 2 == 0 else 2
+      resume = ["--resume"] if _checkpoints(output_dir) else []
+      with self.subTest(f"{i}: {manager}, {num_processes} hosts, {phase}"):
+        hosts = _start_managed(
+            manager,
+            num_processes,
+            f"--output_dir={output_dir}",
+            *_ENDLESS,
+            *resume,
+        )
+        for host in hosts:
+          self.addCleanup(host.kill)
+        victim = rng.randrange(num_processes)
+        self._wait_for_phase(phase, hosts, output_dir, rng)
+        self._kill_and_check(hosts, victim, is_named=phase != "start")
+    # Sometimes all have died before there was one.
+    steps = _checkpoints(output_dir) or [0]
+    resume = ["--resume"] if steps[-1] else []
+    last = steps[-1] + 2
+    num_steps = f"--num_steps={last}"
+    hosts = _start_managed(
+        "slurm", 2, f"--output_dir={output_dir}", num_steps, *resume
+    )
+    outputs = [host.communicate() for host in hosts]
+    self.assertEqual([host.returncode for host in hosts], [0, 0], outputs)
+    (stdout, _), others = outputs
+    self.assertEqual(others, ("", ""))
+    # The steps that four processes took, and two, are those of one.
+    straight = self.directory()
+    code, alone, _ = _run(
+        "--num_devices=4", f"--output_dir={straight}", num_steps
     )
     self.assertEqual(code, 0)
 
     def result(stdout):
-      return re.findall("Held-out .*|Log: [^/]*|Tables: .*", stdout)
+      return re.findall("Held-out .*|Log.*AUC .*|Log: [^/]*|Tables: .*", stdout)
 
-    self.assertLen(result(alone), 3)
-    self.assertEqual(result(together), result(alone))
-    self.assertTrue(pathlib.Path(job, "training.png").is_file())
-    self.assert_same_checkpoint(one, job, 10)
+    self.assertLen(result(alone), 4)
+    self.assertEqual(result(stdout), result(alone))
+    self.assertTrue(pathlib.Path(output_dir, "training.png").is_file())
+    self.assert_same_checkpoint(straight, output_dir, last)
 
-  def test_a_killed_process_ends_the_job_and_one_continues_it(self):
-    output_dir = self.directory()
-    job = _start(
-        "--num_devices=4",
-        "--num_processes=2",
-        f"--output_dir={output_dir}",
-        "--num_steps=1000000",
-        "--checkpoint_every=2",
-        "--evaluate_every=1000000",
+  def _wait_for_phase(self, phase, hosts, output_dir, rng) -> None:
+    before = _checkpoints(output_dir)
+    if phase == "start":
+      time.sleep(rng.uniform(0, 4))
+      return
+    self._wait_until(hosts, lambda: _checkpoints(output_dir) != before)
+    if phase == "training":
+      time.sleep(rng.uniform(0, 1))
+      return
+    # Orbax renames a directory when all is written.
+    checkpoints = pathlib.Path(output_dir, "checkpoints")
+    self._wait_until(
+        hosts, lambda: list(checkpoints.glob("*.orbax-checkpoint-tmp*"))
     )
-    while not list(pathlib.Path(output_dir).glob("checkpoints/[0-9]*/tables")):
-      self.assertIsNone(job.poll())
-      time.sleep(0.05)
-    processes = _process_ids(job.pid)
-    self.assertLen(processes, 2)
-    os.kill(processes[1], signal.SIGKILL)
-    _, stderr = job.communicate()
-    self.assertEqual(job.returncode, 75)
-    self.assertRegex(
-        stderr, r"dlrm: process 1 of 2 was ended by SIGKILL, .* --resume"
-    )
-    self.assertFalse(
-        [p for p in processes if pathlib.Path(f"/proc/{p}").exists()]
-    )
-    steps = pathlib.Path(output_dir, "checkpoints").glob("[0-9]*/tables")
-    step = max(int(path.parent.name) for path in steps)
-    code, stdout, _ = _run(
-        f"--output_dir={output_dir}", "--resume", f"--num_steps={step + 2}"
-    )
-    self.assertEqual(code, 0)
-    self.assertIn(f"Resumed at step {step} ", stdout)
+
+  def _kill_and_check(self, hosts, victim, is_named) -> None:
+    # A host is the process that the manager started, and what that started.
+    os.kill(hosts[victim].pid, signal.SIGKILL)
+    end = time.monotonic() + _HEARTBEAT_SECONDS + _SECONDS_MORE
+    for i, host in enumerate(hosts):
+      _, stderr = host.communicate(timeout=max(1, end - time.monotonic()))
+      if i == victim:
+        continue
+      self.assertEqual(host.returncode, 75, stderr)
+      line = stderr.splitlines()[-1]
+      self.assertRegex(line, r"\Adlrm: .*; --resume continues")
+      if is_named:
+        self.assertRegex(
+            line,
+            rf"process {victim} of {len(hosts)}, on \S+, gives no sign of life",
+        )
 
   def test_what_is_wrong_is_said_once(self):
     code, stdout, stderr = _run(
@@ -95,6 +165,35 @@ class JobTest(program_runs.ProgramTest):
     )
     self.assertEqual((code, stdout), (1, ""))
     self.assertEqual(stderr.count("dlrm: --data: there is no file"), 1)
+
+  def test_an_error_of_one_process_is_its_own(self):
+    # A log that the second host does not have.
+    output_dir = self.directory()
+    log = pathlib.Path(output_dir, "log.tsv")
+    log.write_text(1300 * ("\t".join(["0"] + 39 * [""]) + "\n"))
+    hosts = _start_managed(
+        "slurm",
+        2,
+        f"--output_dir={output_dir}",
+        lambda i: f"--data={log if i == 0 else '/nowhere'}",
+    )
+    _, stderr = hosts[1].communicate()
+    self.assertEqual(hosts[1].returncode, 1, stderr)
+    self.assert_is_one_line(stderr, "dlrm", "there is no file /nowhere")
+    _, stderr = hosts[0].communicate()
+    self.assertEqual(hosts[0].returncode, 75, stderr)
+    self.assertRegex(
+        stderr.splitlines()[-1], "process 1 of 2, on .*, gives no sign of life"
+    )
+
+  def test_without_a_manager_there_is_no_job(self):
+    code, _, stderr = _run(
+        "--num_processes=0", f"--output_dir={self.directory()}"
+    )
+    self.assertEqual(code, 1)
+    self.assert_is_one_line(
+        stderr, "dlrm", "a job manager has started, and JAX"
+    )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as samples_lib
 from jax_tpu_embedding.sparsecore.lib.core import hardware
@@ -134,7 +135,11 @@ class DlrmDcnV2(nn.Module):
       rows = ids_by_name(rows)
     activations = embed.SparseCoreEmbed(feature_specs=self.feature_specs)(rows)
     names = samples_lib.CATEGORY_NAMES
-    return self.dense_layers(dense, [activations[name] for name in names])
+    activations = [activations[name] for name in names]
+    if self.is_initializing():
+      return self.dense_layers(dense, activations)
+    layers, parameters = self.dense_layers.unbind()
+    return device_sums.apply(layers.apply, parameters, dense, activations)
 
 
 def make(config: config_lib.Config) -> DlrmDcnV2:

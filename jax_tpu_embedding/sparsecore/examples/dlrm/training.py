@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
@@ -152,7 +153,9 @@ class Trainer:
       logits = self.model.apply(
           {"params": dense, "embedding": tables}, batch.dense, batch.rows
       )
-      return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, batch.labels))
+      return device_sums.mean(
+          optax.sigmoid_binary_cross_entropy(logits, batch.labels)
+      )
 
     # The backward pass also updates the tables: they need no gradient here.
     loss, gradients = jax.value_and_grad(loss_fn)(dense)

@@ -19,7 +19,7 @@ _setting = command_line.setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(command_line.Settings):
+class Config(command_line.JobSettings):
   """Settings of one run. Adding a field adds its flag."""
 
   text_file: str = _setting(
@@ -99,14 +99,9 @@ class Config(command_line.Settings):
       False, "Continue from the newest checkpoint in the checkpoint directory."
   )
   generated_words: int = _setting(80, "Words to generate at the end.")
-  num_devices: int = _setting(
-      1,
-      "Devices to train on. A CPU becomes as many as it is told to.",
-  )
 
   def __post_init__(self):
     self.check_at_least(
-        num_devices=1,
         num_steps=1,
         batch_size=1,
         context_length=_MIN_CONTEXT_LENGTH,
@@ -119,11 +114,7 @@ class Config(command_line.Settings):
         checkpoint_every=1,
         generated_words=0,
     )
-    if self.batch_size % self.num_devices:
-      raise UsageError(
-          f"--batch_size must be a multiple of --num_devices={self.num_devices}"
-          f" so that each device gets as many samples, got {self.batch_size}."
-      )
+    self.check_job()
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     if not 0 <= self.dropout < 1:
       raise UsageError(f"--dropout must be in [0, 1), got {self.dropout}.")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
@@ -44,9 +45,8 @@ def generate(
     context = np.array(written[-data.context_length :], np.int32)
     # The layer's shapes are those of training: a batch of equal contexts.
     contexts = np.tile(context, (config.batch_size, 1))
-    logits = np.array(
-        trainer.logits(state, data.features(contexts))[0], np.float64
-    )
+    logits = job.on_host(trainer.logits(state, data.features(contexts)))
+    logits = logits[0].astype(np.float64)
     logits[data.words.index(tokens.UNKNOWN)] = -np.inf
     probabilities = np.exp((logits - logits.max()) / _TEMPERATURE)
     probabilities /= probabilities.sum()

@@ -86,7 +86,14 @@ def run(
   checkpoint_dir = pathlib.Path(
       config.checkpoint_dir or output_dir / "checkpoints"
   )
-  launch.provide_devices(config.num_devices)
+  if config.num_processes != 1 and not trainer_type.takes_several_processes:
+    raise command_line.UsageError(
+        "This program needs --num_processes=1, got"
+        f" {config.num_processes}; shakespeare and shakespeare_nnx take more."
+    )
+  launch.provide_devices(
+      config.num_devices, config.num_processes, config.heartbeat_seconds
+  )
   with checkpoint.Checkpoints(
       checkpoint_dir,
       flag="checkpoint_dir",
@@ -113,6 +120,8 @@ def run(
     _train(config, trainer, state, checkpoints, history)
     text = generation.generate(trainer, state, data, config)
 
+  if jax.process_index() > 0:
+    return
   loss_curve = output_dir / "loss_curve.png"
   report.save_loss_curve(
       loss_curve, history, unigram_loss, title=f"Next word of {data.name}"

@@ -18,6 +18,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
@@ -48,7 +49,23 @@ class NextWord(nn.Module):
         name: nn.Dense(size.outputs, name=name)
         for name, size in self.layer_sizes.items()
     }
-    return model_lib.logits(layers, activations, self.dropout, dropout_keys)
+    if self.is_initializing():
+      return model_lib.logits(layers, activations, self.dropout, dropout_keys)
+    unbound = {name: layer.unbind() for name, layer in layers.items()}
+
+    def logits(parameters, activations, keys):
+      return model_lib.logits(
+          {
+              name: functools.partial(layer.apply, parameters[name])
+              for name, (layer, _) in unbound.items()
+          },
+          activations,
+          self.dropout,
+          keys,
+      )
+
+    parameters = {name: values for name, (_, values) in unbound.items()}
+    return device_sums.apply(logits, parameters, activations, dropout_keys)
 
 
 class LinenTrainer(training.Trainer):
@@ -108,7 +125,7 @@ class LinenTrainer(training.Trainer):
       scores = self._model.apply(
           {"params": dense, "embedding": tables}, batch.features, keys
       )
-      return jnp.mean(model_lib.losses(scores, batch.labels))
+      return device_sums.mean(model_lib.losses(scores, batch.labels))
 
     # The backward pass also updates the tables: they need no gradient here.
     loss, gradients = jax.value_and_grad(loss_fn)(dense)

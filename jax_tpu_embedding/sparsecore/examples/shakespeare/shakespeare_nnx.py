@@ -15,7 +15,7 @@ import functools
 
 from flax import nnx
 import jax
-import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
@@ -39,8 +39,15 @@ class NextWord(nnx.Module):
       features: Mapping[str, jax.Array],
       dropout_keys: jax.Array | None = None,
   ) -> jax.Array:
-    return model_lib.logits(
-        self.layers, self.lookup(features), self.dropout, dropout_keys
+    layers, parameters = nnx.split(self.layers)
+
+    def logits(parameters, activations, keys):
+      return model_lib.logits(
+          nnx.merge(layers, parameters), activations, self.dropout, keys
+      )
+
+    return device_sums.apply(
+        logits, parameters, self.lookup(features), dropout_keys
     )
 
 
@@ -126,12 +133,13 @@ class NnxTrainer(training.Trainer):
     )
 
   def update(self, state, batch):
-    return self._step(
-        state.model,
-        state.optimizer,
-        self.by_sample(batch),
-        np.int32(state.step),
-    )
+    with jax.set_mesh(self.mesh):
+      return self._step(
+          state.model,
+          state.optimizer,
+          self.by_sample(batch),
+          np.int32(state.step),
+      )
 
   @functools.partial(nnx.jit, static_argnums=0, donate_argnums=(1, 2))
   def _step(self, model, optimizer, batch, step):
@@ -141,14 +149,15 @@ class NnxTrainer(training.Trainer):
 
     def loss_fn(model):
       scores = model(batch.features, keys)
-      return jnp.mean(model_lib.losses(scores, batch.labels))
+      return device_sums.mean(model_lib.losses(scores, batch.labels))
 
     loss, gradients = nnx.value_and_grad(loss_fn, allow_int=True)(model)
     optimizer.update(model, gradients)
     return loss
 
   def logits(self, state, features):
-    return self._logits(state.model, self.by_sample(features))
+    with jax.set_mesh(self.mesh):
+      return self._logits(state.model, self.by_sample(features))
 
   @functools.partial(nnx.jit, static_argnums=0)
   def _logits(self, model, features):

@@ -44,6 +44,7 @@ class PmapTrainer(training.Trainer):
   """All arrays are [devices, ...]; each device has the dense parameters."""
 
   api = "pmap"
+  takes_several_processes = False
 
   def __init__(self, *args):
     super().__init__(*args)

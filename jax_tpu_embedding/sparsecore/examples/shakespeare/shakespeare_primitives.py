@@ -30,6 +30,8 @@ class PrimitivesTrainer(training.Trainer):
   """Tables are arrays; every step returns new ones, in the same memory."""
 
   api = "primitives"
+  # Limits, which buffers are made by, would have to be agreed on.
+  takes_several_processes = False
 
   def __init__(self, *args):
     super().__init__(*args)

@@ -10,6 +10,7 @@ from typing import Any
 from typing import ClassVar
 
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
@@ -31,6 +32,8 @@ class Trainer(abc.ABC):
 
   # The name of the program among the others.
   api: ClassVar[str]
+  # Whether its devices may be those of several processes.
+  takes_several_processes: ClassVar[bool] = True
 
   def __init__(
       self,
@@ -69,10 +72,17 @@ class Trainer(abc.ABC):
     """Scores of the next word, f32[B, V], for a full batch of `features`."""
 
   def by_sample(self, tree: Any) -> Any:
-    """Arrays of samples, split over the devices."""
-    return jax.device_put(
+    """Arrays of samples, which all processes have, split over the devices."""
+    sharding = jax.sharding.NamedSharding(
+        self.mesh, jax.sharding.PartitionSpec(AXIS)
+    )
+    if jax.process_count() == 1:
+      return jax.device_put(tree, sharding)
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(
+            x.shape, sharding, x.__getitem__
+        ),
         tree,
-        jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(AXIS)),
     )
 
   def on_every_device(self, tree: Any) -> Any:
@@ -95,8 +105,8 @@ class Trainer(abc.ABC):
     """Mean loss per held-out word, in nats; changes nothing."""
     total = 0.0
     for batch, count in self.data.heldout_batches(self.config.batch_size):
-      losses = model_lib.losses(
-          self.logits(state, batch.features), batch.labels
+      losses = job.on_host(
+          model_lib.losses(self.logits(state, batch.features), batch.labels)
       )
-      total += float(np.sum(np.asarray(losses[:count], np.float64)))
+      total += float(np.sum(losses[:count], dtype=np.float64))
     return total / len(self.data.heldout_ids)

@@ -229,6 +229,16 @@ def kept_effect() -> Any:
   return _KeptEffect()
 
 
+def place_in_job() -> tuple[int, int]:
+  """This process's index in the job of jax.distributed, and how many there are.
+
+  jax.process_index() and jax.process_count() make the devices, whose number
+  some programs choose by what this says.
+  """
+  state = distributed.global_state
+  return state.process_id, state.num_processes
+
+
 def tell_job(key: str, value: str) -> None:
   """Lets all processes of jax.distributed know something, once per key.
 

@@ -1,0 +1,69 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The programs in several processes; ../dlrm/job_test.py has how jobs end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.examples.common import program_runs
+from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
+from jax_tpu_embedding.sparsecore.examples.shakespeare import program
+from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_pmap
+from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_primitives
+from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
+
+program_runs.compile_once()
+
+_PROGRAM = "jax_tpu_embedding.sparsecore.examples.shakespeare.shakespeare"
+# Each is as much work as half of the other tests of this folder: NNX, and
+# KILLS, which says how long tests of jobs may be, for both.
+_PROGRAMS = ("nnx", "linen") if "KILLS" in os.environ else ("nnx",)
+
+
+class JobTest(program_runs.ProgramTest):
+
+  @parameterized.named_parameters(*((api, api) for api in _PROGRAMS))
+  def test_two_processes_are_one_run(self, api):
+    results = []
+    directories = [self.directory() for _ in range(2)]
+    for num_processes, output_dir in enumerate(directories, start=1):
+      process = program_runs.start(
+          "-m",
+          _PROGRAM if api == "linen" else f"{_PROGRAM}_{api}",
+          *small_run.ARGUMENTS,
+          "--num_devices=4",
+          f"--num_processes={num_processes}",
+          "--num_steps=10",
+          "--evaluate_every=5",
+          f"--output_dir={output_dir}",
+      )
+      stdout, stderr = process.communicate()
+      self.assertEqual(process.returncode, 0, stderr)
+      # With the text that the model writes.
+      results.append(
+          re.search("Held-out perplexity.*(?=\nCheckpoint)", stdout, re.S)[0]
+      )
+    self.assertEqual(*results)
+    self.assert_same_checkpoint(*directories, 10)
+
+  @parameterized.parameters(
+      shakespeare_pmap.PmapTrainer, shakespeare_primitives.PrimitivesTrainer
+  )
+  def test_others_are_one_process(self, trainer_type):
+    config = dataclasses.replace(
+        small_run.CONFIG, num_devices=2, num_processes=2
+    )
+    with self.assertRaisesRegex(
+        config_lib.UsageError, "program needs --num_processes=1, got 2"
+    ):
+      program.run(config, trainer_type)
+
+
+if __name__ == "__main__":
+  absltest.main()
