@@ -304,6 +304,7 @@ with socket.socket() as listener:
   listener.bind(("localhost", 0))
   port = listener.getsockname()[1]
 jax.distributed.initialize(f"localhost:{port}", 1, 0)
+print(jax_private.place_in_job())
 jax_private.tell_job("a/b", "told")
 print(jax_private.ask_job("a/b", 5))
 try:
@@ -318,7 +319,7 @@ except TimeoutError as error:
         capture_output=True,
         text=True,
     ).stdout
-    self.assertEqual(printed, "told\nNobody told 'a/c'.\n")
+    self.assertEqual(printed, "(0, 1)\ntold\nNobody told 'a/c'.\n")
 
 
 if __name__ == "__main__":
