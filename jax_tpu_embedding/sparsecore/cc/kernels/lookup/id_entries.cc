@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -208,29 +209,61 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
     return values;
   };
 
-  const auto read_lanes_with_weights = [this, gains, &slice, &size_of,
-                                        &sort_lanes, &merge, &num_entries](
-                                           int64_t first, int64_t num_lanes,
-                                           int64_t most) {
+  // pack(key, position): what to sort; unpack: these two of it.
+  const auto read_lanes_with_weights =
+      [this, gains, &slice, &size_of, &sort_lanes, &merge, &num_entries](
+          int64_t first, int64_t num_lanes, int64_t most, auto padding,
+          const auto& pack, const auto& unpack) {
+        const auto* const values =
+            sort_lanes(first, num_lanes, most, padding, pack);
+        for (int64_t k = 0; k < num_lanes; ++k) {
+          const int64_t begin = slice.FirstId(first + k);
+          merge(size_of(first + k),
+                [values, k, begin, gains, &unpack](int64_t i) {
+                  const auto [key, position] = unpack(values[i * kLanes + k]);
+                  return KeyAndGain{key, gains[begin + position]};
+                });
+          ends_[first + k] = static_cast<uint32_t>(num_entries);
+        }
+      };
+
+  struct KeyAndPosition {
+    uint32_t key;
+    uint32_t position;
+  };
+  const auto read_wide_lanes = [&read_lanes_with_weights](int64_t first,
+                                                          int64_t num_lanes,
+                                                          int64_t most) {
     // Signed, of which more machines have the minimum; without the top bit
     // of keys, the order is the same.
     constexpr uint64_t kSign = uint64_t{1} << 63;
-    const int64_t* const values = sort_lanes(
+    read_lanes_with_weights(
         first, num_lanes, most, std::numeric_limits<int64_t>::max(),
         [](uint32_t key, int64_t position) {
           return static_cast<int64_t>(
               SortKey::Element(key, static_cast<uint32_t>(position)) ^ kSign);
+        },
+        [](int64_t value) {
+          const uint64_t element = static_cast<uint64_t>(value) ^ kSign;
+          return KeyAndPosition{SortKey::KeyOf(element),
+                                SortKey::PayloadOf(element)};
         });
-    for (int64_t k = 0; k < num_lanes; ++k) {
-      const int64_t begin = slice.FirstId(first + k);
-      merge(size_of(first + k), [values, k, begin, gains](int64_t i) {
-        const uint64_t element =
-            static_cast<uint64_t>(values[i * kLanes + k]) ^ kSign;
-        return KeyAndGain{SortKey::KeyOf(element),
-                          gains[begin + SortKey::PayloadOf(element)]};
-      });
-      ends_[first + k] = static_cast<uint32_t>(num_entries);
-    }
+  };
+
+  // Where a key and a position have 32 bits together, two of them are sorted in
+  // the time of one.
+  const auto read_narrow_lanes = [&read_lanes_with_weights](
+                                     int64_t first, int64_t num_lanes,
+                                     int64_t most, int position_bits) {
+    read_lanes_with_weights(
+        first, num_lanes, most, kNoKey,
+        [position_bits](uint32_t key, int64_t position) {
+          return key << position_bits | static_cast<uint32_t>(position);
+        },
+        [position_bits](uint32_t value) {
+          return KeyAndPosition{value >> position_bits,
+                                value & ((1u << position_bits) - 1)};
+        });
   };
 
   const auto read_lanes = [this, out, &plan, &number, &size_of, &sort_lanes,
@@ -270,7 +303,12 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
         ends_[s] = static_cast<uint32_t>(num_entries);
       }
     } else if (gains != nullptr) {
-      read_lanes_with_weights(first, num_lanes, most);
+      const int position_bits = std::bit_width(static_cast<uint64_t>(most));
+      if (plan.sort_key.num_bits() + position_bits <= 32) {
+        read_narrow_lanes(first, num_lanes, most, position_bits);
+      } else {
+        read_wide_lanes(first, num_lanes, most);
+      }
     } else {
       read_lanes(first, num_lanes, most);
     }
