@@ -151,6 +151,11 @@ def _targets_table(results: Sequence[measure.Result]) -> str:
   return text
 
 
+def _beaten(results: Sequence[measure.Result]) -> str:
+  lines = who_beat_the_limit(results)
+  return f"The limit is none where it was beaten:\n\n{lines}\n" if lines else ""
+
+
 def _cpus(number: int) -> str:
   return "one CPU" if number == 1 else f"{number} CPUs"
 
@@ -184,7 +189,7 @@ buffers at hand, as the peers have ids and offsets. Peer / limit is the most tha
 peer / ours can be on this machine.
 
 {_targets_table(results)}
-## {time} on {cpus}, ms per step
+{_beaten(results)}## {time} on {cpus}, ms per step
 
 {_times_table(results)}
 ## Bandwidth of the forward pass on {cpus}
