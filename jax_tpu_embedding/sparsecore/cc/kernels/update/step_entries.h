@@ -79,8 +79,8 @@ struct RowTerms {
 };
 
 // Columns come by one vector of AVX-512 each. In the loops over single columns,
-// GCC 12 makes sixteen scalars of a loop of sixteen before it looks for vectors,
-// unless it is told not to unroll it.
+// GCC 12 makes sixteen scalars of a loop of sixteen before it looks for
+// vectors, unless it is told not to unroll it.
 inline constexpr int kLanes = 16;
 
 // Sums and steps the columns [column, column + kWidth) of the row that entry
