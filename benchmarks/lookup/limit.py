@@ -136,7 +136,6 @@ class Limit(case_worker.Contender):
     batch = self._batches[batch_number]
     self._library.LookUp(
         self._table_pointers()[0],
-        ctypes.c_bool(False),
         *map(_pointer, (batch.ids, batch.weights, self._activations)),
         *map(ctypes.c_int64, (*batch.ids.shape, self._case.dim)),
         ctypes.c_int64(strategy.width),

@@ -19,7 +19,6 @@
 #include <cstring>
 #include <functional>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -105,33 +104,21 @@ void ForRanges(int64_t size, int64_t num_threads,
 
 // Asks for the columns of a row, as far as the first-level cache or only to the
 // second.
-template <int kWidth, bool kToFirstLevel, typename T>
-[[gnu::always_inline]] inline void Prefetch(const T* row) {
+template <int kWidth, bool kToFirstLevel>
+[[gnu::always_inline]] inline void Prefetch(const float* row) {
   constexpr int64_t kCacheLine = 64;
 #pragma GCC unroll 16
-  for (int64_t b = 0; b < kWidth * int64_t{sizeof(T)}; b += kCacheLine) {
+  for (int64_t b = 0; b < kWidth * int64_t{sizeof(float)}; b += kCacheLine) {
     __builtin_prefetch(reinterpret_cast<const char*>(row) + b, 0,
                        kToFirstLevel ? 3 : 2);
   }
 }
-
-// The upper half of a float.
-struct Bfloat16 {
-  uint16_t bits;
-};
 
 // Rows begin at any number.
 [[gnu::always_inline]] inline Vector Load(const float* values) {
   Vector vector;
   std::memcpy(&vector, values, sizeof(vector));
   return vector;
-}
-[[gnu::always_inline]] inline Vector Load(const Bfloat16* values) {
-  using Halves [[gnu::vector_size(32)]] = uint16_t;
-  using Bits [[gnu::vector_size(64)]] = uint32_t;
-  Halves halves;
-  std::memcpy(&halves, values, sizeof(halves));
-  return reinterpret_cast<Vector>(__builtin_convertvector(halves, Bits) << 16);
 }
 [[gnu::always_inline]] inline void Store(Vector vector, float* values) {
   std::memcpy(values, &vector, sizeof(vector));
@@ -142,8 +129,7 @@ struct Sum {
   static constexpr int kNumVectors = kWidth / kLanes;
 
   // sum += gain * row
-  template <typename T>
-  [[gnu::always_inline]] void Add(float gain, const T* row) {
+  [[gnu::always_inline]] void Add(float gain, const float* row) {
 #pragma GCC unroll 16
     for (int k = 0; k < kNumVectors; ++k) {
       vectors[k] += gain * Load(row + k * kLanes);
@@ -154,9 +140,8 @@ struct Sum {
 };
 
 // A lookup of samples that have `valency` ids each, of `dim` columns.
-template <typename T>
 struct Lookup {
-  const T* table;
+  const float* table;
   const int32_t* ids;
   const float* weights;
   float* out;
@@ -164,12 +149,12 @@ struct Lookup {
   int64_t dim;
   int64_t ahead;  // ids
 
-  const T* row(int64_t i) const { return table + ids[i] * dim; }
+  const float* row(int64_t i) const { return table + ids[i] * dim; }
 };
 
 // The sums of a sample in all pieces of `kWidth` columns from `column` on.
-template <int kWidth, bool kToFirstLevel, typename T>
-[[gnu::always_inline]] inline void PoolPieces(const Lookup<T>& lookup,
+template <int kWidth, bool kToFirstLevel>
+[[gnu::always_inline]] inline void PoolPieces(const Lookup& lookup,
                                               int64_t sample, int64_t last_id,
                                               int64_t& column) {
   const int64_t begin = sample * lookup.valency;
@@ -189,8 +174,7 @@ template <int kWidth, bool kToFirstLevel, typename T>
 }
 
 // The same in what is left of a row.
-template <typename T>
-[[gnu::always_inline]] inline void PoolRest(const Lookup<T>& lookup,
+[[gnu::always_inline]] inline void PoolRest(const Lookup& lookup,
                                             int64_t sample, int64_t last_id,
                                             int64_t column) {
   const int64_t begin = sample * lookup.valency;
@@ -207,10 +191,10 @@ template <typename T>
 }
 
 // out[s] = sum of weights[s, v] * table[ids[s, v]] for samples [first, last).
-template <int kDim, int kWidth, bool kToFirstLevel, typename T>
-[[gnu::always_inline]] inline void PoolSamples(const Lookup<T>& of_any_dim,
+template <int kDim, int kWidth, bool kToFirstLevel>
+[[gnu::always_inline]] inline void PoolSamples(const Lookup& of_any_dim,
                                                int64_t first, int64_t last) {
-  Lookup<T> lookup = of_any_dim;
+  Lookup lookup = of_any_dim;
   if constexpr (kDim > 0) lookup.dim = kDim;
   const int64_t last_id = last * lookup.valency - 1;
   for (int64_t s = first; s < last; ++s) {
@@ -220,15 +204,13 @@ template <int kDim, int kWidth, bool kToFirstLevel, typename T>
     } else {
       PoolPieces<kWidth, kToFirstLevel>(lookup, s, last_id, column);
       PoolPieces<kLanes, kToFirstLevel>(lookup, s, last_id, column);
-      if constexpr (std::is_same_v<T, float>) {
-        if (column < lookup.dim) PoolRest(lookup, s, last_id, column);
-      }
+      if (column < lookup.dim) PoolRest(lookup, s, last_id, column);
     }
   }
 }
 
-template <int kDim, int kWidth, typename T>
-VECTOR_CLONES void Pool(const Lookup<T>& lookup, bool to_first_level,
+template <int kDim, int kWidth>
+VECTOR_CLONES void Pool(const Lookup& lookup, bool to_first_level,
                         int64_t first, int64_t last) {
   if (to_first_level)
     return PoolSamples<kDim, kWidth, true>(lookup, first, last);
@@ -316,8 +298,7 @@ VECTOR_CLONES void Step(const Update& update, bool to_first_level,
   }
 }
 
-template <typename T>
-void LookUpIn(const Lookup<T>& lookup, int64_t num_samples, int64_t width,
+void LookUpIn(const Lookup& lookup, int64_t num_samples, int64_t width,
               bool to_first_level, int64_t num_threads) {
   const auto pool = [&]<int kDim, int kWidth>() {
     ForRanges(num_samples, num_threads, [&](int64_t first, int64_t last) {
@@ -340,22 +321,14 @@ void LookUpIn(const Lookup<T>& lookup, int64_t num_samples, int64_t width,
 }  // namespace
 
 // out[num_samples, dim] = sums of weights[num_samples, valency] * table[ids].
-// A table of bfloat16 has a multiple of 16 columns. width: how many columns of
-// 128 to sum at once, 64 or all.
-extern "C" void LookUp(const void* table, bool is_bfloat16, const int32_t* ids,
+// width: how many columns of 128 to sum at once, 64 or all.
+extern "C" void LookUp(const float* table, const int32_t* ids,
                        const float* weights, float* out, int64_t num_samples,
                        int64_t valency, int64_t dim, int64_t width,
                        int64_t ahead, bool to_first_level,
                        int64_t num_threads) {
-  const auto look_up = [=]<typename T>(const T* rows) {
-    LookUpIn(Lookup<T>{rows, ids, weights, out, valency, dim, ahead},
-             num_samples, width, to_first_level, num_threads);
-  };
-  if (is_bfloat16) {
-    look_up(static_cast<const Bfloat16*>(table));
-  } else {
-    look_up(static_cast<const float*>(table));
-  }
+  LookUpIn({table, ids, weights, out, valency, dim, ahead}, num_samples, width,
+           to_first_level, num_threads);
 }
 
 // Steps the rows of entries, which are sorted by row, by gradient[samples,

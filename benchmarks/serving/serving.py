@@ -94,9 +94,7 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
 
   def touch(ids, distance):
     library.LookUp(
-        ctypes.c_void_p(table.ctypes.data),
-        ctypes.c_bool(False),
-        *(ctypes.c_void_p(x.ctypes.data) for x in (ids, weights, out)),
+        *(ctypes.c_void_p(x.ctypes.data) for x in (table, ids, weights, out)),
         *map(ctypes.c_int64, (_SAMPLES, _IDS, columns, 64, distance)),
         ctypes.c_bool(False),
         ctypes.c_int64(1),
