@@ -70,7 +70,6 @@ class StackingPlan:
   global_device_count: int
   num_sc_per_device: int
   stacks: tuple[_report_stacks.StackInPlan, ...]
-  # Tables that might do better with placement "tensorcore".
   small_tables: tuple[str, ...] = ()
 
   @property
