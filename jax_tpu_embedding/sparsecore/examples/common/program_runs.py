@@ -68,13 +68,16 @@ def run(
 
 def start(*command: str, **environment: str) -> subprocess.Popen[str]:
   """Starts Python in a process of its own: a file, or "-m" and a module."""
+  own_directory = os.environ.get("TEST_TMPDIR", tempfile.gettempdir())
   return subprocess.Popen(
       [sys.executable, *command],
       env={
           **os.environ,
           "PYTHONPATH": os.pathsep.join(sys.path),
-          # Else it warns where the user's directory is not for writing.
-          "MPLCONFIGDIR": os.environ.get("TEST_TMPDIR", tempfile.gettempdir()),
+          # Else Matplotlib, and the fontconfig that it asks for fonts, complain
+          # where the user's directory is not for writing.
+          "MPLCONFIGDIR": own_directory,
+          "XDG_CACHE_HOME": own_directory,
           **environment,
       },
       stdout=subprocess.PIPE,
