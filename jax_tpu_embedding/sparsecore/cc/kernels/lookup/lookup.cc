@@ -120,7 +120,7 @@ Result<void> Pool(const CooBuffers& buffers,
                   std::span<const Partition> partitions,
                   const CooGeometry& geometry,
                   std::span<const ConstTableValues> tables, int64_t dim,
-                  const std::optional<Quantization>& quantization,
+                  const std::optional<Quantization>& quantization, bool adds,
                   std::span<float> activations, Executor& executor) {
   if (const int64_t num_entries = CountEntries(partitions);
       num_entries > kMaxSortedEntries) {
@@ -128,9 +128,10 @@ Result<void> Pool(const CooBuffers& buffers,
                            " entries, expected at most ", kMaxSortedEntries,
                            ". Split the batch over more devices.");
   }
-  PoolAll(BufferEntries{buffers, partitions}, geometry.batch_size(), dim,
-          MakePooler(tables, geometry.rows_per_device(), dim, quantization),
-          activations, executor);
+  PoolAll(
+      BufferEntries{buffers, partitions}, geometry.batch_size(), dim,
+      MakePooler(tables, geometry.rows_per_device(), dim, quantization, adds),
+      activations, executor);
   return {};
 }
 
@@ -144,7 +145,7 @@ Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
                        ReadPartitions(buffers, geometry));
   JTE_RETURN_IF_ERROR(CheckEntries(buffers, partitions, geometry, executor));
   return Pool(buffers, partitions, geometry, std::span(&table, 1), dim,
-              quantization, activations, executor);
+              quantization, /*adds=*/false, activations, executor);
 }
 
 Result<void> LookupInTables(const CooBuffers& buffers,
@@ -164,7 +165,20 @@ Result<void> LookupInTables(const CooBuffers& buffers,
     partition.first_row += partition.device << bits;
   }
   return Pool(buffers, partitions, geometry, tables, dim, quantization,
-              activations, executor);
+              /*adds=*/false, activations, executor);
+}
+
+Result<void> AddRowsOf(int64_t device, const CooBuffers& buffers,
+                       const CooGeometry& geometry, ConstTableValues table,
+                       int64_t dim,
+                       const std::optional<Quantization>& quantization,
+                       std::span<float> activations, Executor& executor) {
+  JTE_ASSIGN_OR_RETURN(auto partitions, ReadPartitions(buffers, geometry));
+  std::erase_if(partitions, [device](const Partition& partition) {
+    return partition.device != device;
+  });
+  return Pool(buffers, partitions, geometry, std::span(&table, 1), dim,
+              quantization, /*adds=*/true, activations, executor);
 }
 
 }  // namespace jte::kernels
