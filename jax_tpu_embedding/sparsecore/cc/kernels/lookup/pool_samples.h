@@ -33,12 +33,14 @@ using SamplePooler =
                        int64_t last, float* activations)>;
 
 // For tables of one type and size, whose rows have numbers as in SpreadRows if
-// there are several. With `adds` the rows are added, one by one, to what the
-// activations are.
+// there are several.
 SamplePooler MakePooler(std::span<const ConstTableValues> tables,
                         int64_t rows_per_device, int64_t dim,
-                        const std::optional<Quantization>& quantization,
-                        bool adds = false);
+                        const std::optional<Quantization>& quantization);
+
+// For one table; it adds the rows, one by one, to what the activations are.
+SamplePooler MakeAdder(ConstTableValues table, int64_t dim,
+                       const std::optional<Quantization>& quantization);
 
 }  // namespace jte::kernels
 
