@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 
+jax.config.update("jax_num_cpu_devices", 4)  # as tests of the same process
+
 _NUM_DEVICES, _BATCH_SIZE, _NUM_ROWS, _DIM = 2, 64, 4096, 8
 
 
