@@ -5,9 +5,12 @@
 // kernels/lookup/lookup.h. Over several devices of one process there is one
 // more operand, their records, and rows are read from the tables that these
 // name. Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are
-// here.
+// here. Target "jte_lookup_part_cpu": what one device adds to the activations
+// of another.
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -23,6 +26,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/buffers_or_nan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/messages.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
@@ -32,6 +36,8 @@ namespace jte::ffi {
 namespace {
 
 namespace xffi = ::xla::ffi;
+
+using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
 Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
@@ -130,6 +136,54 @@ Result<void> CheckedLookupFetched(
                                  quantization, activations.values, executor);
 }
 
+// It fails for what is wrong in the program only, hence on every device: see
+// kernels/exchange/buffers_or_nan.h.
+Result<void> CheckedLookupPart(
+    Executor& executor, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const IntScalar& num_minibatches,
+    const xffi::AnyBuffer& table_buffer, const IntScalar& device,
+    const IntScalar& source, const FloatMatrix& before,
+    const FloatMatrix& result, int64_t num_devices, int64_t num_sc_per_device,
+    bool enable_minibatching, std::span<const double> quantization_numbers) {
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto quantization,
+                       ReadQuantization(quantization_numbers));
+  const auto shape = result.dimensions();
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
+      MakeGeometry(num_sc_per_device, enable_minibatching,
+                   *num_minibatches.typed_data(), table.num_rows, shape[0]));
+  geometry.num_devices = num_devices;
+  if (shape[1] != table.dim) {
+    return InvalidArgument("The activations have ", shape[1],
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  if (before.typed_data() != result.typed_data()) {
+    return InvalidArgument(
+        "The result is not the operand with the activations: alias operand 8 "
+        "and result 0.");
+  }
+  const int32_t k = *source.typed_data();
+  if (k < 0 || k >= num_devices) return {};
+  const kernels::BuffersOrNaN batch(
+      {.row_pointers =
+           PartOf(ToSpan<const int32_t>(row_pointers), k, num_devices),
+       .embedding_ids =
+           PartOf(ToSpan<const int32_t>(embedding_ids), k, num_devices),
+       .sample_ids = PartOf(ToSpan<const int32_t>(sample_ids), k, num_devices),
+       .gains = PartOf(ToSpan<const float>(gains), k, num_devices)},
+      geometry, executor);
+  const std::span<float> activations = ToSpan<float>(result);
+  if (batch.are_corrupt()) {
+    std::ranges::fill(activations, std::numeric_limits<float>::quiet_NaN());
+    return {};
+  }
+  return kernels::AddRowsOf(*device.typed_data(), batch.buffers(), geometry,
+                            ReadOnly(table.values), table.dim, quantization,
+                            activations, executor);
+}
+
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
@@ -159,6 +213,25 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<FloatVector>()      // gains
         .RemainingArgs()         // rows, by device
         .Ret<xffi::AnyBuffer>()  // activations
+        .Attr<xffi::Span<const double>>("quantization"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteLookupPartCpu, kOnPool<CheckedLookupPart>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()        // row_pointers, of all devices
+        .Arg<IntVector>()        // embedding_ids
+        .Arg<IntVector>()        // sample_ids
+        .Arg<FloatVector>()      // gains
+        .Arg<IntScalar>()        // num_minibatches
+        .Arg<xffi::AnyBuffer>()  // table
+        .Arg<IntScalar>()        // the number of this device
+        .Arg<IntScalar>()        // whose activations, if of any device
+        .Arg<FloatMatrix>()      // activations
+        .Ret<FloatMatrix>()      // the same, in place
+        .Attr<int64_t>("num_devices")
+        .Attr<int64_t>("num_sc_per_device")
+        .Attr<bool>("enable_minibatching")
         .Attr<xffi::Span<const double>>("quantization"));
 
 }  // namespace jte::ffi

@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Operands and results whose number is that of the devices: the blocks of a
-// message (kernels/exchange/messages.h).
+// message (kernels/exchange/messages.h); and those that have one part of each.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -67,6 +68,13 @@ Result<std::vector<Buffer>> ReadBlocks(xla::ffi::RemainingRets rets,
   }
   JTE_RETURN_IF_ERROR(CheckBlocks(blocks, name));
   return blocks;
+}
+
+// Number `k` of the `num_devices` parts of what has one of each device.
+template <typename T>
+std::span<T> PartOf(std::span<T> all, int64_t k, int64_t num_devices) {
+  const int64_t size = std::ssize(all) / num_devices;
+  return all.subspan(k * size, size);
 }
 
 }  // namespace jte::ffi

@@ -38,6 +38,7 @@ pybind11::dict Registrations() {
   targets["jte_lookup_fetched_cpu"] = capsule(JteLookupFetchedCpu);
   targets["jte_lookup_ids_cpu"] = capsule(JteLookupIdsCpu);
   targets["jte_lookup_ids_of_devices_cpu"] = capsule(JteLookupIdsOfDevicesCpu);
+  targets["jte_lookup_part_cpu"] = capsule(JteLookupPartCpu);
   targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
   targets["jte_publish_table_cpu"] = capsule(JtePublishTableCpu);
@@ -45,6 +46,7 @@ pybind11::dict Registrations() {
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);
   targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
+  targets["jte_update_batches_cpu"] = capsule(JteUpdateBatchesCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   targets["jte_update_received_cpu"] = capsule(JteUpdateReceivedCpu);
   return targets;

@@ -6,7 +6,8 @@
 // the operands after the fixed ones are read in optimizer_operands.h. Over
 // several devices of one process these are followed by the devices' records and
 // the number of this one, and the entries for its rows are read from the
-// buffers that the records name. Target "jte_update_received_cpu": the update
+// buffers that the records name. Target "jte_update_batches_cpu": the same from
+// copies of all devices' batches. Target "jte_update_received_cpu": the update
 // by messages, once the gradients of rows are here.
 
 #include <cstddef>
@@ -25,12 +26,14 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/buffers_or_nan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
 
-// The attributes of the two targets, in the order in which they are read.
+// The attributes of the targets, in the order in which they are read.
 struct UpdateAttributes {
   OptimizerAttributes optimizer;
   int64_t num_devices;
@@ -171,6 +174,54 @@ Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                                table.dim, optimizer, tables, executor);
 }
 
+// It fails for what is wrong in the program only, hence on every device: see
+// kernels/exchange/buffers_or_nan.h.
+Result<void> CheckedUpdateBatches(
+    Executor& executor, const IntVector& row_pointers,
+    const IntVector& embedding_ids, const IntVector& sample_ids,
+    const FloatVector& gains, const IntScalar& num_minibatches,
+    const FloatMatrix& gradient, const IntScalar& device,
+    xffi::RemainingArgs args, xffi::RemainingRets rets,
+    const UpdateAttributes& attributes) {
+  JTE_ASSIGN_OR_RETURN(const auto operands,
+                       ReadOptimizerOperands(args, rets, attributes.optimizer));
+  const Table& table = operands.table;
+  const int64_t num_devices = attributes.num_devices;
+  const auto shape = gradient.dimensions();
+  if (shape[1] != table.dim) {
+    return InvalidArgument("The gradient has ", shape[1],
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  JTE_ASSIGN_OR_RETURN(
+      auto geometry,
+      MakeGeometry(attributes.num_sc_per_device, attributes.enable_minibatching,
+                   *num_minibatches.typed_data(), table.num_rows,
+                   shape[0] / num_devices));
+  geometry.num_devices = num_devices;
+  std::vector<kernels::BuffersOrNaN> buffers;
+  for (int64_t k = 0; k < num_devices; ++k) {
+    buffers.emplace_back(
+        kernels::CooBuffers{
+            PartOf(ToSpan<const int32_t>(row_pointers), k, num_devices),
+            PartOf(ToSpan<const int32_t>(embedding_ids), k, num_devices),
+            PartOf(ToSpan<const int32_t>(sample_ids), k, num_devices),
+            PartOf(ToSpan<const float>(gains), k, num_devices)},
+        geometry, executor);
+  }
+  std::vector<kernels::DeviceBatch> batches;
+  for (int64_t k = 0; k < num_devices; ++k) {
+    batches.push_back(
+        {.buffers = buffers[k].buffers(),
+         .activation_gradient =
+             PartOf(ToSpan<const float>(gradient), k, num_devices).data()});
+  }
+  PreferHugePages(operands);
+  return kernels::ApplyBatches(
+      batches, *device.typed_data(), buffers.front().geometry(), table.dim,
+      OptimizerOf(attributes.optimizer, operands),
+      {.table = table.values, .slots = operands.slots}, executor);
+}
+
 Result<void> CheckedUpdateReceived(Executor& executor, xffi::RemainingArgs args,
                                    xffi::RemainingRets rets,
                                    const UpdateReceivedAttributes& attributes) {
@@ -219,6 +270,21 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<xffi::AnyBuffer>()  // activation_gradient
         .RemainingArgs()         // see optimizer_operands.h
         .RemainingRets()         // table, slots
+        .Attrs<UpdateAttributes>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteUpdateBatchesCpu, kOnPool<CheckedUpdateBatches>,
+    xffi::Ffi::Bind()
+        .Ctx<xffi::ThreadPool>()
+        .Arg<IntVector>()    // row_pointers, of all devices
+        .Arg<IntVector>()    // embedding_ids
+        .Arg<IntVector>()    // sample_ids
+        .Arg<FloatVector>()  // gains
+        .Arg<IntScalar>()    // num_minibatches
+        .Arg<FloatMatrix>()  // activation_gradient
+        .Arg<IntScalar>()    // the number of this device
+        .RemainingArgs()     // see optimizer_operands.h
+        .RemainingRets()     // table, slots
         .Attrs<UpdateAttributes>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JteUpdateReceivedCpu,

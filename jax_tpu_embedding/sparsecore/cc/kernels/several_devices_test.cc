@@ -224,6 +224,20 @@ TEST_P(SeveralDevicesTest, LookupByMessages) {
   EXPECT_EQ(actual, LookupOnOneDevice());
 }
 
+TEST_P(SeveralDevicesTest, DevicesAddTheirRowsOneAfterTheOther) {
+  std::vector<float> actual(coo_.num_samples() * kDim);
+  for (int64_t device = 0; device < num_devices_; ++device) {
+    for (int64_t owner = 0; owner < num_devices_; ++owner) {
+      const auto done = AddRowsOf(
+          owner, Buffers(device), Geometry(),
+          std::span<const float>(Part(table_, owner, num_devices_)), kDim,
+          std::nullopt, Part(actual, device, num_devices_), executor_);
+      ASSERT_TRUE(done) << done.error().message;
+    }
+  }
+  EXPECT_EQ(actual, LookupOnOneDevice());
+}
+
 TEST_P(SeveralDevicesTest, UpdateByMessages) {
   std::vector<float> gradient = Random(coo_.num_samples() * kDim);
   const std::vector<Message> messages = PackAll();

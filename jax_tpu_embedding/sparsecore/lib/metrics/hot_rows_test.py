@@ -56,7 +56,7 @@ class HotRowsTest(parameterized.TestCase):
     cumulative = np.cumsum(p / p.sum())
     rng = np.random.default_rng(0)
     rows = rng.permutation(vocabulary_size)
-    hot = hot_rows.HotRows(_specs(vocabulary_size), k=100, max_ids=2**16)
+    hot = hot_rows.HotRows(_specs(vocabulary_size), k=100)
     num_batches, size = 208, 60_000
     for i in range(num_batches):
       # What is not counted need not be made.

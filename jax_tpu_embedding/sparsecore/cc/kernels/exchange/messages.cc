@@ -16,6 +16,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/buffers_or_nan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
@@ -166,15 +167,6 @@ void MarkEntries(const PackedEntries& entries) {
   entries.row_pointers[0] = std::numeric_limits<int32_t>::min();
 }
 
-// `values`, and for those that are out of range the nearest that are not.
-std::vector<int32_t> Clamped(std::span<const int32_t> values, int64_t limit) {
-  std::vector<int32_t> clamped(values.begin(), values.end());
-  for (int32_t& value : clamped) {
-    value = std::max(std::min(value, static_cast<int32_t>(limit - 1)), 0);
-  }
-  return clamped;
-}
-
 // `none`: what is written where there is no row.
 template <typename T>
 JTE_VECTOR_CLONES void CopyRows(const T* __restrict table, int64_t num_rows,
@@ -267,28 +259,13 @@ std::vector<PlaceRange> CutPlaces(std::span<const int32_t> places,
 void PackMessages(const CooBuffers& buffers, const CooGeometry& geometry,
                   std::span<const std::span<int32_t>> requests,
                   const PackedEntries& entries, Executor& executor) {
-  const auto partitions = ReadPartitions(buffers, geometry);
-  if (partitions && CheckEntries(buffers, *partitions, geometry, executor)) {
-    const bool all_fit =
-        PackPartitions(buffers, *partitions, requests, entries, executor);
-    if (!all_fit) MarkEntries(entries);
-    return;
-  }
-  // The rows that are named here are to become NaN, so they are asked for. If
-  // partitions are not valid, all cells are, of the first SparseCore.
-  const auto rows = Clamped(buffers.embedding_ids, geometry.rows_per_shard);
-  const auto samples = Clamped(buffers.sample_ids, geometry.batch_size_per_sc);
-  PackPartitions(
-      {.row_pointers = buffers.row_pointers,
-       .embedding_ids = rows,
-       .sample_ids = samples,
-       .gains = buffers.gains},
-      partitions.value_or(std::vector<Partition>{{.begin = 0,
-                                                  .end = std::ssize(rows),
-                                                  .first_row = 0,
-                                                  .first_sample = 0}}),
-      requests, entries, executor);
-  MarkEntries(entries);
+  // The rows that corrupt buffers name are to become NaN, so they are asked
+  // for.
+  const BuffersOrNaN batch(buffers, geometry, executor);
+  const auto partitions = ReadPartitions(batch.buffers(), batch.geometry());
+  const bool all_fit =
+      PackPartitions(batch.buffers(), *partitions, requests, entries, executor);
+  if (batch.are_corrupt() || !all_fit) MarkEntries(entries);
 }
 
 void ReadRows(ConstTableValues table, int64_t dim,

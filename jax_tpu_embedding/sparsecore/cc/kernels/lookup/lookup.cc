@@ -118,18 +118,16 @@ void PoolAll(const BufferEntries& source, int64_t num_samples, int64_t dim,
 // The lookup, once the partitions are read and the entries checked.
 Result<void> Pool(const CooBuffers& buffers,
                   std::span<const Partition> partitions,
-                  const CooGeometry& geometry,
-                  std::span<const ConstTableValues> tables, int64_t dim,
-                  const std::optional<Quantization>& quantization,
-                  std::span<float> activations, Executor& executor) {
+                  const CooGeometry& geometry, int64_t dim,
+                  const SamplePooler& pool, std::span<float> activations,
+                  Executor& executor) {
   if (const int64_t num_entries = CountEntries(partitions);
       num_entries > kMaxSortedEntries) {
     return InvalidArgument("The buffers of a device have ", num_entries,
                            " entries, expected at most ", kMaxSortedEntries,
                            ". Split the batch over more devices.");
   }
-  PoolAll(BufferEntries{buffers, partitions}, geometry.batch_size(), dim,
-          MakePooler(tables, geometry.rows_per_device(), dim, quantization),
+  PoolAll(BufferEntries{buffers, partitions}, geometry.batch_size(), dim, pool,
           activations, executor);
   return {};
 }
@@ -143,8 +141,10 @@ Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
   JTE_ASSIGN_OR_RETURN(const auto partitions,
                        ReadPartitions(buffers, geometry));
   JTE_RETURN_IF_ERROR(CheckEntries(buffers, partitions, geometry, executor));
-  return Pool(buffers, partitions, geometry, std::span(&table, 1), dim,
-              quantization, activations, executor);
+  return Pool(buffers, partitions, geometry, dim,
+              MakePooler(std::span(&table, 1), geometry.rows_per_device(), dim,
+                         quantization),
+              activations, executor);
 }
 
 Result<void> LookupInTables(const CooBuffers& buffers,
@@ -163,8 +163,22 @@ Result<void> LookupInTables(const CooBuffers& buffers,
   for (Partition& partition : partitions) {
     partition.first_row += partition.device << bits;
   }
-  return Pool(buffers, partitions, geometry, tables, dim, quantization,
+  return Pool(buffers, partitions, geometry, dim,
+              MakePooler(tables, geometry.rows_per_device(), dim, quantization),
               activations, executor);
+}
+
+Result<void> AddRowsOf(int64_t device, const CooBuffers& buffers,
+                       const CooGeometry& geometry, ConstTableValues table,
+                       int64_t dim,
+                       const std::optional<Quantization>& quantization,
+                       std::span<float> activations, Executor& executor) {
+  JTE_ASSIGN_OR_RETURN(auto partitions, ReadPartitions(buffers, geometry));
+  std::erase_if(partitions, [device](const Partition& partition) {
+    return partition.device != device;
+  });
+  return Pool(buffers, partitions, geometry, dim,
+              MakeAdder(table, dim, quantization), activations, executor);
 }
 
 }  // namespace jte::kernels

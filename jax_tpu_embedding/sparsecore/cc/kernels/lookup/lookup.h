@@ -60,6 +60,16 @@ Result<void> LookupInTables(const CooBuffers& buffers,
                             const std::optional<Quantization>& quantization,
                             std::span<float> activations, Executor& executor);
 
+// Adds to the activations of one of several devices the rows that device
+// `device` has, in `table`; `buffers` are those of the former. After all
+// devices in ascending order, the activations have the bits of a lookup. The
+// entries must have been checked (CheckEntries).
+Result<void> AddRowsOf(int64_t device, const CooBuffers& buffers,
+                       const CooGeometry& geometry, ConstTableValues table,
+                       int64_t dim,
+                       const std::optional<Quantization>& quantization,
+                       std::span<float> activations, Executor& executor);
+
 }  // namespace jte::kernels
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_LOOKUP_H_

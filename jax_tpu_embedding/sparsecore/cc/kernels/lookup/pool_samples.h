@@ -38,6 +38,10 @@ SamplePooler MakePooler(std::span<const ConstTableValues> tables,
                         int64_t rows_per_device, int64_t dim,
                         const std::optional<Quantization>& quantization);
 
+// For one table; it adds the rows, one by one, to what the activations are.
+SamplePooler MakeAdder(ConstTableValues table, int64_t dim,
+                       const std::optional<Quantization>& quantization);
+
 }  // namespace jte::kernels
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_POOL_SAMPLES_H_

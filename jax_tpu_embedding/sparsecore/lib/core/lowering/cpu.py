@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
@@ -57,6 +58,8 @@ def _lookup(
     (activations,) = cpu_calls.lookup(coo, matrix, params)
   elif axis.is_in_one_process:
     activations = shared_memory.lookup(coo, matrix, params, axis)
+  elif by_batches.serve_lookup(coo, matrix, params, axis):
+    activations = by_batches.lookup(coo, matrix, params, axis)
   else:
     activations = by_messages.lookup(cpu_messages, coo, matrix, params, axis)
   return [activations.reshape(-1, *table.shape[1:])]
@@ -86,6 +89,10 @@ def _update_over_devices(
   named = rule.group_operands(operands)
   if axis.is_in_one_process:
     return shared_memory.update(rule, named, params, axis)
+  if by_batches.are_smaller(
+      named.coo, named.table, named.gradient.shape[0], params, axis
+  ):
+    return by_batches.update(rule, named, params, axis)
   return by_messages.update(cpu_messages, rule, named, params, axis)
 
 

@@ -30,7 +30,7 @@ _LOWERINGS = every_lowering.LOWERINGS
 # One device first.
 _IMPLEMENTATIONS = {
     "reference": ("reference", "reference_messages"),
-    "cpu": ("cpu", "cpu_shared_memory", "cpu_messages"),
+    "cpu": ("cpu", "cpu_shared_memory", "cpu_messages", "cpu_batches"),
     "gpu": ("gpu",),
 }
 

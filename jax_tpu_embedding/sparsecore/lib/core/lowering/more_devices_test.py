@@ -27,6 +27,7 @@ _MOST_IDS = 16  # of a SparseCore
 _WAYS = {
     "native": dict(platform="cpu"),
     "native_messages": dict(platform="cpu", by_messages=True),
+    "native_batches": dict(platform="cpu", by_messages=True, by_batches=True),
     "reference": dict(platform=None),
 }
 

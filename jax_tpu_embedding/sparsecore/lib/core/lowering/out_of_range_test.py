@@ -31,7 +31,12 @@ _COO = random_coo.random_coo(
 )
 _TABLE = np.float32(np.random.default_rng(0).normal(size=_SHAPE))
 _GRADIENT = np.ones((_NUM_SCS * _BATCH_PER_SC, _DIM), np.float32)
-_LOWERINGS = ["reference", "reference_messages", "cpu_messages"]
+_LOWERINGS = [
+    "reference",
+    "reference_messages",
+    "cpu_messages",
+    "cpu_batches",
+]
 _NAMES = ("row_pointers", "embedding_ids", "sample_ids", "gains")
 _NO_ROW = 2**31 - 1
 

@@ -21,6 +21,7 @@ from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
@@ -99,6 +100,7 @@ class Lowering:
   platform: str | None  # whose rules; None is one that has none
   num_devices: int = 1
   by_messages: bool = False  # as if every device had a process of its own
+  by_batches: bool = False  # with it: of batches, however small rows are
 
   def bind(self, operation: str, *operands: Any, **params: Any) -> list[Any]:
     """The results of an operation of table.py, within `compiled`."""
@@ -127,7 +129,12 @@ class Lowering:
         )
       if not self.by_messages:
         return jitted(*operands)
-      with mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False):
+      with (
+          mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False),
+          mock.patch.object(
+              by_batches, "are_smaller", lambda *_: self.by_batches
+          ),
+      ):
         return jitted(*operands)
 
     return call
@@ -170,6 +177,9 @@ LOWERINGS = {
     "cpu": Lowering(platform="cpu"),
     "cpu_shared_memory": Lowering(platform="cpu", num_devices=4),
     "cpu_messages": Lowering(platform="cpu", num_devices=4, by_messages=True),
+    "cpu_batches": Lowering(
+        platform="cpu", num_devices=4, by_messages=True, by_batches=True
+    ),
     "gpu": Lowering(platform="cuda"),
 }
 # Beside these: programs of hundreds of kernels would take minutes to compile.

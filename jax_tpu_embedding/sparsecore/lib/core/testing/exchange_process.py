@@ -9,11 +9,13 @@ from collections.abc import Callable
 import dataclasses
 import math
 from typing import Any
+from unittest import mock
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
@@ -35,6 +37,7 @@ class Case:
   # One of update_programs, or "row_gradients".
   implementation: str = "cpu"
   setting: update_programs.Setting = update_programs.Setting(num_sc=_NUM_SCS)
+  sends_rows: bool = False  # even if batches are smaller
   # Of all devices, those of a process last. The axes are x and y.
   mesh_shape: tuple[int, ...] = (4,)
   # What splits rows and samples, in this order.
@@ -47,6 +50,7 @@ def _setting(**changes: Any) -> update_programs.Setting:
 
 CASES = {
     "adagrad": Case(),
+    "adagrad_by_rows": Case(sends_rows=True),
     "minibatched": Case(setting=_setting(num_minibatches=3)),
     "adam": Case(rule="adam"),
     "momentum_with_options": Case(
@@ -93,7 +97,7 @@ def _parts(case: Case) -> list[list[Part]]:
     with mesh_axis.rows_are_split_over(case.axes):
       return _two_steps(case, num_devices)(operands)
 
-  several = jax.jit(
+  run = jax.jit(
       jax.shard_map(
           over_devices,
           mesh=mesh,
@@ -101,15 +105,18 @@ def _parts(case: Case) -> list[list[Part]]:
           out_specs=split,
           check_vma=False,
       )
-  )(
-      jax.tree.map(
-          lambda x, spec: jax.make_array_from_callback(
-              x.shape, jax.sharding.NamedSharding(mesh, spec), x.__getitem__
-          ),
-          operands,
-          specs,
-      )
   )
+  operands = jax.tree.map(
+      lambda x, spec: jax.make_array_from_callback(
+          x.shape, jax.sharding.NamedSharding(mesh, spec), x.__getitem__
+      ),
+      operands,
+      specs,
+  )
+  with mock.patch.object(
+      by_batches, "are_smaller", lambda *_: not case.sends_rows
+  ):
+    several = run(operands)
   return [
       [(part.index, np.asarray(part.data)) for part in x.addressable_shards]
       for x in several

@@ -139,23 +139,30 @@ def _pack(
     params: dict[str, Any],
 ) -> tuple[messages.Blocks, Any]:
   """Requests and entries for the devices along `axis`."""
-  topology = _topology(coo, params, axis)
+  return steps.pack(
+      coo,
+      _topology(coo, params, axis),
+      block_size=block_size(coo, axis, rows_per_device, params),
+      rows_per_device=rows_per_device,
+      batch_size=batch_size,
+      enable_minibatching=params.get("enable_minibatching", False),
+  )
+
+
+def block_size(
+    coo: Sequence[jax.Array],
+    axis: mesh_axis.MeshAxis | None,
+    rows_per_device: int,
+    params: dict[str, Any],
+) -> int:
+  """C: the rows that a message to one device has room for."""
   _, embedding_ids, *_ = coo
-  enable_minibatching = params.get("enable_minibatching", False)
-  block_size = messages.capacity(
-      topology,
+  return messages.capacity(
+      _topology(coo, params, axis),
       num_cells=embedding_ids.size,
       rows_per_device=rows_per_device,
       max_unique_ids_per_partition=params["max_unique_ids_per_partition"],
-      enable_minibatching=enable_minibatching,
-  )
-  return steps.pack(
-      coo,
-      topology,
-      block_size=block_size,
-      rows_per_device=rows_per_device,
-      batch_size=batch_size,
-      enable_minibatching=enable_minibatching,
+      enable_minibatching=params.get("enable_minibatching", False),
   )
 
 

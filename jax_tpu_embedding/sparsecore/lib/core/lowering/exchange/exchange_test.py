@@ -16,7 +16,8 @@ from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
-from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages as exchange
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
@@ -53,28 +54,32 @@ def _mesh(num_devices):
   return jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
 
 
-def _by_messages(operands, params, devices):
-  """The rule of a CPU, as if every device had a process of its own."""
-  *coo, table = operands
-  axis = devices.axis_of(table)
-  if axis is None:
-    return cpu_calls.lookup(coo, table, params)
-  return [exchange.lookup(cpu_messages, coo, table, params, axis)]
+def _as_between_processes(name, look_up):
+  """The lookup, with the rule of a CPU if every device had its own process."""
 
+  def rule(operands, params, devices):
+    *coo, table = operands
+    axis = devices.axis_of(table)
+    if axis is None:
+      return cpu_calls.lookup(coo, table, params)
+    return [look_up(coo, table, params, axis)]
 
-def _lookup_by_messages():
-  result = core.Primitive("lookup_by_messages")
+  result = core.Primitive(name)
   result.abstract_eval = lookup.lookup_p.abstract_eval
-  mlir.register_lowering(result, lowerings.lowering_rule(_by_messages))
+  mlir.register_lowering(result, lowerings.lowering_rule(rule))
   return result
 
 
-# In the memory that the devices share; by messages, as between processes, with
-# native steps and with those in jnp, which is what a platform without its own
-# rules does.
+# In the memory that the devices share; as between processes by sending batches
+# or rows, with native steps; and rows with steps in jnp, which is what a
+# platform without its own rules does.
 _LOOKUPS = {
     "shared_memory": lookup.lookup_p,
-    "messages": _lookup_by_messages(),
+    "batches": _as_between_processes("lookup_by_batches", by_batches.lookup),
+    "messages": _as_between_processes(
+        "lookup_by_messages",
+        functools.partial(by_messages.lookup, cpu_messages),
+    ),
     "jnp_messages": every_lowering.as_on(None, "lookup", lookup.lookup_p),
 }
 
@@ -113,10 +118,12 @@ def _lookup(
 
 class LookupTest(parameterized.TestCase):
 
-  @parameterized.product(
-      num_devices=[2, 4, 8],
-      num_minibatches=[None, 3],
-      lookup_name=list(_LOOKUPS),
+  @parameterized.parameters(
+      (num_devices, num_minibatches, name)
+      for num_devices in (2, 4, 8)
+      for num_minibatches in (None, 3)
+      for name in _LOOKUPS
+      if num_minibatches is None or name != "batches"
   )
   def test_same_bits_as_on_one_device(
       self, num_devices, num_minibatches, lookup_name
@@ -158,8 +165,8 @@ class LookupTest(parameterized.TestCase):
 
 class CorruptBuffersTest(parameterized.TestCase):
 
-  @parameterized.parameters("messages", "jnp_messages")
-  def test_by_messages_one_device_has_nan_and_the_others_do_not(
+  @parameterized.parameters("batches", "messages", "jnp_messages")
+  def test_between_processes_one_device_has_nan_and_the_others_do_not(
       self, lookup_name
   ):
     coo = _coo()
@@ -190,6 +197,43 @@ class CorruptBuffersTest(parameterized.TestCase):
     run(coo)  # as if nothing had happened
 
 
+def _lookup_part(source, **options):
+  """What the only device adds to ones, for the activations of `source`."""
+  coo = _coo()
+  activations = np.ones((_NUM_SCS * _BATCH_PER_SC, _DIM), np.float32)
+  call = jax.ffi.ffi_call("jte_lookup_part_cpu", activations, **options)
+  return call(
+      *device_buffers.spread(coo, _NUM_SCS, 1),
+      *(coo.num_minibatches, _TABLE, np.int32(0), np.int32(source)),
+      activations,
+      num_devices=np.int64(1),
+      num_sc_per_device=np.int64(_NUM_SCS),
+      enable_minibatching=False,
+      quantization=np.zeros(0),
+  )
+
+
+class LookupPartTest(parameterized.TestCase):
+
+  @parameterized.parameters(-1, 1)
+  def test_nothing_is_added_for_no_device(self, source):
+    result = _lookup_part(source, input_output_aliases={8: 0})
+    np.testing.assert_array_equal(result, 1)
+
+  def test_rows_are_added(self):
+    result = _lookup_part(0, input_output_aliases={8: 0})
+    np.testing.assert_allclose(
+        result, _coo().weights @ _TABLE + 1, rtol=1e-5, atol=1e-5
+    )
+
+  def test_activations_that_are_not_overwritten_are_an_error(self):
+    with self.assertRaisesRegex(
+        (ValueError, RuntimeError),
+        "The result is not the operand with the activations: alias operand 8",
+    ):
+      _lookup_part(0)
+
+
 _Setting = update_programs.Setting
 _SETTINGS = {
     "plain": _Setting(num_sc=8),
@@ -211,8 +255,11 @@ _CASES = update_cases.CASES
 _FEW_CASES = ["sgd", "adam", "rowwise_adagrad"]
 
 
-def _update(implementation, case, setting, num_devices, by_messages=False):
-  """Table and slots, and the update that was given."""
+def _update(implementation, case, setting, num_devices, sent=None):
+  """Table and slots, and the update that was given.
+
+  `sent`: "batches" or "rows", as between processes.
+  """
   given = update_programs.random_update(case, setting)
   operands = given.operands
   buffers = device_buffers.spread(given.coo, setting.num_sc, num_devices)
@@ -230,9 +277,14 @@ def _update(implementation, case, setting, num_devices, by_messages=False):
         check_vma=False,
     )
   with contextlib.ExitStack() as stack:
-    if by_messages:
+    if sent is not None:
       stack.enter_context(
           mock.patch.object(mesh_axis, "_is_in_one_process", lambda _: False)
+      )
+      stack.enter_context(
+          mock.patch.object(
+              by_batches, "are_smaller", lambda *_: sent == "batches"
+          )
       )
     return given, tuple(map(np.asarray, jax.jit(run)(operands)))
 
@@ -252,9 +304,9 @@ class UpdateTest(parameterized.TestCase):
   def test_same_bits_as_on_one_device(self, name, setting_name, num_devices):
     case, setting = _CASES[name], _SETTINGS[setting_name]
     _, one = _update("cpu", case, setting, 1)
-    for by_messages in (False, True):
-      with self.subTest(by_messages=by_messages):
-        given, several = _update("cpu", case, setting, num_devices, by_messages)
+    for sent in (None, "batches", "rows"):
+      with self.subTest(sent=sent):
+        given, several = _update("cpu", case, setting, num_devices, sent)
         for actual, expected in zip(several, one, strict=True):
           np.testing.assert_array_equal(actual, expected)
         update_programs.assert_rows_are_stepped_once(

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -22,6 +23,12 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 _DEVICES, _DIM, _BATCH = 4, 64, 16  # samples of a device
 _LIMITS = dict(max_ids_per_partition=64, max_unique_ids_per_partition=16)
+_COO = random_coo.random_coo(
+    num_sc_per_device=_DEVICES,
+    rows_per_shard=16,
+    batch_size_per_sc=_BATCH,
+    ids_per_sample=2,
+)
 _BYTES = {"f32": 4, "s32": 4, "u32": 4}
 
 
@@ -39,7 +46,12 @@ def _shared_memory(coo, table):
 
 
 def _messages(coo, table):
-  """The same as between processes."""
+  """The same as between processes, by sending rows."""
+  return _shared_memory(coo, table)
+
+
+def _batches(coo, table):
+  """The same by sending batches."""
   return _shared_memory(coo, table)
 
 
@@ -59,12 +71,6 @@ def _custom(coo, table):
 
 def _compiled(program, rows_per_device):
   axis = jax.sharding.PartitionSpec("x")
-  coo = random_coo.random_coo(
-      num_sc_per_device=_DEVICES,
-      rows_per_shard=16,
-      batch_size_per_sc=_BATCH,
-      ids_per_sample=2,
-  )
   specs = (*[axis] * 4, jax.sharding.PartitionSpec())
   table = jax.ShapeDtypeStruct((_DEVICES * rows_per_device, _DIM), jnp.float32)
   run = jax.jit(
@@ -77,11 +83,16 @@ def _compiled(program, rows_per_device):
       ),
       donate_argnums=1,
   )
-  is_in_one_process = program is not _messages
-  with mock.patch.object(
-      mesh_axis, "_is_in_one_process", lambda unused_mesh: is_in_one_process
+  is_in_one_process = program not in (_messages, _batches)
+  with (
+      mock.patch.object(
+          mesh_axis, "_is_in_one_process", lambda unused_mesh: is_in_one_process
+      ),
+      mock.patch.object(
+          by_batches, "are_smaller", lambda *_: program is _batches
+      ),
   ):
-    return run.lower(coo.operands, table).compile()
+    return run.lower(_COO.operands, table).compile()
 
 
 def _collectives(compiled) -> dict[str, int]:
@@ -99,6 +110,7 @@ def _collectives(compiled) -> dict[str, int]:
 _PROGRAMS = [
     ("shared_memory", _shared_memory),
     ("messages", _messages),
+    ("batches", _batches),
     ("custom", _custom),
 ]
 
@@ -120,6 +132,16 @@ class TrafficTest(parameterized.TestCase):
     numbers, values = rows * 4, rows * _DIM * 4
     self.assertContainsSubset({values}, sizes.values())
     self.assertLessEqual(sum(sizes.values()), 2 * (numbers + values))
+
+  def test_batches_are_buffers_and_samples(self):
+    sizes = _collectives(_compiled(_batches, 512))
+    numbers = sum(np.asarray(x).size * 4 for x in _COO.operands[:4])
+    samples = _BATCH * _DIM * 4
+    # Buffers once, for the lookup and the update, activations in seven rounds,
+    # and no gradients, since these are constant.
+    self.assertEqual(
+        sum(sizes.values()), numbers + (2 * _DEVICES - 1) * samples
+    )
 
   def test_shared_memory_needs_addresses_only(self):
     sizes = _collectives(_compiled(_shared_memory, 512))

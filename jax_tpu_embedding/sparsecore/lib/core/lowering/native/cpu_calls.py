@@ -51,6 +51,38 @@ def lookup(
   )
 
 
+def lookup_part(
+    coo: Sequence[jax.Array],
+    table: jax.Array,
+    params: dict[str, Any],
+    device: jax.Array,
+    source: jax.Array,
+    activations: jax.Array,
+    num_devices: int,
+) -> jax.Array:
+  """`activations` and the rows of this table that are terms of theirs.
+
+  Args:
+    coo: buffers of the devices, one after the other, and minibatch count.
+    table: of this device.
+    params: of the lookup.
+    device: the number of this one.
+    source: that of the one with the activations; any other number: none.
+    activations: f32[samples, D], the terms of the devices before this one.
+    num_devices: that have sent their buffers.
+  """
+  (result,) = native_call.call(
+      "jte_lookup_part_cpu",
+      (*coo, table, device, source, activations),
+      [_activations(table, params)],
+      aliases={len(coo) + 3: 0},
+      num_devices=np.int64(num_devices),
+      **_layout_of_all(coo, params, num_devices),
+      quantization=_quantization(params),
+  )
+  return result
+
+
 def update(
     rule: update_rules.UpdateRule,
     operands: update_rules.UpdateOperands,
@@ -88,6 +120,34 @@ def update(
       *records,
       num_devices=np.int64(num_devices),
       **layout_of_batch,
+  )
+
+
+def update_batches(
+    rule: update_rules.UpdateRule,
+    operands: update_rules.UpdateOperands,
+    params: dict[str, Any],
+    device: jax.Array,
+    num_devices: int,
+) -> Sequence[jax.Array]:
+  """As `update`, from buffers and gradients of all devices.
+
+  Args:
+    rule: with its options.
+    operands: of the update; row pointers, ids, samples, gains and gradient of
+      the devices, one after the other, and the rest of this one.
+    params: of the update.
+    device: the number of this one.
+    num_devices: that have sent theirs.
+  """
+  return _step_rows(
+      "jte_update_batches_cpu",
+      (*operands.coo, operands.gradient, device),
+      rule,
+      operands,
+      params,
+      num_devices=np.int64(num_devices),
+      **_layout_of_all(operands.coo, params, num_devices),
   )
 
 
@@ -295,11 +355,24 @@ def _layout(
     coo: Sequence[Array], params: dict[str, Any], num_devices: int = 1
 ) -> dict[str, Any]:
   """The attributes that say how buffers are laid out."""
+  return _layout_of(coo[0].size, params, num_devices)
+
+
+def _layout_of_all(
+    coo: Sequence[Array], params: dict[str, Any], num_devices: int
+) -> dict[str, Any]:
+  """The same of buffers of the devices, one after the other."""
+  return _layout_of(coo[0].size // num_devices, params, num_devices)
+
+
+def _layout_of(
+    num_row_pointers: int, params: dict[str, Any], num_devices: int
+) -> dict[str, Any]:
   enable_minibatching = params.get("enable_minibatching", False)
   return dict(
       num_sc_per_device=np.int64(
           layout.num_sc_per_device_from_row_pointers(
-              coo[0].size, num_devices, enable_minibatching
+              num_row_pointers, num_devices, enable_minibatching
           )
       ),
       enable_minibatching=enable_minibatching,
