@@ -158,6 +158,19 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
           error="the checkpoint has no table 'things'",
       ),
       dict(
+          testcase_name="unknown name, whatever the policy",
+          restoring=dict(
+              names={"items": "things"},
+              policy=Policy(missing_tables="initialize"),
+          ),
+          error="the checkpoint has no table 'things'",
+      ),
+      dict(
+          testcase_name="name of unknown table",
+          restoring=dict(names={"item": "items"}),
+          error="names has 'item', and the specs have .*'items'",
+      ),
+      dict(
           testcase_name="policy of unknown table",
           restoring=dict(policy={"item": Policy()}),
           error="policy has 'item'",
