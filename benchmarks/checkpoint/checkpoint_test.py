@@ -3,7 +3,9 @@
 
 """That contenders do what is compared; nothing is timed."""
 
+import os
 import pathlib
+from unittest import mock
 
 from absl.testing import absltest
 import jax
@@ -49,6 +51,28 @@ class BenchmarkTest(absltest.TestCase):
     self.assertCountEqual(best, [(name, task) for task, name in turn])
     self.assertEmpty(list(directory.iterdir()))
 
+  def test_cold_reads_find_no_file_in_the_page_cache(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    calls = []
+
+    def write(path):
+      (path / "of").mkdir(parents=True)
+      (path / "of" / "file").touch()
+      calls.append("write")
+
+    def drop(descriptor, *args):
+      self.assertEqual(args, (0, 0, os.POSIX_FADV_DONTNEED))
+      path = os.readlink(f"/proc/self/fd/{descriptor}")
+      calls.append(str(pathlib.Path(path).relative_to(directory)))
+
+    contenders = {"a": (write, lambda path: calls.append("read"))}
+    with mock.patch.object(os, "posix_fadvise", side_effect=drop):
+      checkpoint.take_turns(contenders, directory, turns=1)
+      self.assertEqual(calls, ["write", "read"] * 2)
+      calls.clear()
+      checkpoint.take_turns(contenders, directory, turns=1, cold=True)
+    self.assertEqual(calls, ["write", "a/of/file", "read"] * 2)
+
   def test_reports_ratios(self):
     best = {
         ("raw files", "write"): (2.0, 3.0),
@@ -56,7 +80,7 @@ class BenchmarkTest(absltest.TestCase):
     }
     self.assertEndsWith(
         checkpoint.report(best, 0.5),
-        "| checkpoint | write | 10.00 | 18.00 | 2.50 |",
+        "| checkpoint | write | 10.00 | 18.00 | 2.50, 3.00 |",
     )
 
 

@@ -410,17 +410,29 @@ def make_variables(
   _memory_check.check(
       by_stack, num_devices * num_sc, num_devices, sharding.mesh.devices.flat
   )
-  variables = {}
-  for stack, tables in by_stack.items():
-    if all(table.name in restores for table in tables) and all(
-        restores[table.name].is_whole for table in tables
-    ):
-      variables[stack] = _make_padding(tables, sharding, key, num_sc_per_device)
-    else:
-      variables |= embedding.init_embedding_variables(
-          key, tables, sharding, num_sc_per_device
+  is_written = {
+      stack: all(
+          table.name in restores and restores[table.name].is_whole
+          for table in tables
       )
-  return variables
+      for stack, tables in by_stack.items()
+  }
+  # First what needs more than itself while it is made, which is checked there.
+  initialized = [
+      table
+      for stack, tables in by_stack.items()
+      if not is_written[stack]
+      for table in tables
+  ]
+  variables = {}
+  if initialized:
+    variables = embedding.init_embedding_variables(
+        key, initialized, sharding, num_sc_per_device
+    )
+  for stack, tables in by_stack.items():
+    if is_written[stack]:
+      variables[stack] = _make_padding(tables, sharding, key, num_sc_per_device)
+  return {stack: variables[stack] for stack in by_stack}
 
 
 def _make_padding(

@@ -10,8 +10,8 @@ the other way round. Nothing as large as a table is made, and a jax.Ref is
 changed in place.
 
 With several processes the devices exchange what they cut, so that each gets
-whole blocks: a round is one block per device, in a few pieces, which the host
-puts together. That is a collective operation: all processes read the same
+whole blocks: a round is one block per device, in pieces if it is large, which the
+host puts together. That is a collective operation: all processes read the same
 variables in the same order, each on one thread. Writing needs none: each process
 has all blocks, and takes its shards' rows.
 """
@@ -35,10 +35,11 @@ import numpy as np
 
 PartitionSpec = jax.sharding.PartitionSpec
 
-# In which several devices cut a block, one after the other. On CPU, each thread of
-# XLA has a heap of malloc's, which keeps what a program took there: with whole
-# blocks 50 MiB more. More pieces take more time, as an exchange does.
-_PIECES = 3
+# Of what several devices cut at a time: a large block in three pieces, one after
+# the other, and a small one whole. On CPU, each thread of XLA has a heap of
+# malloc's, which keeps what a program took there: with whole blocks 50 MiB more.
+# More pieces take more time, as a program and an exchange do.
+_PIECE_BYTES = 3 * 2**19
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -97,8 +98,11 @@ class StackRows:
     )
     is_here = self._sharding is None or self._sharding.is_fully_addressable
     group = 1 if is_here else parts
-    num_pieces = _PIECES if parts > 1 else 1
-    piece_height = -(-height // num_pieces)
+    piece_height = height
+    if parts > 1:
+      row_bytes = self.columns * self.dtype.itemsize
+      most = max(1, _PIECE_BYTES // (self._placement.num_shards * row_bytes))
+      piece_height = -(-height // -(-height // most))
     program = _cut_program(
         self._placement.num_shards,
         piece_height,

@@ -10,6 +10,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import checkpoint_case
@@ -157,6 +158,19 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
           error="the checkpoint has no table 'things'",
       ),
       dict(
+          testcase_name="unknown name, whatever the policy",
+          restoring=dict(
+              names={"items": "things"},
+              policy=Policy(missing_tables="initialize"),
+          ),
+          error="the checkpoint has no table 'things'",
+      ),
+      dict(
+          testcase_name="name of unknown table",
+          restoring=dict(names={"item": "items"}),
+          error="names has 'item', and the specs have .*'items'",
+      ),
+      dict(
           testcase_name="policy of unknown table",
           restoring=dict(policy={"item": Policy()}),
           error="policy has 'item'",
@@ -182,20 +196,42 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
       Policy(**{field: "mabe"})
 
   def test_what_cannot_fit_is_not_restored(self):
-    self.save()
+    values = self.save()
     specs = any_tables.feature_specs(_ONE)
+    sizes = map(np.size, jax.tree.leaves(any_tables.new_variables(_ONE, specs)))
+    num_bytes = 4 * sum(sizes)
+    # Nothing is twice in memory: rows are written where they stay.
+    with mock.patch.object(free_memory, "free_bytes", return_value=num_bytes):
+      self.assert_same_values(self._restored(specs), values)
     with (
-        mock.patch.object(free_memory, "free_bytes", return_value=99_000),
+        mock.patch.object(
+            free_memory, "free_bytes", return_value=num_bytes - 1
+        ),
         self.assertRaisesRegex(
-            MemoryError, "96.7 KiB are free.*Largest, per device: items"
+            MemoryError, "146 KiB are free.*Largest, per device: items"
         ),
     ):
-      checkpoint.restore(
-          self.path,
+      self._restored(specs)
+
+  def test_what_restore_initializes_has_to_fit_before_anything_is_made(self):
+    self.save(tables=any_tables.TABLES[1:])
+    specs = any_tables.feature_specs(_ONE)
+    sizes = map(np.size, jax.tree.leaves(any_tables.new_variables(_ONE, specs)))
+    with (
+        mock.patch.object(
+            free_memory, "free_bytes", return_value=4 * sum(sizes)
+        ),
+        mock.patch.object(_restore, "_make_padding") as make_padding,
+        self.assertRaisesRegex(
+            MemoryError, "of it while they are made.*Largest, per device: items"
+        ),
+    ):
+      self._restored(
           specs,
-          any_tables.sharding(_ONE),
-          num_sc_per_device=2,
+          key=jax.random.key(0),
+          policy={"items": Policy(missing_tables="initialize")},
       )
+    make_padding.assert_not_called()
 
   def test_grown_tables_have_new_rows_as_those_of_new_tables(self):
     tables = (("items", 1003, 12), ("users", 150, 9), ("hours", 5, 12))

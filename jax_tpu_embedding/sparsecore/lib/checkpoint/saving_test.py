@@ -15,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
@@ -32,7 +33,9 @@ def _write_on(disk: futures.Executor, moves: threading.Event):
 
   def write_later(self, first, values):
     def wait_and_write():
-      moves.wait(60)
+      # A test that fails is not to wait as long for each block.
+      if not moves.wait(60):
+        moves.set()
       write(self, first, values).result()
 
     return disk.submit(wait_and_write)
@@ -82,6 +85,32 @@ class SavingTest(checkpoint_case.CheckpointCase):
     # One that is too small is not taken.
     larger = buffers.take((32, 8), np.float32)
     self.assertNotEqual(larger.ctypes.data, place)
+
+  @parameterized.parameters((1, [3456] * 5 + [1536]), (4, [1152] * 15 + [1536]))
+  def test_several_devices_cut_large_blocks_in_pieces(self, devices, expected):
+    # Of 72 rows, and the other table as large as a piece may be.
+    tables = (("large", 352, 12), ("small", 32, 12))
+    self.assertEqual(any_tables.PIECE_BYTES, 1536)
+    make_program = _stack_rows._cut_program
+    found = []
+
+    def make_noted(num_shards, height, columns, *args):
+      program = make_program(num_shards, height, columns, *args)
+
+      def noted(*operands):
+        found.append(num_shards * height * columns * 4)
+        return program(*operands)
+
+      return noted
+
+    with mock.patch.object(_stack_rows, "_cut_program", make_noted):
+      topology = any_tables.Topology(devices, 8 // devices, "auto")
+      values = self.save(topology, tables, of="sgd")
+    self.assertCountEqual(found, expected)
+    for name, slots in values.items():
+      np.testing.assert_array_equal(
+          checkpoint.read_table(self.path, name), slots[None]
+      )
 
   def test_training_goes_on_while_a_disk_is_slow(self):
     specs = any_tables.feature_specs(_ONE)

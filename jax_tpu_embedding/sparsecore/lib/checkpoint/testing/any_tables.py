@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -24,8 +26,9 @@ from orbax.checkpoint import v1 as ocp
 # Name, rows, columns: several chunks with a smaller last one, one chunk, and
 # fewer rows than there are SparseCores.
 TABLES = (("items", 1003, 12), ("users", 130, 9), ("hours", 5, 12))
-# So that arrays of some thousand numbers have several chunks.
+# So that arrays of some thousand numbers have several chunks, and these pieces.
 BLOCK_BYTES = 4096
+PIECE_BYTES = 1536
 
 
 def _quick_values(key: jax.Array, shape: Any) -> jax.Array:
@@ -181,10 +184,11 @@ def step(variables: Any, specs: Any, topology: Topology) -> Any:
 
 
 def save(path: str, variables: Any, specs: Any, **options: Any) -> None:
-  """checkpoint.save with small chunks."""
+  """checkpoint.save with small chunks, cut in small pieces."""
   options.setdefault("block_bytes", BLOCK_BYTES)
   tables = orbax_handlers.Tables(variables, specs, **options)
-  ocp.save_checkpointables(path, {"tables": tables})
+  with mock.patch.object(_stack_rows, "_PIECE_BYTES", PIECE_BYTES):
+    ocp.save_checkpointables(path, {"tables": tables})
 
 
 def save_rows(path: Any, of: Any) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
+from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _random_blocks
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 from jax_tpu_embedding.sparsecore.lib.nn.values import _stack_values
@@ -72,6 +74,19 @@ class Fill:
     source = self.make_whole() if self.make_whole else self.source
     return programs[0](stack, source, self.place)
 
+  def bytes_at_most(self, needs: Sequence[int]) -> int:
+    """What a device needs meanwhile, the stack included.
+
+    Args:
+      needs: of each of the programs.
+    """
+    if self.make_whole is None:
+      return needs[0]
+    # On CPU what JAX copies the rows from is in the same memory. The table that
+    # the initializer returns is the user's, and not counted.
+    is_cpu = jax.default_backend() == "cpu"
+    return needs[0] + is_cpu * _memory_check.bytes_on_device(self.source)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockFill:
@@ -102,7 +117,8 @@ class BlockFill:
     for stack in [None] * (not self.has_stack) + [self.stack] * (
         self.has_stack or len(self.blocks.first_rows) > 1
     ):
-      write = _write_block(self.stack, self.blocks.num_rows, shape)
+      row = self.blocks.table.row_offset_in_shard if stack is None else None
+      write = _write_block(self.stack, self.blocks.num_rows, shape, row)
       calls.append((write, (stack, block, _PLACE)))
     return calls
 
@@ -113,11 +129,19 @@ class BlockFill:
     make, *write = programs
     offset = self.blocks.table.row_offset_in_shard
     for i, first in enumerate(self.blocks.first_rows):
-      block = self.blocks.make(make, first)
+      # One block at a time: those of later ones take memory meanwhile.
+      jax.block_until_ready(stack)
       stack = write[min(i, len(write) - 1)](
-          stack, block, np.int32(offset + first)
+          stack, self.blocks.make(make, first), np.int32(offset + first)
       )
     return stack
+
+  def bytes_at_most(self, needs: Sequence[int]) -> int:
+    """As that of Fill."""
+    make, *write = needs
+    if self.has_stack or len(write) > 1:
+      make += _memory_check.bytes_on_device(self.stack)
+    return max(make, *write)
 
 
 _PLACE = jax.ShapeDtypeStruct((), np.int32)
@@ -127,7 +151,10 @@ _FEW_VALUES = 2**14
 
 @functools.lru_cache(maxsize=256)
 def _write_block(
-    stack: jax.ShapeDtypeStruct, size: int, shape: tuple[int, int, int]
+    stack: jax.ShapeDtypeStruct,
+    size: int,
+    shape: tuple[int, int, int],
+    first_row: int | None,
 ) -> Any:
   """The jitted function (stack or None, block, row in shard) -> stack.
 
@@ -135,15 +162,22 @@ def _write_block(
     stack: its shape, type and layout.
     size: how many rows of each shard of the block are written.
     shape: of the block.
+    first_row: the row in shard, if there is no stack; else None.
   """
   num_shards, _, columns = shape
+  rows = math.prod(stack.shape) // (num_shards * columns)
 
   def write(before, block, row):
+    block = block[:, :size]
     if before is None:
-      before = jnp.zeros(stack.shape, stack.dtype)
-    after = jax.lax.dynamic_update_slice(
-        before.reshape(num_shards, -1, columns), block[:, :size], (0, row, 0)
-    )
+      # Zeros that are written to would be in memory twice.
+      around = (first_row, rows - first_row - size, 0)
+      after = jax.lax.pad(
+          block, np.zeros((), block.dtype), ((0, 0, 0), around, (0, 0, 0))
+      )
+    else:
+      before = before.reshape(num_shards, -1, columns)
+      after = jax.lax.dynamic_update_slice(before, block, (0, row, 0))
     return after.reshape(stack.shape)
 
   return jax.jit(

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
 import numpy as np
 
@@ -83,10 +84,20 @@ class HostFill:
         continue
       program = next(programs)
       for first in part.first_rows:
-        block = part.make(program, first)
         begin = rows.start + first
-        shards.copy(slice(begin, begin + part.num_rows), block)
+        shards.copy(
+            slice(begin, begin + part.num_rows), part.make(program, first)
+        )
     return shards.to_jax()
+
+  def bytes_at_most(self, needs: Sequence[int]) -> int:
+    """What a device needs while the variable is made, itself included.
+
+    Args:
+      needs: of each of the programs.
+    """
+    own = _memory_check.bytes_on_device(self.stack)
+    return own + max([own, *needs])
 
 
 def is_for(stack: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> bool:

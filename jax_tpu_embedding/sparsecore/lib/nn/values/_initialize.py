@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -124,10 +125,15 @@ def init_embedding_variables(
   with _shardings.auto_mesh(global_sharding):
     # Inside of another program all is traced, whatever rng is.
     is_traced = isinstance(jax.random.fold_in(rng, 0), jax.core.Tracer)
+    check_memory = functools.partial(
+        _memory_check.check,
+        stacks,
+        num_shards,
+        num_devices,
+        tuple(global_sharding.mesh.devices.flat),
+    )
     if not is_traced:
-      _memory_check.check(
-          stacks, num_shards, num_devices, global_sharding.mesh.devices.flat
-      )
+      check_memory()  # what cannot stay needs no program
     plans = tuple(
         _plan_stack(
             rng,
@@ -140,13 +146,15 @@ def init_embedding_variables(
         for tables in stacks.values()
     )
     is_fills = lambda node: isinstance(node, list)
-    fills = sum(jax.tree.leaves(plans, is_leaf=is_fills), [])
+    of_variables = jax.tree.leaves(plans, is_leaf=is_fills)
+    fills = sum(of_variables, [])
     if is_traced:
       programs = sum([fill.programs for fill in fills], [])
     else:
       programs = _compile_once.compile_all(
           sum([fill.lower() for fill in fills], []), (global_sharding, commit)
       )
+      check_memory(_needs(of_variables, programs))
     programs = iter(programs)
     variables = [
         jax.tree.map(
@@ -252,6 +260,30 @@ def _plan_stack(
   return EmbeddingVariables(table, jax.tree.unflatten(structure, slot))
 
 
+def _needs(
+    of_variables: Sequence[Sequence[Any]],
+    programs: Sequence[jax.stages.Compiled],
+) -> list[int]:
+  """Bytes of a device while each variable is made, itself included.
+
+  Args:
+    of_variables: the fills of each.
+    programs: theirs, in order.
+  """
+  needs = {
+      id(program): _memory_check.bytes_of_program(program)
+      for program in set(programs)
+  }
+  of_fills = iter([needs[id(program)] for program in programs])
+  return [
+      max(
+          fill.bytes_at_most([next(of_fills) for _ in fill.programs])
+          for fill in fills
+      )
+      for fills in of_variables
+  ]
+
+
 def _run(
     fills: Sequence[Any],
     programs: Iterator[Callable[..., jax.Array]],
@@ -269,7 +301,8 @@ def _run(
   stack = None
   for fill in fills:
     of_fill = [next(programs) for _ in fill.programs]
-    stack = fill.run(of_fill, stack)
+    # Before the next one begins, which needs memory, too.
+    stack = jax.block_until_ready(fill.run(of_fill, stack))
   if not commit or _shardings.auto(global_sharding) == global_sharding:
     return stack
   return jax.device_put(stack, _fills.layout_of(global_sharding, stack.dtype))

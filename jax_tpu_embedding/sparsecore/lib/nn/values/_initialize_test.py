@@ -412,31 +412,62 @@ class ErrorsTest(parameterized.TestCase):
         table("t", 1024, 8, jax.nn.initializers.ones, placement="tensorcore"),
         devices=2,
     )
-    # 32 KiB on each, twice for a moment; devices of CPUs share the memory.
-    with mock.patch.object(free_memory, "free_bytes", return_value=2**17):
+    # 32 KiB on each, and the block that they are copied from is 128 KiB. Devices
+    # of CPUs share the memory.
+    with mock.patch.object(free_memory, "free_bytes", return_value=321 * 2**10):
       stack = init(tables, devices=2)["t"]
     self.assertEqual(stack.table.shape, (1024, 8))
     for shard in stack.table.addressable_shards:
       self.assertEqual(shard.data.shape, (1024, 8))
-    with mock.patch.object(free_memory, "free_bytes", return_value=2**17 - 1):
+    with mock.patch.object(free_memory, "free_bytes", return_value=319 * 2**10):
       with self.assertRaisesRegex(MemoryError, "t 32.0 KiB"):
         init(tables, devices=2)
 
-  def test_the_moment_has_to_fit_in_which_a_variable_is_twice_in_memory(self):
+  def test_what_is_in_memory_while_variables_are_made_has_to_fit(self):
     ones = jax.nn.initializers.ones
+    adagrad = embedding_spec.AdagradOptimizerSpec(learning_rate=0.1)
     tables = prepared(
-        table("first", 128, 8, ones), table("last", 32, 8, ones), devices=2
+        table("first", 256, 8, ones, optimizer=adagrad),
+        table("last", 32, 8, ones),
+        devices=2,
     )
-    # 4 KiB twice, before there is the other; then 4 KiB and twice 1 KiB.
-    with mock.patch.object(free_memory, "free_bytes", return_value=8192):
+    # On each device 4 KiB of the first table and of its slot, and those of the
+    # slot once more, from which they are copied.
+    with mock.patch.object(free_memory, "free_bytes", return_value=24576):
       init(tables, devices=2)
-    with mock.patch.object(free_memory, "free_bytes", return_value=8191):
+    with (
+        mock.patch.object(free_memory, "free_bytes", return_value=24575),
+        mock.patch.object(_host_fill.HostFill, "run") as run,
+    ):
       with self.assertRaisesRegex(
           MemoryError,
-          r"need 4\.0 KiB on each of 2 devices, 1\.5 KiB of it while they are"
-          r" made, and 8\.0 KiB are free",
+          r"need 12\.0 KiB on each of 2 devices, 3\.5 KiB of it while they are"
+          r" made, and 24\.0 KiB are free",
       ):
         init(tables, devices=2)
+    run.assert_not_called()
+
+  def test_a_variable_is_there_before_memory_is_taken_for_the_next(self):
+    adagrad = embedding_spec.AdagradOptimizerSpec(learning_rate=0.1)
+    tables = prepared(
+        table("a", 16, 8, jax.nn.initializers.ones, optimizer=adagrad)
+    )
+    calls = []
+    run, wait = _host_fill.HostFill.run, jax.block_until_ready
+    with (
+        mock.patch.object(
+            _host_fill.HostFill,
+            "run",
+            lambda *args: calls.append("run") or run(*args),
+        ),
+        mock.patch.object(
+            jax,
+            "block_until_ready",
+            lambda array: calls.append("wait") or wait(array),
+        ),
+    ):
+      init(tables)
+    self.assertEqual(calls, ["run", "wait"] * 2)
 
   @parameterized.named_parameters(
       (

@@ -15,7 +15,6 @@ from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
-from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 import numpy as np
 
 # How many tables an error names.
@@ -27,33 +26,35 @@ def check(
     num_shards: int,
     num_devices: int,
     devices: Iterable[jax.Device],
+    needs: Sequence[int] | None = None,
 ) -> None:
   """Raises if new variables of these stacks do not fit.
-
-  Nor may the moment in which one of them is twice in memory; see _host_fill.py.
 
   Args:
     stacks: stack name -> its tables, in the order in which they are made.
     num_shards: SparseCores of the job.
     num_devices: over how many devices rows are split.
     devices: those that get some; those of other processes are not asked.
+    needs: of each variable, the bytes of a device while it is made, itself
+      among them and those before it not; None: no more than itself.
 
   Raises:
     MemoryError: naming what is needed and free, and the largest tables.
   """
   devices = tuple(devices)
   of_table = {}
-  total = most = 0  # bytes of the variables so far, and of the worst moment
+  # Bytes of the variables so far; of a device, in the worst moment.
+  total = most = 0
+  remaining = iter(needs or ())
   for tables in stacks.values():
     placement = _placement.from_specs(tables, num_shards)
     variables = _variables(tables[0], placement)
     # Of a replicated stack, each device has all rows.
     num_copies = num_devices if tables[0].is_replicated else 1
     for variable in variables:
-      num_bytes = num_copies * _num_bytes(variable)
-      total += num_bytes
-      is_twice = _host_fill.is_for(variable, devices)
-      most = max(most, total + num_bytes * is_twice)
+      if needs is not None:
+        most = max(most, total // num_devices + next(remaining))
+      total += num_copies * _num_bytes(variable)
     table_bytes, *slot_bytes = (
         _num_bytes(variable) // placement.num_rows for variable in variables
     )
@@ -61,7 +62,8 @@ def check(
       rows = num_copies * table.padded_vocabulary_size
       of_slots = rows * sum(slot_bytes)
       of_table[table.name] = (rows * table_bytes + of_slots, of_slots)
-  per_device, to_keep = most // num_devices, total // num_devices
+  to_keep = total // num_devices
+  per_device = max(most, to_keep)
   local = [d for d in devices if d.process_index == jax.process_index()]
   free = [(free_memory.free_bytes(device), device) for device in local]
   known = [pair for pair in free if pair[0] is not None]
@@ -89,6 +91,27 @@ def check(
       f" device: {names}."
       " Use more devices, fewer rows or columns, tables of bfloat16, or an"
       " optimizer with smaller slots."
+  )
+
+
+def bytes_on_device(array: jax.ShapeDtypeStruct) -> int:
+  """Of a device's part; all of it if there is no sharding."""
+  shape = array.shape
+  if array.sharding is not None:
+    shape = array.sharding.shard_shape(shape)
+  return math.prod(shape) * np.dtype(array.dtype).itemsize
+
+
+def bytes_of_program(program: jax.stages.Compiled) -> int:
+  """What a device has while it runs: arguments, results, and all between."""
+  found = program.memory_analysis()
+  if found is None:  # of a backend that does not say
+    return 0
+  return (
+      found.argument_size_in_bytes
+      + found.output_size_in_bytes
+      + found.temp_size_in_bytes
+      - found.alias_size_in_bytes
   )
 
 
