@@ -174,10 +174,12 @@ One batch on 1 and on {_NUM_DEVICES[1]} host devices of a process with
 | case | step | 1 device, CPU ms | wall ms | {_NUM_DEVICES[1]} devices, CPU ms | wall ms | {_NUM_PROCESSES} processes, CPU ms | wall ms | CPU time of {_NUM_DEVICES[1]} devices / of 1 (quartiles) | | of {_NUM_PROCESSES} processes / of 1 | |
 |---|---|--:|--:|--:|--:|--:|--:|--:|---|--:|---|
 """
-  # Small ones differ in nothing, and each has processes of its own.
-  chosen = [cases.shrink(cases.CASES[0])] if quick else cases.CASES
+  chosen, steps = cases.CASES, (cases.SGD, cases.ADAGRAD)
+  if quick:
+    # Small ones differ in nothing, and each has processes of its own.
+    chosen, steps = [cases.shrink(chosen[0])], steps[:1]
   for case in chosen:
-    for step in (cases.SGD, cases.ADAGRAD):
+    for step in steps:
       text += _row(case, step, rounds)
   return text
 

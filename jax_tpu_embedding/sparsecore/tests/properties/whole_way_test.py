@@ -21,7 +21,7 @@ from absl import flags
 from absl.testing import absltest
 from jax_tpu_embedding.sparsecore.tests.properties import whole_way
 
-_CASES = flags.DEFINE_integer("cases", 1000, "How many cases to run.")
+_CASES = flags.DEFINE_integer("cases", 500, "How many cases to run.")
 _FIRST_CASE = flags.DEFINE_integer("first_case", 0, "The number of the first.")
 
 _SPAWN = multiprocessing.get_context("spawn")
