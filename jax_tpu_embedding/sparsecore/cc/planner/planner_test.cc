@@ -52,8 +52,8 @@ StackTablesOptions Named(std::vector<std::string> table_names,
   return options;
 }
 
-// So many that a planner that looks at all tables for each table does not finish
-// within a test; with ASan, which is slow, a quarter is as many.
+// So many that a planner that looks at all tables for each table does not
+// finish within a test; with ASan, which is slow, a quarter is as many.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int kNumTables = 50'000;
 #else
