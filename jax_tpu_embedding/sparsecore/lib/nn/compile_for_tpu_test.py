@@ -314,6 +314,7 @@ class CompileForTpuTest(parameterized.TestCase):
         num_sc_per_device=num_sc,
         ceiling=counted,
         enable_minibatching=True,
+        growth=2.0,
         headroom=1.0,
     )
     # 8,192 distinct rows from each SparseCore to each.
