@@ -9,7 +9,9 @@ columns, or of a number that is no multiple of 4.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
@@ -20,6 +22,17 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 
 Operands = Sequence[native_call.Operand]
 Results = Sequence[Any]
+
+
+def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
+  """Operation -> its rule, with the calls of `library`."""
+  return {
+      "lookup": functools.partial(lookup, library),
+      **{
+          f"update_{name}": functools.partial(update, library, rule)
+          for name, rule in update_rules.UPDATE_RULES.items()
+      },
+  }
 
 
 def lookup(

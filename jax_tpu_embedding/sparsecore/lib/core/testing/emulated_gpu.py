@@ -10,10 +10,7 @@ platform "cuda". The kernels are those of a GPU, compiled for the CPU
 
 from __future__ import annotations
 
-import functools
-
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import gpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.testing import ffi_emulated_gpu
@@ -23,10 +20,5 @@ def install() -> None:
   """Registers calls and rules; again is nothing new."""
   for name, handler in ffi_emulated_gpu.registrations().items():
     jax.ffi.register_ffi_target(name, handler, platform="cpu")
-  table.NATIVE_RULES["lookup", "cuda"] = functools.partial(
-      gpu.lookup, ffi_emulated_gpu
-  )
-  for name, rule in update_rules.UPDATE_RULES.items():
-    table.NATIVE_RULES[f"update_{name}", "cuda"] = functools.partial(
-        gpu.update, ffi_emulated_gpu, rule
-    )
+  for operation, rule in gpu.rules(ffi_emulated_gpu).items():
+    table.NATIVE_RULES[operation, "cuda"] = rule
