@@ -3,9 +3,11 @@
 
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -17,7 +19,9 @@ _COMMANDS = (
     "cat",
     "dirname",
     "env",
+    "find",
     "grep",
+    "mkdir",
     "mktemp",
     "rm",
     "sleep",
@@ -40,11 +44,16 @@ class BazelwTest(parameterized.TestCase):
     file.write_text(f"#!/bin/bash\n{script}\n")
     file.chmod(0o755)
 
+  def add_all_that_is_needed(self) -> None:
+    self.add("g++", "")
+    self.add("python3", f'exec {sys.executable} "$@"')
+    self.add("bazel", 'echo "[1 / 2] Testing //a:b; $*" >&2; sleep 1')
+
   def run_bazelw(
-      self, *words: str, **variables: str
+      self, *words: str, root: pathlib.Path = _ROOT, **variables: str
   ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [_ROOT / "bazelw", *words],
+        [root / "bazelw", *words],
         env={"PATH": str(self.bin), "PYENV_ROOT": "/nowhere", **variables},
         capture_output=True,
         stdin=subprocess.DEVNULL,
@@ -120,15 +129,59 @@ class BazelwTest(parameterized.TestCase):
     )
 
   def test_a_silent_bazel_is_spoken_for_where_there_is_no_terminal(self):
-    self.add("g++", "")
-    self.add("python3", f'exec {sys.executable} "$@"')
-    self.add("bazel", 'echo "[1 / 2] Testing //a:b; $*" >&2; sleep 1')
+    self.add_all_that_is_needed()
     done = self.run_bazelw("test", "//a", JTE_HEARTBEAT_SECONDS="0.3")
     self.assertEqual(done.returncode, 0, done.stderr)
     self.assertRegex(
         done.stderr,
         r"\n\(\d+ s, still running\) \[1 / 2\] .*not_a_terminal.bazelrc test //a",
     )
+
+  def checkout(self) -> pathlib.Path:
+    """A copy of what the script reads, that it may write to."""
+    root = pathlib.Path(self.create_tempdir("a checkout").full_path)
+    shutil.copy(_ROOT / "bazelw", root)
+    for directory in ("tools", "third_party"):
+      root.joinpath(directory).symlink_to(_ROOT / directory)
+    return root
+
+  def test_tests_get_a_directory_for_compiled_programs(self):
+    self.add_all_that_is_needed()
+    root = self.checkout()
+    programs = root / ".xla_cache/programs"
+    for _ in range(2):  # the second finds what the first has made
+      done = self.run_bazelw("test", "//a", root=root)
+      self.assertEqual(done.returncode, 0, done.stderr)
+    options = shlex.split((root / ".xla_cache/bazelrc").read_text())
+    self.assertEqual(options.count("build"), 3)
+    self.assertIn(f"--test_env=JAX_COMPILATION_CACHE_DIR={programs}", options)
+    self.assertIn(f"--sandbox_writable_path={programs}", options)
+    self.assertRegex(
+        _ROOT.joinpath(".bazelrc").read_text(),
+        r"\ntry-import %workspace%/\.xla_cache/bazelrc\n",
+    )
+
+  def test_programs_of_a_month_ago_are_deleted(self):
+    self.add_all_that_is_needed()
+    root = self.checkout()
+    programs = root / ".xla_cache/programs"
+    programs.mkdir(parents=True)
+    new, old = programs / "new", programs / "old"
+    new.write_text("")
+    old.write_text("")
+    a_month_ago = time.time() - 32 * 24 * 3600
+    os.utime(old, (a_month_ago, a_month_ago))
+    done = self.run_bazelw("test", "//a", root=root)
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(list(programs.iterdir()), [new])
+
+  def test_a_checkout_that_cannot_be_written_is_tested_without(self):
+    self.add_all_that_is_needed()
+    root = self.checkout()
+    root.joinpath(".xla_cache").write_text("no directory")
+    done = self.run_bazelw("test", "//a", root=root)
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertIn("test //a", done.stderr)
 
   def test_without_root_and_sudo_nothing_is_installed(self):
     if not os.geteuid():

@@ -32,7 +32,7 @@ _SETTINGS = {
     "jax_disable_most_optimizations": (
         os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1"
     ),
-    "jax_compilation_cache_dir": None,
+    "jax_compilation_cache_dir": os.environ.get("JAX_COMPILATION_CACHE_DIR"),
 }
 
 
