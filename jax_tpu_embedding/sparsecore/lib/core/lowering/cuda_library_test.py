@@ -19,6 +19,8 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
+jax.config.update("jax_num_cpu_devices", 4)  # as the tests beside this one
+
 _COO = random_coo.random_coo(
     num_sc_per_device=1,
     rows_per_shard=16,
