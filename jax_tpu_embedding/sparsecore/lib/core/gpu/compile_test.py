@@ -34,6 +34,11 @@ _NUM_ALL_TO_ALLS = None
 _SEVERAL_GPUS = ["h100:4"] if _NUM_ALL_TO_ALLS is None else ["h100:4", "h100:8"]
 
 
+_needs_kernels = absltest.skipIf(
+    cuda_library.ffi_cuda is None, "Built without CUDA."
+)
+
+
 def _step(rule, coo, tables, depends):
   """A lookup and the update of its table, with a model between them or not."""
   limits = dict(
@@ -110,18 +115,18 @@ class CompileTest(parameterized.TestCase):
     self.assertLess(report.temporary_bytes, _TABLE_BYTES // 2)
 
   def assert_by_kernels(self, compiled):
-    if cuda_library.ffi_cuda is None:
-      self.skipTest("Built without CUDA.")
     text = compiled.as_text()
     self.assertEqual(_calls(text), _CALLS)
     self.assertNotRegex(text, r"\bscatter\(")
 
   @parameterized.parameters("a100:1", "h100:1", "b200:1")
+  @_needs_kernels
   def test_one_gpu_runs_our_kernels_in_place(self, name):
     compiled = _compiled(name)
     self.assert_in_place(compiled)
     self.assert_by_kernels(compiled)
 
+  @_needs_kernels
   def test_a_gradient_that_the_activations_decide_changes_nothing(self):
     compiled = _compiled("h100:1", depends=True)
     self.assert_in_place(compiled)
@@ -130,6 +135,7 @@ class CompileTest(parameterized.TestCase):
   @parameterized.parameters(
       sorted(set(update_rules.UPDATE_RULES) - {"adagrad"})
   )
+  @_needs_kernels
   def test_every_optimizer_is_in_place(self, optimizer):
     rule = update_rules.UPDATE_RULES[optimizer]
     compiled = _compiled("h100:1", optimizer)
