@@ -17,6 +17,7 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Made by benchmarks/lookup/install_peers.sh; for the first block also
@@ -82,6 +83,10 @@ class DocumentationTest(parameterized.TestCase):
   )
   def test_page_on_tpu_prints_what_it_says(self):
     self.check_page("how_to/compile_for_tpu.md")
+
+  @absltest.skipIf(cuda_library.ffi_cuda is None, "Built without CUDA.")
+  def test_page_on_gpus_prints_what_it_says(self):
+    self.check_page("how_to/compile_for_gpu.md")
 
   @_NEEDS_KERAS_RS
   def test_page_on_clients_prints_what_it_says(self):

@@ -7,7 +7,7 @@ WORKSPACE (Bazel 4) and extension.bzl (Bazel 7, for MODULE.bazel) call this.
 """
 
 load("//third_party/cuda:cuda_compiler.bzl", "cuda_compiler")
-load("//third_party/py:newer_libtpu.bzl", "newer_libtpu")
+load("//third_party/py:packages_for_tests.bzl", "packages_for_tests")
 load("//third_party/py:python_environment.bzl", "python_environment")
 load("//third_party/system:system.bzl", "system_libraries")
 
@@ -35,9 +35,22 @@ def repositories():
         xla_ffi_lock = "//third_party/py:xla_ffi_lock.txt",
     )
 
-    # What the tests compile for TPU with besides.
-    newer_libtpu(
+    # What the tests compile for GPU with: JAX's CUDA plugin, which goes with the
+    # locked JAX. 142 MB are downloaded.
+    packages_for_tests(
+        name = "cuda_plugin",
+        library = "cuda_plugin",
+        lock = "//third_party/py:cuda_plugin_lock.txt",
+        python_environment = "@python_env//:BUILD",
+    )
+
+    # What they compile for TPU with besides: a newer compiler than that of the
+    # locked JAX, for what only it compiles
+    # (lib/core/lowering/tpu/libtpu_features.py). Older versions of JAX cannot
+    # read its programs, so it does not replace the other. 200 MB.
+    packages_for_tests(
         name = "newer_libtpu",
+        library = "newer_libtpu",
         lock = "//third_party/py:newer_libtpu_lock.txt",
         python_environment = "@python_env//:BUILD",
     )

@@ -17,7 +17,11 @@ import re
 import subprocess
 import sys
 
+import jax
+import jax.export
 import jax_tpu_embedding.sparsecore as sc
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+import numpy as np
 
 # <environment>/lib/python3.11/site-packages/jax_tpu_embedding/sparsecore
 PACKAGE = pathlib.Path(sc.__file__).parent
@@ -78,6 +82,38 @@ def check_extension_modules() -> None:
     check("not found" not in needed, f"{module} lacks a library:\n{needed}")
     check("libpython" not in needed, f"{module} links libpython:\n{needed}")
     check("libprotobuf" not in needed, f"{module} links protobuf:\n{needed}")
+    check("libcuda" not in needed, f"{module} links CUDA:\n{needed}")
+
+
+def check_program_for_gpus() -> None:
+  """A lookup can be exported for GPUs, with our calls, without any GPU."""
+  coo = [np.zeros(8, np.int32)] * 3 + [np.zeros(8, np.float32), np.int32(1)]
+
+  @jax.jit
+  def look_up(table):
+    return lookup.lookup_p.bind(
+        *coo,
+        table,
+        device_batch_size=8,
+        max_ids_per_partition=8,
+        max_unique_ids_per_partition=8,
+    )
+
+  calls = ("jte_group_by_sample_cuda", "jte_pool_samples_cuda")
+  exported = jax.export.export(
+      look_up,
+      platforms=("cuda",),
+      disabled_checks=[
+          jax.export.DisabledSafetyCheck.custom_call(call) for call in calls
+      ],
+  )(jax.ShapeDtypeStruct((16, 8), np.float32))
+  loaded = jax.export.deserialize(exported.serialize())
+  for call in calls:
+    check(
+        f"@{call}(" in loaded.mlir_module(),
+        f"a lookup for GPUs does not call {call}. Was it built with"
+        " --//tools:cuda=false?",
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -86,6 +122,7 @@ def main(argv: list[str]) -> None:
   check_description()
   check_modules(pathlib.Path(argv[1]).read_text().splitlines())
   check_extension_modules()
+  check_program_for_gpus()
   print(f"jax_tpu_embedding {sc.__version__} in {PACKAGE}: complete")
 
 

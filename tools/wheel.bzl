@@ -3,19 +3,7 @@
 
 """The files of the wheel: what the package's libraries need at run time."""
 
-_StringFlagInfo = provider(
-    doc = "The value of a string_flag.",
-    fields = ["value"],
-)
-
-def _string_flag_impl(ctx):
-    return _StringFlagInfo(value = ctx.build_setting_value)
-
-string_flag = rule(
-    implementation = _string_flag_impl,
-    build_setting = config.string(flag = True),
-    doc = "A string that the command line sets: --//package:name=value.",
-)
+load(":string_flag.bzl", "StringFlagInfo")
 
 def _wheel_files_impl(ctx):
     version = ctx.actions.declare_file(ctx.label.name + "_version.py")
@@ -24,10 +12,10 @@ def _wheel_files_impl(ctx):
         output = version,
         substitutions = {
             '_version_suffix = ""': '_version_suffix = "{}"'.format(
-                ctx.attr.version_suffix[_StringFlagInfo].value,
+                ctx.attr.version_suffix[StringFlagInfo].value,
             ),
             '__git_commit__ = ""': '__git_commit__ = "{}"'.format(
-                ctx.attr.git_commit[_StringFlagInfo].value,
+                ctx.attr.git_commit[StringFlagInfo].value,
             ),
         },
     )
@@ -74,7 +62,7 @@ wheel_files = rule(
             allow_single_file = True,
             doc = "version.py, whose empty strings the two flags fill in.",
         ),
-        "version_suffix": attr.label(providers = [_StringFlagInfo]),
-        "git_commit": attr.label(providers = [_StringFlagInfo]),
+        "version_suffix": attr.label(providers = [StringFlagInfo]),
+        "git_commit": attr.label(providers = [StringFlagInfo]),
     },
 )

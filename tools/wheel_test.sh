@@ -61,7 +61,9 @@ for jax in ${jax_versions[$version]}; do
   environment=$work/jax_$jax
   echo "== Python $version, JAX $jax: installing ${wheels[0]##*/}$extra"
   "$python" -m venv "$environment"
-  "$environment/bin/pip" install --quiet "${wheels[0]}$extra" "jax==$jax"
+  # jax.export writes programs with flatbuffers.
+  "$environment/bin/pip" install --quiet "${wheels[0]}$extra" "jax==$jax" \
+    flatbuffers
   "$environment/bin/pip" check
   "$environment/bin/python" "$checkout/tools/check_installed_wheel.py" modules
   "$environment/bin/python" "$program"

@@ -36,10 +36,19 @@ for python in "${!jax[@]}"; do
     --output-file "requirements_lock_${python/./_}.txt"
 done
 
-# For newer_libtpu.bzl.
+# For packages_for_tests.bzl.
 echo libtpu==0.0.51 | "$environment/bin/uv" pip compile --quiet - --upgrade \
   --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
   --python-platform x86_64-manylinux_2_31 --output-file newer_libtpu_lock.txt
+
+for python in 3.11 3.12; do
+  [[ $python == 3.11 ]] && whose="< '3.12'" || whose=">= '3.12'"
+  for part in plugin pjrt; do
+    echo "jax-cuda13-$part==${jax[$python]} ; python_version $whose"
+  done
+done | "$environment/bin/uv" pip compile --quiet - --upgrade --universal \
+  --python-version 3.11 --generate-hashes --no-deps --no-emit-index-url \
+  --no-header --no-annotate --output-file cuda_plugin_lock.txt
 
 # The headers that the extension modules compile against, for every Python: those
 # of the oldest JAX that pyproject.toml promises.

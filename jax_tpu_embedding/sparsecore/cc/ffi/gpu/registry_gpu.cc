@@ -10,6 +10,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/driver.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 
@@ -42,6 +43,9 @@ PYBIND11_MODULE(JTE_MODULE, module) {
   module.doc() = "XLA custom calls for GPUs.";
   module.def("registrations", &jte::ffi::Registrations,
              "Target name -> capsule for jax.ffi.register_ffi_target.");
+  module.def("driver_version", &jte::gpu::DriverVersion,
+             "The newest CUDA of this machine's driver, as 13000; 0 without.");
+  module.attr("OLDEST_DRIVER") = jte::gpu::kOldestDriver;
   module.def("sample_groups_scratch_bytes", &jte::ffi::SampleGroupsScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("row_groups_scratch_bytes", &jte::ffi::RowGroupsScratchBytes,

@@ -29,9 +29,11 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
+from jax_tpu_embedding.sparsecore.lib.core.lowering import gpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import checks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import rules
@@ -61,7 +63,8 @@ RULES: dict[tuple[str, str | None], Rule] = {
     ("unstack_activations", _ANY): stacking.unstack_activations,
 }
 # The same, but a function of values of the program; see native_call.py. One that
-# returns None leaves an operation of BY_PARTS to its parts.
+# returns None leaves the operation to the rule for any platform, and one of
+# BY_PARTS to its parts.
 NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("check_batch", "cpu"): check_batch.cpu,
     ("check_seal", "cpu"): check_seal.cpu,
@@ -71,6 +74,10 @@ NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("nan_if_failed", "cpu"): check_batch.nan_on_cpu,
     ("row_gradients", "cpu"): cpu.row_gradients,
     ("sum_rows", "cpu"): cpu.sum_rows,
+    **{
+        (operation, "cuda"): cuda_library.where_usable(rule)
+        for operation, rule in gpu.rules(cuda_library.ffi_cuda).items()
+    },
 }
 # Operations that are others, one after the other, where they have no line: their
 # primitives say which, and each of these is lowered as it is by itself.
@@ -133,7 +140,10 @@ def lowering_rules(
           (RULES, lowering_rule),
           (
               NATIVE_RULES,
-              functools.partial(_native_lowering_rule, otherwise=parts),
+              functools.partial(
+                  _native_lowering_rule,
+                  otherwise=parts or RULES.get((operation, _ANY)),
+              ),
           ),
           (MLIR_RULES, lambda rule: rule),
       )

@@ -102,13 +102,13 @@ class TableTest(parameterized.TestCase):
     # Lowered only; there need not be such a device.
     table = jax.ShapeDtypeStruct((16, 8), jnp.float32)
     traced = jax.jit(function).trace(table)
-    for platform, num_calls in (("cuda", 0), ("tpu", 0), ("cpu", 1)):
+    for platform, num_calls in (("rocm", 0), ("tpu", 0), ("cpu", 1)):
       text = traced.lower(lowering_platforms=(platform,)).as_text()
       self.assertEqual(text.count("custom_call @jte_"), num_calls, platform)
 
   @parameterized.product(
       function=[_lookup, _update, _update_with_slot],
-      platforms=[("cpu", "cuda"), ("cuda", "cpu", "tpu")],
+      platforms=[("cpu", "cuda"), ("rocm", "cpu", "tpu")],
   )
   def test_program_for_several_platforms_runs_on_each(
       self, function, platforms
@@ -122,6 +122,10 @@ class TableTest(parameterized.TestCase):
             for target in (
                 "jte_lookup_cpu",
                 "jte_update_cpu",
+                "jte_group_by_row_cuda",
+                "jte_group_by_sample_cuda",
+                "jte_pool_samples_cuda",
+                "jte_step_rows_cuda",
                 *calls.TARGETS,
             )
         ],

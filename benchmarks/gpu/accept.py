@@ -1,0 +1,538 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""What has to hold of the kernels on a GPU: right, the same each time, fast.
+
+    python accept.py --platform=cuda --output=results.json
+
+Right are the bits that the CPU's kernels have on the same machine. The steps
+are functions, in the order in which they run; one that fails is a line of the
+report and does not end the others, but for wrong bits in `smoke`. With
+--platform=emulated the same program runs on a CPU, on small cases, and its times
+mean nothing: it is there to be finished before a GPU is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import statistics
+import time
+import traceback
+from typing import Any
+
+from absl import app
+from absl import flags
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import row_options
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
+from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
+import numpy as np
+
+from benchmarks import machine
+from benchmarks.gpu import cases as cases_lib
+
+_PLATFORM = flags.DEFINE_enum(
+    "platform", "cuda", ["cuda", "emulated"], "What runs the kernels."
+)
+_STEPS = flags.DEFINE_list("steps", [], "Those to run; default: all.")
+_OUTPUT = flags.DEFINE_string("output", "", "A file for the report, as JSON.")
+
+_OPTIMIZERS = ("sgd", "adagrad", "adam", "rowwise_adagrad")
+_Setting = update_programs.Setting
+_SETTINGS = {
+    "one source": _Setting(num_sc=1, dim=8),
+    "four sources, 160 columns": _Setting(
+        num_sc=4, dim=160, row_options=("max_gradient_norm",)
+    ),
+    "minibatches, all options": _Setting(
+        num_sc=2,
+        num_minibatches=3,
+        dim=64,
+        row_options=row_options.ROW_OPTIONS,
+        min_value=-0.5,
+        max_value=0.25,
+    ),
+    "bfloat16, rounded at random": _Setting(
+        num_sc=2, dim=128, dtype="bfloat16", stochastic_rounding=True
+    ),
+    "float16": _Setting(num_sc=1, dim=512, dtype="float16"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+  """A line of the report.
+
+  Attributes:
+    name: of what was found.
+    value: of it, with its unit in the name.
+    wanted: what it should be, in words; empty if nothing is.
+    is_met: whether it is; None if nothing is wanted, or times mean nothing.
+  """
+
+  name: str
+  value: Any
+  wanted: str = ""
+  is_met: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Platform:
+  """What runs the kernels.
+
+  Attributes:
+    lowering: how operations are bound so that they run there.
+    device: where.
+    cases: to time.
+    num_repeats: of what is to be the same each time.
+    is_timed: whether times mean something.
+  """
+
+  lowering: every_lowering.Lowering
+  device: jax.Device
+  cases: Sequence[cases_lib.Case]
+  num_repeats: int
+  is_timed: bool
+
+  def wants(self, name: str, value: Any, wanted: str, is_met: bool) -> Finding:
+    """A finding that is judged where times mean something."""
+    return Finding(
+        name=name,
+        value=value,
+        wanted=wanted,
+        is_met=is_met if self.is_timed else None,
+    )
+
+
+def platform(name: str) -> Platform:
+  """The platform of a name of --platform.
+
+  Raises:
+    RuntimeError: if JAX sees no GPU that is asked for.
+  """
+  if name == "emulated":
+    return Platform(
+        lowering=every_lowering.LOWERINGS["gpu"],
+        device=jax.devices("cpu")[0],
+        cases=cases_lib.SMALL,
+        num_repeats=2,
+        is_timed=False,
+    )
+  try:
+    device, *_ = jax.devices("cuda")
+  except RuntimeError as error:
+    raise RuntimeError(
+        "--platform=cuda: JAX sees no GPU. Run this on a machine with one and"
+        " with jax[cuda13], or with --platform=emulated. JAX:"
+        f" {error}"
+    ) from error
+  return Platform(
+      # The primitives as programs have them, lowered for where they run.
+      lowering=every_lowering.LOWERINGS["cpu"],
+      device=device,
+      cases=cases_lib.CASES,
+      num_repeats=20,
+      is_timed=True,
+  )
+
+
+# --- What runs ---
+
+
+def _lookup(where: Platform, case: cases_lib.Case) -> Callable[..., Any]:
+  """A jitted function of buffers and a table."""
+
+  @jax.jit
+  def program(coo, table):
+    (activations,) = where.lowering.bind(
+        "lookup",
+        *coo,
+        table,
+        device_batch_size=case.batch_size,
+        max_ids_per_partition=coo[1].size,
+        max_unique_ids_per_partition=coo[1].size,
+    )
+    return activations
+
+  return program
+
+
+def _update(
+    where: Platform, optimizer: str, donate: bool = True
+) -> Callable[..., Any]:
+  """A jitted function of buffers, tables and a gradient: the tables after."""
+  case = update_cases.CASES[optimizer]
+  hyperparameters = [
+      np.bool_(x) if name in case.rule.bool_hyperparameters else np.float32(x)
+      for name, x in zip(
+          case.rule.hyperparameters, case.hyperparameters, strict=True
+      )
+  ]
+
+  @functools.partial(jax.jit, donate_argnums=1 if donate else ())
+  def program(coo, tables, gradient):
+    return where.lowering.bind(
+        f"update_{optimizer}",
+        *coo,
+        *tables,
+        gradient,
+        *hyperparameters,
+        **case.static_params
+        | (
+            {"embedding_dim": tables[0].shape[1]} if case.rule.row_slots else {}
+        ),
+        max_ids_per_partition=coo[1].size,
+        max_unique_ids_per_partition=coo[1].size,
+    )
+
+  return program
+
+
+def _tables(where: Platform, case: cases_lib.Case, optimizer: str):
+  """A table and slots, made on the device."""
+  rule = update_rules.UPDATE_RULES[optimizer]
+  shape = (case.num_rows, case.dim)
+  # One fused loop: random numbers would take as much memory again.
+  wave = lambda: jnp.sin(
+      jax.lax.broadcasted_iota(jnp.float32, shape, 0)
+      + jax.lax.broadcasted_iota(jnp.float32, shape, 1)
+  )
+  with jax.default_device(where.device):
+    table = jax.jit(wave)()
+    slots = [jnp.full(rule.slot_shape(n, shape), 0.1) for n in rule.slots]
+  return [table, *slots]
+
+
+def _batches(where: Platform, case: cases_lib.Case):
+  """Batches that take turns, and their buffers on the device."""
+  batches = [cases_lib.make_batch(case, seed) for seed in range(3)]
+  return batches, [jax.device_put(b.coo, where.device) for b in batches]
+
+
+def _bits(arrays: Any) -> bytes:
+  return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(arrays))
+
+
+def _seconds(
+    where: Platform, run: Callable[[int], Any], num_calls: int = 20
+) -> float:
+  """Of one of many calls, run(number), that are under way together: a median."""
+  if not where.is_timed:
+    num_calls = 2
+  for i in range(3):
+    last = run(i)
+  jax.block_until_ready(last)
+  times = []
+  for _ in range(7):
+    start = time.perf_counter()
+    for i in range(num_calls):
+      last = run(i)
+    jax.block_until_ready(last)
+    times.append((time.perf_counter() - start) / num_calls)
+  return statistics.median(times)
+
+
+def _update_seconds(where, case, buffers, optimizer) -> float:
+  """Of an update in place, of batches that take turns."""
+  update = _update(where, optimizer)
+  tables = _tables(where, case, optimizer)
+  gradient = jax.device_put(
+      np.full((case.batch_size, case.dim), 1e-3, np.float32), where.device
+  )
+
+  def run(i):
+    nonlocal tables
+    tables = update(buffers[i % 3], tables, gradient)
+    return tables
+
+  return _seconds(where, run)
+
+
+@functools.cache
+def _copy_rate(where: Platform) -> float:
+  """Bytes per second, read and written, of a copy that no cache holds."""
+  n = 2**28 if where.is_timed else 2**10
+  with jax.default_device(where.device):
+    x = jnp.ones(n, jnp.float32)
+    negate = jax.jit(jnp.negative)
+    return 8 * n / _seconds(where, lambda _: negate(x))
+
+
+# --- The steps ---
+
+
+def about(where: Platform) -> Iterator[Finding]:
+  """What this ran on."""
+  yield Finding(name="device", value=where.device.device_kind)
+  yield Finding(name="host", value=machine.describe())
+  yield Finding(name="JAX", value=jax.__version__)
+  if where.is_timed:
+    yield Finding(
+        name="driver's CUDA", value=cuda_library.ffi_cuda.driver_version()
+    )
+    yield Finding(
+        name="kernels are used",
+        value=cuda_library.is_usable(),
+        wanted="True",
+        is_met=cuda_library.is_usable(),
+    )
+  yield Finding(name="copy, GB/s", value=round(_copy_rate(where) / 1e9, 1))
+
+
+def smoke(where: Platform) -> Iterator[Finding]:
+  """One lookup and update. What is wrong here ends the run."""
+  for finding in _compare(where, {"sgd"}, {"one source"}):
+    if not finding.is_met:
+      raise AssertionError(f"{finding.name}: {finding.value}")
+    yield finding
+
+
+def bits(where: Platform) -> Iterator[Finding]:
+  """Every optimizer and kind of table, beside the CPU's kernels."""
+  yield from _compare(where, set(update_cases.CASES), set(_SETTINGS))
+
+
+def _compare(where, names, settings) -> Iterator[Finding]:
+  """How many numbers are others than those of the CPU's kernels."""
+  cpu = jax.devices("cpu")[0]
+  for name in sorted(names):
+    case = update_cases.CASES[name]
+    for setting_name in sorted(settings):
+      setting = _SETTINGS[setting_name]
+      given = update_programs.random_update(case, setting)
+      results = []
+      for lowering, device in (
+          (every_lowering.LOWERINGS["cpu"], cpu),
+          (where.lowering, where.device),
+      ):
+        with jax.default_device(device):
+          results.append(_lookup_and_update(lowering, case, setting, given))
+      wrong = sum(
+          int(
+              np.sum(
+                  np.asarray(a).view(np.uint8) != np.asarray(b).view(np.uint8)
+              )
+          )
+          for a, b in zip(*results, strict=True)
+      )
+      yield Finding(
+          name=f"{name}, {setting_name}: bytes that differ",
+          value=wrong,
+          wanted="0",
+          is_met=wrong == 0,
+      )
+
+
+def _lookup_and_update(lowering, case, setting, given):
+  """Activations, table and slots; arguments are put where the default is."""
+  operands = jax.tree.map(np.asarray, update_programs.in_order(given.operands))
+  params = setting.params()
+  activations = jax.jit(
+      lambda *operands: lowering.bind(
+          "lookup",
+          *operands,
+          device_batch_size=given.operands.gradient.shape[0],
+          enable_minibatching=params["enable_minibatching"],
+          **update_programs.LIMITS,
+      )
+  )(*operands[:5], np.asarray(given.operands.table))
+  updated = jax.jit(
+      lambda *operands: lowering.bind(
+          f"update_{case.rule.name}", *operands, **case.static_params, **params
+      )
+  )(*operands)
+  return [*activations, *updated]
+
+
+def repeats(where: Platform) -> Iterator[Finding]:
+  """The same bits each time, donated or not."""
+  for case in where.cases:
+    if case.num_rows > 2**20:
+      continue
+    _, buffers = _batches(where, case)
+    gradient = jnp.ones((case.batch_size, case.dim)) / 3
+    gradient = jax.device_put(gradient, where.device)
+    digests = set()
+    for i in range(where.num_repeats):
+      update = _update(where, "adagrad", donate=i % 2 == 0)
+      tables = update(buffers[0], _tables(where, case, "adagrad"), gradient)
+      activations = _lookup(where, case)(buffers[1], tables[0])
+      digests.add(hashlib.sha256(_bits([activations, *tables])).hexdigest())
+    yield Finding(
+        name=f"{case.name}: results of {where.num_repeats} runs",
+        value=sorted(digests),  # to compare with other settings of XLA
+        wanted="one",
+        is_met=len(digests) == 1,
+    )
+
+
+def speed(where: Platform) -> Iterator[Finding]:
+  """Lookups and updates beside what the memory allows."""
+  seconds_of = {}
+  for case in where.cases:
+    batches, buffers = _batches(where, case)
+    lookup = _lookup(where, case)
+    tables = _tables(where, case, "sgd")
+    seconds = _seconds(where, lambda i: lookup(buffers[i % 3], tables[0]))
+    tables.clear()
+    moved = batches[0].lookup_bytes(case)
+    yield _share(where, f"{case.name}: lookup", seconds, moved, 0.7)
+    for optimizer in _OPTIMIZERS:
+      seconds = _update_seconds(where, case, buffers, optimizer)
+      rule = update_rules.UPDATE_RULES[optimizer]
+      num_row_slots = len(rule.row_slots)
+      moved = batches[0].update_bytes(
+          case, len(rule.slots) - num_row_slots, num_row_slots
+      )
+      name = f"{case.name}: {optimizer}"
+      seconds_of[case, optimizer] = seconds
+      uniform = seconds_of[where.cases[0], optimizer]
+      if case.is_one_row or case.zipf:
+        factor = 3 if case.is_one_row else 1
+        yield where.wants(
+            f"{name}, ms",
+            round(1e3 * seconds, 4),
+            f"<= {factor} x uniform ({1e3 * uniform:.4f})",
+            seconds <= factor * uniform,
+        )
+      else:
+        yield _share(where, name, seconds, moved, 0.8)
+
+
+def _share(where, name, seconds, moved, wanted) -> Finding:
+  share = moved / seconds / _copy_rate(where)
+  return where.wants(
+      f"{name}, ms and share of the copy rate",
+      [round(1e3 * seconds, 4), round(share, 3)],
+      f">= {wanted}",
+      share >= wanted,
+  )
+
+
+def table_size(where: Platform) -> Iterator[Finding]:
+  """The time of a step does not follow the size of the table."""
+  first = where.cases[0]
+  seconds = []
+  for factor in (1, 64 if where.is_timed else 2):
+    case = dataclasses.replace(first, num_rows=factor * first.num_rows)
+    # The same ids, spread: as many distinct rows in either table.
+    batches = [cases_lib.make_batch(first, seed) for seed in range(3)]
+    buffers = []
+    for batch in batches:
+      coo = list(batch.coo)
+      coo[1] = coo[1] * factor
+      buffers.append(jax.device_put(tuple(coo), where.device))
+    seconds.append(_update_seconds(where, case, buffers, "sgd"))
+    stats = where.device.memory_stats() or {}
+    yield Finding(
+        name=f"SGD, {case.num_rows} rows: ms, peak bytes, table's bytes",
+        value=[
+            round(1e3 * seconds[-1], 4),
+            stats.get("peak_bytes_in_use"),
+            4 * case.num_rows * case.dim,
+        ],
+    )
+  ratio = seconds[1] / seconds[0]
+  yield where.wants(
+      "time in the larger table / in the smaller",
+      round(ratio, 3),
+      "0.95 to 1.05",
+      0.95 <= ratio <= 1.05,
+  )
+
+
+def small(where: Platform) -> Iterator[Finding]:
+  """What a lookup of 8 ids takes beside a program that does nothing."""
+  case = cases_lib.Case(
+      name="8 ids", num_rows=1024, batch_size=8, valency=1, dim=32
+  )
+  _, buffers = _batches(where, case)
+  (table,) = _tables(where, case, "sgd")
+  lookup, nothing = _lookup(where, case), jax.jit(lambda x: x[:8] + 1)
+  micros = 1e6 * (
+      _seconds(where, lambda i: lookup(buffers[i % 3], table), 200)
+      - _seconds(where, lambda _: nothing(table), 200)
+  )
+  yield where.wants("8 ids, us more", round(micros, 1), "<= 40", micros <= 40)
+
+
+STEPS = {
+    step.__name__: step
+    for step in (about, smoke, bits, repeats, speed, table_size, small)
+}
+
+
+def run(where: Platform, steps: Sequence[str]) -> dict[str, list[Finding]]:
+  """The findings of each step.
+
+  Raises:
+    ValueError: if there is no such step.
+    AssertionError: if the smallest case is wrong already.
+  """
+  if unknown := set(steps) - set(STEPS):
+    raise ValueError(
+        f"There are no steps {sorted(unknown)}. Use some of {list(STEPS)}."
+    )
+  report = {}
+  for step in steps or STEPS:
+    start = time.perf_counter()
+    findings = report[step] = []
+    try:
+      for finding in STEPS[step](where):
+        findings.append(finding)
+        print(_line(finding), flush=True)
+    except AssertionError:
+      if step == "smoke":
+        raise
+      findings.append(_failure(step))
+    except Exception:  # pylint: disable=broad-except
+      findings.append(_failure(step))
+    print(f"== {step}: {time.perf_counter() - start:.0f} s", flush=True)
+  return report
+
+
+def _failure(step: str) -> Finding:
+  traceback.print_exc()
+  return Finding(
+      name=f"{step} ended",
+      value=traceback.format_exc(limit=-1),
+      wanted="no error",
+      is_met=False,
+  )
+
+
+def _line(finding: Finding) -> str:
+  mark = {True: "ok ", False: "NO ", None: "   "}[finding.is_met]
+  wanted = f", wanted {finding.wanted}" if finding.wanted else ""
+  return f"{mark} {finding.name}: {finding.value}{wanted}"
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}")
+  report = run(platform(_PLATFORM.value), _STEPS.value)
+  if _OUTPUT.value:
+    as_json = {
+        step: [dataclasses.asdict(finding) for finding in findings]
+        for step, findings in report.items()
+    }
+    pathlib.Path(_OUTPUT.value).write_text(json.dumps(as_json, indent=1))
+  found = [finding for findings in report.values() for finding in findings]
+  num_unmet = sum(finding.is_met is False for finding in found)
+  print(f"{len(found)} findings, {num_unmet} of them not as wanted")
+  raise SystemExit(bool(num_unmet))
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,72 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The acceptance run gets to its end on emulated kernels."""
+
+from unittest import mock
+
+from absl.testing import absltest
+import numpy as np
+
+from benchmarks.gpu import accept
+from benchmarks.gpu import cases
+
+
+class AcceptTest(absltest.TestCase):
+
+  def test_all_steps_but_the_long_one_find_what_is_wanted(self):
+    steps = [step for step in accept.STEPS if step != "bits"]
+    report = accept.run(accept.platform("emulated"), steps)
+    self.assertEqual(list(report), steps)
+    for step, findings in report.items():
+      with self.subTest(step):
+        self.assertNotEmpty(findings)
+        self.assertEmpty([x for x in findings if x.is_met is False])
+
+  def test_other_bits_are_found_and_end_the_run(self):
+    where = accept.platform("emulated")
+    results = [[np.zeros(2, np.float32)], [np.float32([0, -0.0])]]
+    with mock.patch.object(accept, "_lookup_and_update", side_effect=results):
+      with self.assertRaisesRegex(AssertionError, "one source.*differ: 1"):
+        accept.run(where, ["smoke"])
+
+  def test_a_step_that_fails_is_a_finding(self):
+    with mock.patch.dict(accept.STEPS, {"small": lambda _: 1 / 0}):
+      report = accept.run(accept.platform("emulated"), ["small", "about"])
+    (finding,) = report["small"]
+    self.assertIn("ZeroDivisionError", finding.value)
+    self.assertFalse(finding.is_met)
+    self.assertNotEmpty(report["about"])
+
+  def test_a_machine_without_a_gpu_is_named(self):
+    with self.assertRaisesRegex(
+        RuntimeError, "--platform=cuda: JAX sees no GPU.*--platform=emulated"
+    ):
+      accept.platform("cuda")
+
+  def test_unknown_steps_raise(self):
+    with self.assertRaisesRegex(ValueError, r"no steps \['fast'\].*'speed'"):
+      accept.run(accept.platform("emulated"), ["fast"])
+
+
+class CasesTest(absltest.TestCase):
+
+  def test_batches_are_as_the_converter_writes_them(self):
+    case = cases.Case(name="", num_rows=5, batch_size=3, valency=4, dim=2)
+    batch = cases.make_batch(case, seed=0)
+    pointers, rows, samples, gains, _ = batch.coo
+    n = batch.num_entries
+    self.assertEqual(pointers[0], n)
+    self.assertEqual(gains.sum(), 12)  # every id is there
+    keys = rows[:n] * 3 + samples[:n]
+    self.assertTrue(np.all(np.diff(keys) > 0))
+    self.assertEqual(batch.num_distinct, np.unique(rows[:n]).size)
+    self.assertEqual(batch.lookup_bytes(case), 8 * (n + 3) + 12 * n)
+    self.assertEqual(
+        batch.update_bytes(case, num_slots=1, num_row_slots=1),
+        batch.num_distinct * (16 + 16 + 8) + 24 + 12 * n,
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()

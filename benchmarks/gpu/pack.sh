@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Packs accept.py with all that it imports of this project, for a machine with a
+# GPU and no compiler:
+#
+#     JTE_HERMETIC_PYTHON_VERSION=3.12 benchmarks/gpu/pack.sh accept.tar.xz
+#
+# The Python version is that of the machine. JAX with its CUDA plugin, NumPy and
+# absl-py have to be there.
+set -euo pipefail
+
+archive=$(realpath -m "${1:?"Usage: pack.sh ARCHIVE"}")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+./bazelw build //benchmarks/gpu:accept
+# The links that Bazel lays out lead into this checkout.
+tar --dereference --exclude='*.runfiles_manifest' -cJf "$archive" \
+  -C "$(./bazelw info bazel-bin)/benchmarks/gpu/accept.runfiles" jte
+du -h "$archive"

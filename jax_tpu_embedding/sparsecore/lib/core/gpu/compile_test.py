@@ -1,0 +1,160 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Lookups and updates as XLA compiles them for GPUs. None of them is run."""
+
+import functools
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.gpu import topology
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
+from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
+
+# Each device's part. The activations are small beside the table, so that what
+# moves a table is seen.
+_ROWS, _DIM, _BATCH, _CELLS = 1 << 20, 64, 256, 2048
+_TABLE_BYTES = _ROWS * _DIM * 4
+_CALLS = [
+    "jte_group_by_row_cuda",
+    "jte_group_by_sample_cuda",
+    "jte_pool_samples_cuda",
+    "jte_step_rows_cuda",
+]
+# Several GPUs run plain JAX, with any number of them, and XLA takes 11 s of CPU
+# for it. With kernels that exchange rows there are to be 3.
+_NUM_ALL_TO_ALLS = None
+_SEVERAL_GPUS = ["h100:4"] if _NUM_ALL_TO_ALLS is None else ["h100:4", "h100:8"]
+
+
+_needs_kernels = absltest.skipIf(
+    cuda_library.ffi_cuda is None, "Built without CUDA."
+)
+
+
+def _step(rule, coo, tables, depends):
+  """A lookup and the update of its table, with a model between them or not."""
+  limits = dict(
+      max_ids_per_partition=_CELLS, max_unique_ids_per_partition=_CELLS
+  )
+  activations = lookup.lookup_p.bind(
+      *coo, tables[0], device_batch_size=_BATCH, **limits
+  )
+  gradient = jnp.tanh(activations) if depends else jnp.ones_like(activations)
+  hyperparameters = [
+      jnp.bool_(True) if name in rule.bool_hyperparameters else jnp.float32(0.1)
+      for name in rule.hyperparameters
+  ]
+  return activations, update.UPDATE_PRIMITIVES[rule.name].bind(
+      *coo,
+      *tables,
+      gradient,
+      *hyperparameters,
+      **tpu_operands.static_params(rule),
+      **limits,
+  )
+
+
+@functools.cache
+def _compiled(name, optimizer="adagrad", depends=False):
+  """The step, compiled for the GPUs `name`, with its tables donated."""
+  mesh = topology.topology_mesh(name)
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  rule = update_rules.UPDATE_RULES[optimizer]
+
+  def shape(*shape, dtype=jnp.float32):
+    shape = (mesh.size * shape[0], *shape[1:])
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
+
+  coo = (
+      shape(max(mesh.size, 8), dtype=jnp.int32),
+      shape(_CELLS, dtype=jnp.int32),
+      shape(_CELLS, dtype=jnp.int32),
+      shape(_CELLS),
+      jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+  )
+  shapes = [(_ROWS, _DIM)]
+  shapes += [rule.slot_shape(n, shapes[0]) for n in rule.slots]
+  step = jax.jit(
+      jax.shard_map(
+          lambda coo, tables: _step(rule, coo, tables, depends),
+          mesh=mesh,
+          in_specs=((rows.spec,) * 4 + (whole.spec,), rows.spec),
+          out_specs=rows.spec,
+          check_vma=False,
+      ),
+      donate_argnums=1,
+  )
+  return step.lower(coo, [shape(*s) for s in shapes]).compile()
+
+
+def _calls(text):
+  """The targets of the program's calls of ours, in the order of names."""
+  return sorted(re.findall(r'custom_call_target="(jte_\w+)"', text))
+
+
+def _table_copies(text):
+  shape = re.escape(f"f32[{_ROWS},{_DIM}]")
+  return re.findall(rf".*= {shape}\S* (?:copy|copy-start)\(.*", text)
+
+
+class CompileTest(parameterized.TestCase):
+
+  def assert_in_place(self, compiled, num_tables=2):
+    self.assertEmpty(_table_copies(compiled.as_text()))
+    report = memory_report.memory_report(compiled)
+    self.assertEqual(report.aliased_bytes, num_tables * _TABLE_BYTES)
+    self.assertLess(report.temporary_bytes, _TABLE_BYTES // 2)
+
+  def assert_by_kernels(self, compiled):
+    text = compiled.as_text()
+    self.assertEqual(_calls(text), _CALLS)
+    self.assertNotRegex(text, r"\bscatter\(")
+
+  @parameterized.parameters("a100:1", "h100:1", "b200:1")
+  @_needs_kernels
+  def test_one_gpu_runs_our_kernels_in_place(self, name):
+    compiled = _compiled(name)
+    self.assert_in_place(compiled)
+    self.assert_by_kernels(compiled)
+
+  @_needs_kernels
+  def test_a_gradient_that_the_activations_decide_changes_nothing(self):
+    compiled = _compiled("h100:1", depends=True)
+    self.assert_in_place(compiled)
+    self.assert_by_kernels(compiled)
+
+  @parameterized.parameters(
+      sorted(set(update_rules.UPDATE_RULES) - {"adagrad"})
+  )
+  @_needs_kernels
+  def test_every_optimizer_is_in_place(self, optimizer):
+    rule = update_rules.UPDATE_RULES[optimizer]
+    compiled = _compiled("h100:1", optimizer)
+    num_row_slots = len(rule.row_slots)
+    num_tables = 1 + len(rule.slots) - num_row_slots + num_row_slots / _DIM
+    self.assert_in_place(compiled, num_tables)
+    self.assert_by_kernels(compiled)
+
+  @parameterized.parameters(_SEVERAL_GPUS)
+  def test_several_gpus_do_not_copy_a_table(self, name):
+    compiled = _compiled(name, depends=True)
+    self.assert_in_place(compiled)
+    text = compiled.as_text()
+    if _NUM_ALL_TO_ALLS is None:
+      self.assertRegex(text, r"\bscatter\(")  # which is seen where it is
+    else:
+      found = re.findall(r" all-to-all(?:-start)?\(", text)
+      self.assertLen(found, _NUM_ALL_TO_ALLS)
+
+
+if __name__ == "__main__":
+  absltest.main()
