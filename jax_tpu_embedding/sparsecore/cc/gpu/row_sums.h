@@ -149,6 +149,33 @@ JTE_DEVICE Sums<kSize, kChunks> SumLongRow(
   return total;
 }
 
+// Calls visit(row, piece, sum) for all rows of the batch, with their gradients.
+// Any number of tiles do it together; `row` is the number among those of the
+// batch. Long rows come first: they take longest.
+template <int kSize, int kChunks, typename Visit>
+JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
+                           const RowTerms& terms, const float* block_sums,
+                           const Visit& visit) {
+  const int64_t tiles = threads / lanes;
+  const GroupCounts counts = *terms.groups.counts;
+  for (int64_t i = thread.block() * tiles + thread.index() / lanes;
+       i < counts.num_long_rows + counts.num_rows;
+       i += thread.num_blocks() * tiles) {
+    const bool is_long = i < counts.num_long_rows;
+    const int64_t row =
+        is_long ? terms.groups.long_rows[i].row : i - counts.num_long_rows;
+    const int begin = terms.groups.starts[row];
+    const int end = terms.groups.starts[row + 1];
+    if (!is_long && terms.IsLong(end - begin)) continue;
+    const PieceOfRow<kSize, kChunks> piece{terms.dim, thread.index() % lanes,
+                                           lanes};
+    visit(row, piece,
+          is_long
+              ? SumLongRow(terms, terms.groups.long_rows[i], block_sums, piece)
+              : SumShortRow(terms, begin, end, piece));
+  }
+}
+
 // The sums of all blocks of long rows, [blocks, dim]: a kernel, of which any
 // number of tiles do.
 template <int kSize, int kChunks>

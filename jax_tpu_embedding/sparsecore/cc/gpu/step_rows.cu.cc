@@ -71,24 +71,12 @@ struct Step {
   int lanes;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    const int64_t tiles = kThreads / lanes;
-    const GroupCounts counts = *terms.groups.counts;
-    // Long rows first: they take longest.
-    for (int64_t i = thread.block() * tiles + thread.index() / lanes;
-         i < counts.num_long_rows + counts.num_rows;
-         i += thread.num_blocks() * tiles) {
-      const bool is_long = i < counts.num_long_rows;
-      const int64_t row =
-          is_long ? terms.groups.long_rows[i].row : i - counts.num_long_rows;
-      const int begin = terms.groups.starts[row];
-      const int end = terms.groups.starts[row + 1];
-      if (!is_long && terms.IsLong(end - begin)) continue;
-      const Piece piece{terms.dim, thread.index() % lanes, lanes};
-      StepRow(thread, terms.groups.rows[begin], piece,
-              is_long ? SumLongRow(terms, terms.groups.long_rows[i], block_sums,
-                                   piece)
-                      : SumShortRow(terms, begin, end, piece));
-    }
+    ForEachRow<kSize, kChunks>(
+        thread, lanes, kThreads, terms, block_sums,
+        [this, &thread](int64_t row, const Piece& piece, const Sum& sum) {
+          StepRow(thread, terms.groups.rows[terms.groups.starts[row]], piece,
+                  sum);
+        });
   }
 
   JTE_DEVICE void StepRow(const Thread& thread, int64_t row, const Piece& piece,
