@@ -31,6 +31,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _LOWERINGS = every_lowering.LOWERINGS
 _CASES = update_cases.CASES
 _Setting = update_programs.Setting
+_FEW_CASES = ("sgd", "adam", "rowwise_adagrad")
 _SETTINGS = {
     "one_source": _Setting(num_sc=1, dim=8),
     "wide": _Setting(num_sc=2, dim=160, row_options=("max_gradient_norm",)),
@@ -99,6 +100,44 @@ def _update(case, setting, given):
             **setting.params(),
         )
     )(*update_programs.in_order(given.operands))
+
+  return run
+
+
+def _custom_update(case, setting, given):
+  """The same with the rule's step as if it were the user's.
+
+  Operands and table are those of four devices too.
+  """
+
+  def computation(grad, row, *rest):
+    num_slots = len(case.rule.slots)
+    row, slots = case.rule.step(
+        grad, row, rest[:num_slots], rest[num_slots:], **case.static_params
+    )
+    return row, *slots
+
+  operands = given.operands
+  seed = () if operands.rounding_seed is None else (operands.rounding_seed,)
+
+  def run(lowering):
+    coo = lowering.coo_operands(given.coo, setting.num_sc)
+    return lowering.compiled(
+        lambda *operands: lowering.bind(
+            "custom_update",
+            *operands,
+            num_hyperparameters=len(case.rule.hyperparameters),
+            custom_computation_fn=computation,
+            **setting.params(),
+        )
+    )(
+        *coo,
+        operands.gradient,
+        *map(np.float32, operands.hyperparameters),
+        operands.table,
+        *(np.broadcast_to(x, operands.table.shape) for x in operands.slots),
+        *seed,
+    )
 
   return run
 
@@ -200,6 +239,44 @@ class GpuTest(parameterized.TestCase):
         given = update_programs.random_update(_CASES[case], setting)
         self.assert_same_bits(_on_both(_update(_CASES[case], setting, given)))
 
+  @parameterized.product(setting=list(_SETTINGS))
+  def test_custom_update(self, setting):
+    setting = _SETTINGS[setting]
+    for case in _FEW_CASES:
+      with self.subTest(case):
+        given = update_programs.random_update(_CASES[case], setting)
+        run = _custom_update(_CASES[case], setting, given)
+        self.assert_same_bits(_on_both(run))
+
+  @parameterized.parameters(
+      (
+          # Not max_gradient_norm: XLA adds squares in another order.
+          _Setting(
+              num_sc=4,
+              row_options=(
+                  "skip_non_finite_gradients",
+                  "l2_weight_decay",
+                  "decoupled_weight_decay",
+              ),
+          ),
+      ),
+      (
+          _Setting(
+              num_sc=4,
+              num_minibatches=3,
+              dtype="bfloat16",
+              stochastic_rounding=True,
+              max_value=0.25,
+          ),
+      ),
+  )
+  def test_custom_update_over_devices(self, setting):
+    given = update_programs.random_update(_CASES["adam"], setting)
+    run = _custom_update(_CASES["adam"], setting, given)
+    self.assert_same_bits(
+        [_arrays(run(_LOWERINGS[name])) for name in ("cpu", "gpu_messages")]
+    )
+
   def test_the_order_of_threads_does_not_matter(self):
     setting = _SETTINGS["bfloat16"]
     given = update_programs.random_update(_CASES["adam"], setting)
@@ -223,13 +300,22 @@ class GpuTest(parameterized.TestCase):
     )
     self.assertGreater(most_terms, 3 * block_size)
     params = dict(_LIMITS, enable_minibatching=enable_minibatching)
-    with mock.patch.object(gpu_calls, "BLOCK_SIZE", block_size):
-      (actual,) = _LOWERINGS["gpu"].compiled(
-          lambda *operands: _LOWERINGS["gpu"].bind(
-              "update_sgd", *operands, **params
-          )
-      )(*coo.operands, table, gradient, np.float32(0.5))
-    self.assert_same_bits((expected, np.asarray(actual)))
+    names = ("gpu",) if num_scs == 1 else ("gpu", "gpu_messages")
+    for name in names:
+      lowering = _LOWERINGS[name]
+      with (
+          self.subTest(name),
+          mock.patch.object(gpu_calls, "BLOCK_SIZE", block_size),
+      ):
+        (actual,) = lowering.compiled(
+            lambda *operands: lowering.bind("update_sgd", *operands, **params)
+        )(
+            *lowering.coo_operands(coo, num_scs),
+            table,
+            gradient,
+            np.float32(0.5),
+        )
+        self.assert_same_bits((expected, np.asarray(actual)))
 
   @parameterized.parameters(
       dict(embedding_ids=_ROWS_PER_SHARD),
@@ -285,13 +371,14 @@ class GpuTest(parameterized.TestCase):
     self.assertTrue(np.isnan(new_table).any())
 
   @parameterized.parameters(6, 516)
-  def test_other_widths_go_by_plain_rules(self, dim):
+  def test_other_widths_are_looked_up(self, dim):
     coo = _coo("one_source")
-    (activations,) = _look_up(
-        _LOWERINGS["gpu"], coo, _rows(1, dim), "one_source"
-    )
-    np.testing.assert_allclose(
-        activations, coo.weights @ np.float64(_rows(1, dim)), atol=1e-5
+    self.assert_same_bits(
+        _on_both(
+            lambda lowering: _look_up(
+                lowering, coo, _rows(1, dim), "one_source"
+            )
+        )
     )
 
 
