@@ -13,6 +13,12 @@
 namespace jte::gpu {
 namespace {
 
+// A row behind the last.
+constexpr int32_t NoRow(const CooGeometry& geometry) {
+  return static_cast<int32_t>(geometry.num_sc_per_device *
+                              geometry.rows_per_shard);
+}
+
 // Row and sample of each cell. One that is no entry has a row behind the last.
 struct ReadRowsAndSamples {
   static constexpr int kThreads = 256;
@@ -47,11 +53,6 @@ struct ReadRowsAndSamples {
           cell.source * geometry.batch_size_per_sc + cell.sample);
       if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
     }
-  }
-
-  static JTE_DEVICE int32_t NoRow(const CooGeometry& geometry) {
-    return static_cast<int32_t>(geometry.num_sc_per_device *
-                                geometry.rows_per_shard);
   }
 };
 
@@ -239,9 +240,8 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
       return error;
     }
   }
-  return FindGroups(stream, n, ReadRowsAndSamples::NoRow(geometry),
-                    geometry.batch_size_per_sc, block_size, scratch.flaws,
-                    scratch.sort, groups);
+  return FindGroups(stream, n, NoRow(geometry), geometry.batch_size_per_sc,
+                    block_size, scratch.flaws, scratch.sort, groups);
 }
 
 const char* GroupRows(Stream stream, const RowNumbers& numbers,

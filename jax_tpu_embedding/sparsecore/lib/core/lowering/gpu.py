@@ -5,6 +5,8 @@
 
 What kernels do not take has the plain rules: rows of int8; and but for the
 lookup, rows of more than 512 columns, or of a number that is no multiple of 4.
+Their sums are those of sorted_sums.py: whatever runs on a GPU has the same bits
+every time.
 """
 
 from __future__ import annotations
@@ -21,9 +23,15 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup as entri
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import gpu_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
+
+# What plain rules are told here: sums with the same bits every time.
+_STEPS = dict(steps=messages.with_rules(sorted_sums))
+_PLAIN = dict(on_device=sorted_sums, **_STEPS)
 
 Operands = Sequence[native_call.Operand]
 Arrays = Sequence[jax.Array]
@@ -60,7 +68,7 @@ def lookup(
   """Rule of the lookup."""
   table = operands[-1]
   if params.get("int8_columns") is not None:
-    return native_call.traced(plain.lookup, operands, params, devices)
+    return _plainly(plain.lookup, operands, params, devices, **_PLAIN)
   axis = devices.axis_of(table)
   if axis is None and table.ndim == 2:
     return _look_up(operands, library, params)
@@ -128,8 +136,12 @@ def update(
   with_options = plain.with_options(rule, params)
   named = with_options.group_operands(operands)
   if not _has_kernels(library, named.table):
-    return native_call.traced(
-        lambda operands: plain.update(rule, operands, params, devices), operands
+    return _plainly(
+        functools.partial(plain.update, rule),
+        operands,
+        params,
+        devices,
+        **_PLAIN,
     )
   axis = devices.axis_of(named.table)
   if axis is None:
@@ -152,7 +164,7 @@ def custom_update(
   if not _has_kernels(library, named.table) or any(
       slot.ndim != 2 for slot in named.slots
   ):
-    return native_call.traced(plain.custom_update, operands, params, devices)
+    return _plainly(plain.custom_update, operands, params, devices, **_PLAIN)
   axis = devices.axis_of(named.table)
   if axis is not None:
     return native_call.traced(
@@ -207,7 +219,7 @@ def row_gradients(
 ) -> Results:
   """Rule of the gradients of rows."""
   if not _has_kernels(library, operands[-1]):
-    return native_call.traced(plain.row_gradients, operands, params, devices)
+    return _plainly(plain.row_gradients, operands, params, devices, **_STEPS)
   axis = rows.axis_of_rows(operands[1], params, devices)
   if axis is not None:
     return native_call.traced(
@@ -245,7 +257,7 @@ def sum_rows(
 ) -> Results:
   """Rule of the sums of rows."""
   if not _has_kernels(library, operands[1]):
-    return native_call.traced(plain.sum_rows, operands, params, devices)
+    return _plainly(plain.sum_rows, operands, params, devices, **_STEPS)
   num_results = sum(x.size for x in operands[::2])
   return native_call.traced(
       lambda operands: gpu_messages.Steps(library).sum_rows(
@@ -253,6 +265,13 @@ def sum_rows(
       ),
       operands,
   )
+
+
+def _plainly(
+    rule: Callable[..., Arrays], operands: Operands, *args: Any, **modules: Any
+) -> Results:
+  """What the plain rule returns."""
+  return native_call.traced(functools.partial(rule, **modules), operands, *args)
 
 
 def _has_kernels(library: gpu_calls.Library, rows: native_call.Array) -> bool:

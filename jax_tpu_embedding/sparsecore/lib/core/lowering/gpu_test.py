@@ -4,12 +4,14 @@
 """The GPU's kernels, emulated, beside the CPU's: the same bits."""
 
 import dataclasses
+import re
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
@@ -194,6 +196,66 @@ def _partitions(coo, num_scs):
       begin = -(-end // 8) * 8
 
 
+def _plain_operations(lowering):
+  """Operations that no kernel takes: operation, operands and parameters."""
+  num_devices = lowering.num_devices
+  coo = lowering.coo_operands(_coo("four_sources"), 4)
+  num_samples, num_rows = 4 * _BATCH_PER_SC, 4 * _ROWS_PER_SHARD
+  gradient = np.ones((num_samples, 6), np.float32)
+  words = np.asarray(quantized_rows.encode(jnp.asarray(_rows(4, 24))))
+  return {
+      "int8_rows": (
+          "lookup",
+          (*coo, words),
+          _LIMITS
+          | dict(device_batch_size=num_samples // num_devices, int8_columns=24),
+      ),
+      "update": (
+          "update_sgd",
+          (*coo, _rows(4, 6), gradient, np.float32(0.5)),
+          _LIMITS,
+      ),
+      "custom_update": (
+          "custom_update",
+          (*coo, gradient, _rows(4, 6)),
+          _LIMITS
+          | dict(
+              num_hyperparameters=0,
+              custom_computation_fn=lambda grad, row: row - grad,
+          ),
+      ),
+      "row_gradients": (
+          "row_gradients",
+          (*coo, gradient),
+          dict(
+              global_device_count=num_devices,
+              rows_per_device=num_rows // num_devices,
+              max_unique_ids_per_partition=64,
+          ),
+      ),
+  }
+
+
+_PLAIN = ("int8_rows", "update", "custom_update", "row_gradients")
+
+
+def _plain_program(name, lowering):
+  """The program of an operation that no kernel takes, and its operands."""
+  operation, operands, params = _plain_operations(lowering)[name]
+  program = lowering.compiled(
+      lambda *operands: lowering.bind(operation, *operands, **params)
+  )
+  return program, operands
+
+
+def _num_float_sums_by_scatter(text):
+  """Scatters of a program that add floats."""
+  bodies = re.findall(
+      r'"stablehlo.scatter".*?\n(.*?)stablehlo.return', text, re.DOTALL
+  )
+  return sum("stablehlo.add" in x and "tensor<f32>" in x for x in bodies)
+
+
 class GpuTest(parameterized.TestCase):
 
   def assert_same_bits(self, results):
@@ -275,6 +337,30 @@ class GpuTest(parameterized.TestCase):
     run = _custom_update(_CASES["adam"], setting, given)
     self.assert_same_bits(
         [_arrays(run(_LOWERINGS[name])) for name in ("cpu", "gpu_messages")]
+    )
+
+  @parameterized.product(name=_PLAIN, num_devices=[1, 4])
+  def test_plain_rules_add_in_one_order(self, name, num_devices):
+    num_sums = {}
+    for platform in (None, "cuda"):
+      lowering = every_lowering.Lowering(
+          platform=platform, num_devices=num_devices
+      )
+      program, operands = _plain_program(name, lowering)
+      text = jax.jit(program).lower(*operands).as_text()
+      num_sums[platform] = _num_float_sums_by_scatter(text)
+    self.assertGreater(num_sums[None], 0)
+    self.assertEqual(num_sums["cuda"], 0)
+
+  @parameterized.parameters(*_PLAIN)
+  def test_plain_rules_are_right(self, name):
+    results = []
+    for lowering in (_LOWERINGS["reference"], _LOWERINGS["gpu"]):
+      program, operands = _plain_program(name, lowering)
+      results.append(_arrays(program(*operands)))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        *results,
     )
 
   def test_the_order_of_threads_does_not_matter(self):

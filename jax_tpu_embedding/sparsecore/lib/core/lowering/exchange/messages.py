@@ -18,6 +18,7 @@ cpu_messages.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import types
 from typing import Any
 from typing import NamedTuple
@@ -292,7 +293,10 @@ def step_rows(
 
 
 def sum_rows(
-    rows: Blocks, values: Blocks, num_results: int
+    rows: Blocks,
+    values: Blocks,
+    num_results: int,
+    on_device: types.ModuleType = lookup_and_update,
 ) -> tuple[jax.Array, jax.Array]:
   """The distinct rows, ascending, and the sum of the values of each.
 
@@ -300,6 +304,7 @@ def sum_rows(
     rows: any number of i32[m]; PADDING_VALUE where there is none.
     values: for each f32[m, D], added in this order.
     num_results: at least the number of distinct rows.
+    on_device: module with the rules for one device.
 
   Returns:
     i32[num_results], PADDING_VALUE at the end, and f32[num_results, D], zero
@@ -313,7 +318,7 @@ def sum_rows(
   num_entries = jnp.sum(rows != constants.PADDING_VALUE, dtype=jnp.int32)
   # The entries of one partition; a sum is a sample.
   padding = (0, -rows.size % constants.ALIGNMENT)
-  sums = lookup_and_update.lookup(
+  sums = on_device.lookup(
       jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_entries),
       jnp.pad(positions, padding),
       jnp.pad(place, padding),
@@ -325,6 +330,18 @@ def sum_rows(
   )
   distinct = jnp.full(num_results, constants.PADDING_VALUE, jnp.int32)
   return distinct.at[place].set(rows, mode="drop"), sums
+
+
+def with_rules(on_device: types.ModuleType) -> types.SimpleNamespace:
+  """These steps, by another module with the rules for one device."""
+  return types.SimpleNamespace(
+      pack=pack,
+      read_rows=read_rows,
+      **{
+          step.__name__: functools.partial(step, on_device=on_device)
+          for step in (look_up, sum_gradients, step_rows, sum_rows)
+      },
+  )
 
 
 def _entries_of(wanted: Blocks) -> tuple[jax.Array, ...]:
