@@ -19,6 +19,7 @@ struct WriteSums {
   static constexpr int kMinBlocks = kChunks == 1 ? 4 : 2;
   using Sum = Sums<kSize, kChunks>;
   using Piece = PieceOfRow<kSize, kChunks>;
+  using Row = RowToSum<kSize, kChunks>;
 
   RowTerms terms;
   const float* block_sums;
@@ -30,11 +31,17 @@ struct WriteSums {
                          terms.groups.counts->num_rows <= results.num_places;
     ForEachRow<kSize, kChunks>(
         thread, lanes, kThreads, terms, block_sums,
-        [this, all_fit](int64_t number, const Piece& piece, const Sum& sum) {
-          const int32_t row = terms.groups.rows[terms.groups.starts[number]];
-          const int64_t place = results.requests != nullptr ? row : number;
+        [this, all_fit](const Row& row, Piece piece) {
+          const int64_t place =
+              results.requests != nullptr ? row.row() : row.number;
           if (place >= results.num_places) return;
-          WriteRow(place, row, piece, all_fit ? sum : NotANumber());
+          if (piece.lane == 0) {
+            results.rows[place] = static_cast<int32_t>(row.row());
+          }
+          for (; piece.is_in_row(); piece = piece.Next()) {
+            const Sum sum = all_fit ? row.Sum(piece) : NotANumber();
+            sum.Write(results.sums + place * terms.dim, piece);
+          }
         });
     const int64_t tiles = kThreads / lanes;
     for (int64_t place = thread.block() * tiles + thread.index() / lanes;
@@ -43,15 +50,12 @@ struct WriteSums {
                                ? results.requests[place] != kNoRow
                                : place < terms.groups.counts->num_rows;
       if (has_row) continue;
-      WriteRow(place, kPaddingId,
-               Piece{terms.dim, thread.index() % lanes, lanes}, Sum::Zero());
+      Piece piece{terms.dim, thread.index() % lanes, lanes};
+      if (piece.lane == 0) results.rows[place] = kPaddingId;
+      for (; piece.is_in_row(); piece = piece.Next()) {
+        Sum::Zero().Write(results.sums + place * terms.dim, piece);
+      }
     }
-  }
-
-  JTE_DEVICE void WriteRow(int64_t place, int32_t row, const Piece& piece,
-                           const Sum& sum) const {
-    if (piece.lane == 0) results.rows[place] = row;
-    sum.Write(results.sums + place * terms.dim, piece);
   }
 
   static JTE_DEVICE Sum NotANumber() {

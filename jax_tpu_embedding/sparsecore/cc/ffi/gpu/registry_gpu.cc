@@ -11,7 +11,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 
 #ifdef JTE_EMULATED_GPU
 #define JTE_MODULE ffi_emulated_gpu
@@ -59,6 +58,4 @@ PYBIND11_MODULE(JTE_MODULE, module) {
              py::arg("block_size"), py::arg("num_sources"));
   module.def("max_long_rows", &jte::gpu::MaxLongRows, py::arg("num_cells"),
              py::arg("block_size"));
-  module.def("is_width_of_rows", &jte::gpu::IsWidthOfRows, py::arg("dim"),
-             "Whether kernels take rows of so many columns.");
 }

@@ -185,8 +185,6 @@ class EveryUpdateTest(parameterized.TestCase):
       if "skip_non_finite_gradients" in setting.row_options:
         assert_is_formula(coo, names, left_out, non_finite)
       on_one_device = on_one_device or results
-      if name.startswith("gpu") and setting.dim is None:
-        continue  # by the plain rule
       self.assert_are_those_of_one_device(
           implementation, results, on_one_device
       )

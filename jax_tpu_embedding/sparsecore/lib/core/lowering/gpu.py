@@ -3,10 +3,9 @@
 
 """The rules for GPUs: native calls, over several devices by messages.
 
-What kernels do not take has the plain rules: rows of int8; and but for the
-lookup, rows of more than 512 columns, or of a number that is no multiple of 4.
-Their sums are those of sorted_sums.py: whatever runs on a GPU has the same bits
-every time.
+What kernels do not take has the plain rules: rows of int8, and custom updates
+of tables without columns. Their sums are those of sorted_sums.py: whatever runs
+on a GPU has the same bits every time.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
 
 # What plain rules are told here: sums with the same bits every time.
-_STEPS = dict(steps=messages.with_rules(sorted_sums))
-_PLAIN = dict(on_device=sorted_sums, **_STEPS)
+_PLAIN = dict(on_device=sorted_sums, steps=messages.with_rules(sorted_sums))
 
 Operands = Sequence[native_call.Operand]
 Arrays = Sequence[jax.Array]
@@ -68,7 +66,7 @@ def lookup(
   """Rule of the lookup."""
   table = operands[-1]
   if params.get("int8_columns") is not None:
-    return _plainly(plain.lookup, operands, params, devices, **_PLAIN)
+    return _plainly(plain.lookup, operands, params, devices)
   axis = devices.axis_of(table)
   if axis is None and table.ndim == 2:
     return _look_up(operands, library, params)
@@ -133,21 +131,13 @@ def update(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the update with `rule`, in place where the table is donated."""
-  with_options = plain.with_options(rule, params)
-  named = with_options.group_operands(operands)
-  if not _has_kernels(library, named.table):
-    return _plainly(
-        functools.partial(plain.update, rule),
-        operands,
-        params,
-        devices,
-        **_PLAIN,
-    )
+  rule = plain.with_options(rule, params)
+  named = rule.group_operands(operands)
   axis = devices.axis_of(named.table)
   if axis is None:
-    return _step(named, library, with_options, params)
+    return _step(named, library, rule, params)
   return native_call.traced(
-      _update_over_devices, operands, library, with_options, params, axis
+      _update_over_devices, operands, library, rule, params, axis
   )
 
 
@@ -160,11 +150,8 @@ def custom_update(
   """Rule of the update with a computation of the caller."""
   rule = plain.with_options(plain.custom_rule(operands, params), params)
   named = rule.group_operands(operands)
-  # Slots may have other widths, which are read and written as well.
-  if not _has_kernels(library, named.table) or any(
-      slot.ndim != 2 for slot in named.slots
-  ):
-    return _plainly(plain.custom_update, operands, params, devices, **_PLAIN)
+  if any(x.ndim != 2 for x in (named.table, *named.slots)):
+    return _plainly(plain.custom_update, operands, params, devices)
   axis = devices.axis_of(named.table)
   if axis is not None:
     return native_call.traced(
@@ -185,10 +172,13 @@ def _step(
     params: dict[str, Any],
 ) -> Results:
   """The update on one device; `rule` has its options."""
+  gradient = named.gradient
+  if gradient.ndim == 1:
+    gradient = native_call.apply(lambda x: x.reshape(-1, 1), gradient)
   terms = gpu_calls.terms_of_batch(
       library,
       named.coo,
-      named.gradient,
+      gradient,
       num_rows=named.table.shape[0],
       enable_minibatching=params.get("enable_minibatching", False),
   )
@@ -218,8 +208,6 @@ def row_gradients(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the gradients of rows."""
-  if not _has_kernels(library, operands[-1]):
-    return _plainly(plain.row_gradients, operands, params, devices, **_STEPS)
   axis = rows.axis_of_rows(operands[1], params, devices)
   if axis is not None:
     return native_call.traced(
@@ -252,12 +240,10 @@ def _row_gradients(
 def sum_rows(
     library: gpu_calls.Library,
     operands: Operands,
-    params: dict[str, Any],
-    devices: mesh_axis.Devices,
+    unused_params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the sums of rows."""
-  if not _has_kernels(library, operands[1]):
-    return _plainly(plain.sum_rows, operands, params, devices, **_STEPS)
   num_results = sum(x.size for x in operands[::2])
   return native_call.traced(
       lambda operands: gpu_messages.Steps(library).sum_rows(
@@ -268,11 +254,7 @@ def sum_rows(
 
 
 def _plainly(
-    rule: Callable[..., Arrays], operands: Operands, *args: Any, **modules: Any
+    rule: Callable[..., Arrays], operands: Operands, *args: Any
 ) -> Results:
   """What the plain rule returns."""
-  return native_call.traced(functools.partial(rule, **modules), operands, *args)
-
-
-def _has_kernels(library: gpu_calls.Library, rows: native_call.Array) -> bool:
-  return rows.ndim == 2 and library.is_width_of_rows(rows.shape[1])
+  return native_call.traced(functools.partial(rule, **_PLAIN), operands, *args)

@@ -52,6 +52,16 @@ _SETTINGS = {
         row_options=("max_gradient_norm", "l2_weight_decay"),
     ),
     "float16": _Setting(num_sc=1, dim=12, dtype="float16"),
+    "no_multiple_of_4": _Setting(
+        num_sc=2,
+        dim=6,
+        dtype="bfloat16",
+        row_options=row_options.ROW_OPTIONS,
+    ),
+    "wider_than_a_window": _Setting(
+        num_sc=1, dim=150, row_options=row_options.ROW_OPTIONS
+    ),
+    "wider_than_512": _Setting(num_sc=1, dim=516, max_value=0.25),
 }
 
 
@@ -200,8 +210,8 @@ def _plain_operations(lowering):
   """Operations that no kernel takes: operation, operands and parameters."""
   num_devices = lowering.num_devices
   coo = lowering.coo_operands(_coo("four_sources"), 4)
-  num_samples, num_rows = 4 * _BATCH_PER_SC, 4 * _ROWS_PER_SHARD
-  gradient = np.ones((num_samples, 6), np.float32)
+  num_samples = 4 * _BATCH_PER_SC
+  gradient = np.ones(num_samples, np.float32)
   words = np.asarray(quantized_rows.encode(jnp.asarray(_rows(4, 24))))
   return {
       "int8_rows": (
@@ -210,33 +220,19 @@ def _plain_operations(lowering):
           _LIMITS
           | dict(device_batch_size=num_samples // num_devices, int8_columns=24),
       ),
-      "update": (
-          "update_sgd",
-          (*coo, _rows(4, 6), gradient, np.float32(0.5)),
-          _LIMITS,
-      ),
       "custom_update": (
           "custom_update",
-          (*coo, gradient, _rows(4, 6)),
+          (*coo, gradient, _rows(4, 1)[:, 0]),
           _LIMITS
           | dict(
               num_hyperparameters=0,
               custom_computation_fn=lambda grad, row: row - grad,
           ),
       ),
-      "row_gradients": (
-          "row_gradients",
-          (*coo, gradient),
-          dict(
-              global_device_count=num_devices,
-              rows_per_device=num_rows // num_devices,
-              max_unique_ids_per_partition=64,
-          ),
-      ),
   }
 
 
-_PLAIN = ("int8_rows", "update", "custom_update", "row_gradients")
+_PLAIN = ("int8_rows", "custom_update")
 
 
 def _plain_program(name, lowering):

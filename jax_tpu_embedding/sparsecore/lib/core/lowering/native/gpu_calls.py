@@ -58,9 +58,6 @@ class Library(Protocol):
   def max_long_rows(self, num_cells: int, block_size: int) -> int:
     ...
 
-  def is_width_of_rows(self, dim: int) -> bool:
-    ...
-
 
 class SampleGroups(NamedTuple):
   """Sample s has the entries [begins[s], begins[s + 1])."""
@@ -169,7 +166,15 @@ def terms_of_batch(
     num_rows: int,
     enable_minibatching: bool,
 ) -> RowTerms:
-  """The entries of a batch in the order of rows."""
+  """The entries of a batch in the order of rows.
+
+  Args:
+    library: with the handlers.
+    coo: row pointers, embedding ids, sample ids, gains, minibatch count.
+    gradient: f32[samples, D].
+    num_rows: of the table.
+    enable_minibatching: which layout the buffers have.
+  """
   num_cells = coo[1].size
   batch_size = gradient.shape[0]
   layout_of_batch = _layout(coo, num_rows, batch_size, enable_minibatching)
@@ -261,7 +266,7 @@ def sum_rows(
       [
           _ints(num_results),
           jax.core.ShapedArray((num_results, dim), np.float32),
-          _block_sums(terms, dim),
+          _block_sums(terms),
       ],
       **terms.attributes,
   )
@@ -302,7 +307,7 @@ def step_rows(
       ),
       [
           *[jax.core.ShapedArray(x.shape, x.dtype) for x in tables],
-          _block_sums(terms, operands.table.shape[1]),
+          _block_sums(terms),
       ],
       aliases={len(batch) + k: k for k in range(len(tables))},
       after_readers=True,
@@ -393,8 +398,9 @@ def _row_groups(
   ]
 
 
-def _block_sums(terms: RowTerms, dim: int) -> jax.core.ShapedArray:
-  return jax.core.ShapedArray((terms.groups.blocks.shape[0], dim), np.float32)
+def _block_sums(terms: RowTerms) -> jax.core.ShapedArray:
+  shape = (terms.groups.blocks.shape[0], terms.gradient.shape[1])
+  return jax.core.ShapedArray(shape, np.float32)
 
 
 def _layout(
