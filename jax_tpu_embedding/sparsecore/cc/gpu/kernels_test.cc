@@ -258,7 +258,12 @@ INSTANTIATE_TEST_SUITE_P(Orders, GpuKernelsTest,
                          testing::Combine(testing::Values(std::tuple(1, 0),
                                                           std::tuple(4, 0),
                                                           std::tuple(2, 3)),
-                                          testing::Values(4, 24, 160),
+                                          testing::Values(4, 24, 6),
+                                          testing::Values(0, 1, 2)));
+// In one layout: threads of wide rows exchange many values.
+INSTANTIATE_TEST_SUITE_P(WideRows, GpuKernelsTest,
+                         testing::Combine(testing::Values(std::tuple(2, 3)),
+                                          testing::Values(150, 160),
                                           testing::Values(0, 1, 2)));
 
 // The entries of the first of four devices that have a SparseCore each.
