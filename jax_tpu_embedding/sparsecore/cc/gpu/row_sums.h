@@ -179,6 +179,10 @@ struct RowToSum {
     }
     return SumShortRow(terms, begin(), terms.groups.starts[number + 1], piece);
   }
+  // The same, for kernels that sum in several places.
+  JTE_DEVICE_CALL Sums<kSize, kChunks> CallSum(const Piece& piece) const {
+    return Sum(piece);
+  }
 };
 
 // Calls visit(row, piece) for all rows of the batch, with the first window of

@@ -146,7 +146,7 @@ struct Step {
     if constexpr (kHasWindows<kSize>) {
       for (Piece piece = first.Next(); piece.is_in_row();
            piece = piece.Next()) {
-        Sum sum = row.Sum(piece);
+        Sum sum = row.CallSum(piece);
         prepare(piece, sum);
         visit(piece, sum);
       }
