@@ -60,7 +60,7 @@ class LocalLookupTest(parameterized.TestCase):
 
   @parameterized.parameters((0, -1), (0, 10), (1, -1), (1, 12))
   def test_what_is_out_of_range_shows(self, position, value):
-    operands = _operands()
+    operands = _operands(8)  # some samples have none
     operands[position][5] = value
     name = ("embedding_ids", "sample_ids")[position]
     with self.assertRaisesRegex(_NATIVE_ERRORS, rf"{name}\[5\] is {value}"):
