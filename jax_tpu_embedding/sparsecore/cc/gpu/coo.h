@@ -75,7 +75,8 @@ const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
 // that are not.
 struct Cell {
   bool is_entry;
-  bool is_wrong;   // an entry with a number out of range
+  bool is_wrong;  // an entry with a number out of range
+  int32_t partition;
   int32_t target;  // the SparseCore that has the row, of all devices
   int32_t source;  // the SparseCore that has the sample
   int32_t row;     // of the target's shard
@@ -95,16 +96,35 @@ JTE_DEVICE int32_t InRange(int32_t value, int64_t limit) {
   return value < limit ? value : static_cast<int32_t>(limit - 1);
 }
 
+// Cells [begin, end).
+struct Cells {
+  int64_t begin;
+  int64_t end;
+};
+
+// Those of the entries of partition p. With wrong row pointers all cells of a
+// region are entries for its first target.
+JTE_DEVICE Cells CellsOf(int64_t p, const CooGeometry& geometry,
+                         const Partitions& partitions, const Flaws& flaws) {
+  if (flaws.partitions == 0) return {partitions.begins[p], partitions.ends[p]};
+  const int64_t region = p / geometry.num_targets();
+  if (region >= geometry.num_regions() || p % geometry.num_targets() != 0) {
+    return {0, 0};
+  }
+  const int64_t region_size = geometry.num_cells / geometry.num_regions();
+  return {region * region_size, (region + 1) * region_size};
+}
+
 JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
                          const CooGeometry& geometry,
                          const Partitions& partitions, const Flaws& flaws) {
   Cell cell = {};
   const int num_targets = geometry.num_targets();
   if (flaws.partitions != 0) {
-    // All cells of a region are entries for its first target.
     const int64_t region_size = geometry.num_cells / geometry.num_regions();
     const int64_t region = region_size > 0 ? i / region_size : 0;
     cell.is_entry = region < geometry.num_regions();
+    cell.partition = static_cast<int32_t>(region * num_targets);
     cell.source = static_cast<int32_t>(region);
   } else {
     // The last partition that begins at the cell or before it.
@@ -121,6 +141,7 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
     const int64_t minibatches =
         geometry.enable_minibatching ? *buffers.num_minibatches : 1;
     cell.is_entry = partitions.begins[first] <= i && i < partitions.ends[first];
+    cell.partition = static_cast<int32_t>(first);
     cell.target = static_cast<int32_t>(first % num_targets);
     cell.source = static_cast<int32_t>(first / num_targets / minibatches);
   }

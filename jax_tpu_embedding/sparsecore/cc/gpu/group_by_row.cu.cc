@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
 
 #include <cstdint>
+#include <limits>
 
 #include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
@@ -11,6 +12,12 @@
 
 namespace jte::gpu {
 namespace {
+
+// A row behind the last.
+constexpr int32_t NoRow(const CooGeometry& geometry) {
+  return static_cast<int32_t>(geometry.num_sc_per_device *
+                              geometry.rows_per_shard);
+}
 
 // Row and sample of each cell. One that is no entry has a row behind the last.
 struct ReadRowsAndSamples {
@@ -47,23 +54,35 @@ struct ReadRowsAndSamples {
       if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
     }
   }
+};
 
-  static JTE_DEVICE int32_t NoRow(const CooGeometry& geometry) {
-    return static_cast<int32_t>(geometry.num_sc_per_device *
-                                geometry.rows_per_shard);
+struct ReadNumbers {
+  static constexpr int kThreads = 256;
+  RowNumbers numbers;
+  int32_t* keys;
+  int32_t* cells;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < numbers.size;
+         i += thread.num_threads()) {
+      const int32_t row = numbers.rows[i];
+      const bool is_row = numbers.min_row <= row && row < numbers.max_row;
+      keys[i] = is_row ? row : static_cast<int32_t>(numbers.max_row);
+      cells[i] = static_cast<int32_t>(i);
+    }
   }
 };
 
 struct OrderSamples {
   static constexpr int kThreads = 256;
-  const int32_t* unsorted;
+  const int32_t* unsorted;  // null: those of cells are their numbers
   const int32_t* cells;
   int64_t n;
   int32_t* samples;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     for (int64_t i = thread.number(); i < n; i += thread.num_threads()) {
-      samples[i] = unsorted[cells[i]];
+      samples[i] = unsorted != nullptr ? unsorted[cells[i]] : cells[i];
     }
   }
 };
@@ -72,19 +91,18 @@ struct OrderSamples {
 // one before it may be of cells that are no entries.
 struct CountRows {
   static constexpr int kThreads = 32;
-  CooGeometry geometry;
-  const Flaws* flaws;
+  int32_t no_row;
+  const Flaws* flaws;  // null: there are none
   RowGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     if (thread.number() > 0) return;
     GroupCounts& counts = *groups.counts;
     int32_t num_rows = counts.num_rows - 1;
-    if (num_rows > 0 && groups.rows[groups.starts[num_rows - 1]] ==
-                            ReadRowsAndSamples::NoRow(geometry)) {
+    if (num_rows > 0 && groups.rows[groups.starts[num_rows - 1]] == no_row) {
       --num_rows;
     }
-    counts = {num_rows, 0, 0, flaws->any()};
+    counts = {num_rows, 0, 0, flaws != nullptr && flaws->any()};
   }
 };
 
@@ -168,6 +186,24 @@ struct CutLongRows {
   }
 };
 
+// Once rows and samples are in their order.
+const char* FindGroups(Stream stream, int64_t n, int32_t no_row,
+                       int64_t batch_size_per_sc, int64_t block_size,
+                       const Flaws* flaws, Scratch scratch,
+                       const RowGroups& groups) {
+  if (const char* error = FindRuns(stream, n, groups.rows, groups.starts,
+                                   &groups.counts->num_rows, scratch)) {
+    return error;
+  }
+  if (const char* error = Launch(stream, 1, CountRows{no_row, flaws, groups})) {
+    return error;
+  }
+  if (block_size == 0) return nullptr;
+  return Launch(
+      stream, NumBlocks<CutLongRows>(n),
+      CutLongRows{batch_size_per_sc, static_cast<int32_t>(block_size), groups});
+}
+
 }  // namespace
 
 const char* GroupByRow(Stream stream, const CooBuffers& buffers,
@@ -204,18 +240,33 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
       return error;
     }
   }
-  if (const char* error = FindRuns(stream, n, groups.rows, groups.starts,
-                                   &groups.counts->num_rows, scratch.sort)) {
-    return error;
-  }
+  return FindGroups(stream, n, NoRow(geometry), geometry.batch_size_per_sc,
+                    block_size, scratch.flaws, scratch.sort, groups);
+}
+
+const char* GroupRows(Stream stream, const RowNumbers& numbers,
+                      int64_t block_size, const RowGroupsScratch& scratch,
+                      const RowGroups& groups) {
+  const int64_t n = numbers.size;
   if (const char* error =
-          Launch(stream, 1, CountRows{geometry, scratch.flaws, groups})) {
+          Launch(stream, NumBlocks<ReadNumbers>(n),
+                 ReadNumbers{numbers, scratch.keys, scratch.unsorted_cells})) {
     return error;
   }
-  if (block_size == 0) return nullptr;
-  return Launch(stream, NumBlocks<CutLongRows>(n),
-                CutLongRows{geometry.batch_size_per_sc,
-                            static_cast<int32_t>(block_size), groups});
+  if (const char* error = SortByKey(
+          stream, n, numbers.min_row < 0 ? 32 : NumBits(numbers.max_row),
+          scratch.keys, scratch.unsorted_cells, groups.rows, groups.cells,
+          scratch.sort)) {
+    return error;
+  }
+  if (const char* error = Launch(
+          stream, NumBlocks<OrderSamples>(n),
+          OrderSamples{numbers.samples, groups.cells, n, groups.samples})) {
+    return error;
+  }
+  return FindGroups(stream, n, static_cast<int32_t>(numbers.max_row),
+                    /*batch_size_per_sc=*/std::numeric_limits<int64_t>::max(),
+                    block_size, /*flaws=*/nullptr, scratch.sort, groups);
 }
 
 }  // namespace jte::gpu

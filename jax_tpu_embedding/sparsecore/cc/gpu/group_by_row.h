@@ -92,6 +92,22 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                        const RowGroupsScratch& scratch,
                        const RowGroups& groups);
 
+// Numbers of rows, each once or several times; those that are not in
+// [min_row, max_row) stand for no row.
+struct RowNumbers {
+  const int32_t* rows;
+  const int32_t* samples;  // of each; null: the i-th has sample i
+  int64_t size;
+  int64_t min_row;
+  int64_t max_row;
+};
+
+// The same of these, which come in any order and from one source. Of scratch,
+// keys, cells and sort are used.
+const char* GroupRows(Stream stream, const RowNumbers& numbers,
+                      int64_t block_size, const RowGroupsScratch& scratch,
+                      const RowGroups& groups);
+
 }  // namespace jte::gpu
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_ROW_H_

@@ -42,9 +42,25 @@ struct ReadSamples {
   }
 };
 
+struct CopySamples {
+  static constexpr int kThreads = 256;
+  KnownEntries entries;
+  int32_t* keys;
+  int32_t* cells;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < entries.num_cells;
+         i += thread.num_threads()) {
+      keys[i] = entries.samples[i];
+      cells[i] = static_cast<int32_t>(i);
+    }
+  }
+};
+
 // Puts entries in their order, and finds where each sample begins.
 struct WriteGroups {
   static constexpr int kThreads = 256;
+  const int32_t* cell_rows;
   const float* cell_gains;
   int64_t num_cells;
   SampleGroupsScratch scratch;
@@ -56,7 +72,7 @@ struct WriteGroups {
     for (int64_t i = thread.number(); i < num_cells;
          i += thread.num_threads()) {
       const int32_t cell = scratch.sorted_cells[i];
-      groups.rows[i] = scratch.rows[cell];
+      groups.rows[i] = cell_rows[cell];
       groups.gains[i] = are_corrupt ? __builtin_nanf("") : cell_gains[cell];
     }
     for (int64_t s = thread.number(); s <= num_samples;
@@ -81,6 +97,23 @@ struct WriteGroups {
   }
 };
 
+// Once scratch has the keys.
+const char* SortAndWrite(Stream stream, const int32_t* rows, const float* gains,
+                         int64_t num_cells, int64_t num_samples,
+                         const SampleGroupsScratch& scratch,
+                         const SampleGroups& groups) {
+  if (const char* error = SortByKey(
+          stream, num_cells, NumBits(num_samples), scratch.keys, scratch.cells,
+          scratch.sorted_keys, scratch.sorted_cells, scratch.sort)) {
+    return error;
+  }
+  return Launch(
+      stream,
+      NumBlocks<WriteGroups>(num_cells > num_samples ? num_cells
+                                                     : num_samples + 1),
+      WriteGroups{rows, gains, num_cells, scratch, groups, num_samples});
+}
+
 }  // namespace
 
 const char* GroupBySample(Stream stream, const CooBuffers& buffers,
@@ -100,14 +133,21 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
                              static_cast<int32_t>(num_samples)})) {
     return error;
   }
-  if (const char* error = SortByKey(
-          stream, n, NumBits(num_samples), scratch.keys, scratch.cells,
-          scratch.sorted_keys, scratch.sorted_cells, scratch.sort)) {
+  return SortAndWrite(stream, scratch.rows, buffers.gains, n, num_samples,
+                      scratch, groups);
+}
+
+const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
+                               int64_t num_samples,
+                               const SampleGroupsScratch& scratch,
+                               const SampleGroups& groups) {
+  if (const char* error =
+          Launch(stream, NumBlocks<CopySamples>(entries.num_cells),
+                 CopySamples{entries, scratch.keys, scratch.cells})) {
     return error;
   }
-  return Launch(stream,
-                NumBlocks<WriteGroups>(n > num_samples ? n : num_samples + 1),
-                WriteGroups{buffers.gains, n, scratch, groups, num_samples});
+  return SortAndWrite(stream, entries.rows, entries.gains, entries.num_cells,
+                      num_samples, scratch, groups);
 }
 
 }  // namespace jte::gpu

@@ -42,6 +42,22 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
                           const SampleGroupsScratch& scratch,
                           const SampleGroups& groups);
 
+// Entries whose rows and samples are known, as pack_messages.h has them.
+// Samples from num_samples on are none.
+struct KnownEntries {
+  const int32_t* rows;
+  const int32_t* samples;
+  const float* gains;
+  int64_t num_cells;
+};
+
+// The same of these. Flaws are only read; scratch.rows and partitions are not
+// used.
+const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
+                               int64_t num_samples,
+                               const SampleGroupsScratch& scratch,
+                               const SampleGroups& groups);
+
 }  // namespace jte::gpu
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_

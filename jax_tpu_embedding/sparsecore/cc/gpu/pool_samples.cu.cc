@@ -48,7 +48,7 @@ struct Pool {
   JTE_DEVICE Vector<float, kSize> Sum(int begin, int end,
                                       int64_t column) const {
     Vector<float, kSize> sum = {};
-    if (groups.flaws->partitions != 0) {
+    if (groups.flaws->any()) {
       JTE_UNROLL
       for (int d = 0; d < kSize; ++d) sum.v[d] = __builtin_nanf("");
     }

@@ -31,7 +31,7 @@ struct QuantizedTo {
 };
 
 // activations[s, :] = the sum of gain * row over the entries of sample s, from
-// left to right. NaN everywhere if it is not known which entries there are.
+// left to right. NaN everywhere if the buffers have flaws.
 //
 // T: float, Bfloat16 or Float16. Returns null, or the message of an error.
 template <typename T>

@@ -13,44 +13,55 @@
 
 namespace jte::gpu {
 
-// All threads of the tile must call it; all get the result. `row` is zero
-// behind the row's end.
+// Of windows of a row, in their order.
 template <int kSize, int kChunks>
-JTE_DEVICE float SumOfSquares(const Thread& thread, int lanes,
-                              const Sums<kSize, kChunks>& row) {
-  constexpr int kSumLanes = 16 / kSize;  // that have the sixteen sums
-  const int lane = thread.index() % lanes;
-  float sums[kSize] = {};
-  JTE_UNROLL
-  for (int c = 0; c < kChunks; ++c) {
-    // Threads with equal lane % kSumLanes have columns for the same sums, and
-    // add them in the order of columns.
-    for (int first = 0; first < lanes; first += kSumLanes) {
-      const int source = lanes < kSumLanes ? lane : first + lane % kSumLanes;
-      JTE_UNROLL
-      for (int d = 0; d < kSize; ++d) {
-        const float x = row.chunk[c].v[d];
-        sums[d] += thread.Shuffle(x * x, source, lanes);
+class SumOfSquares {
+ public:
+  // All threads of the tile must call it. `window` is zero behind the row's
+  // end.
+  JTE_DEVICE void Add(const Thread& thread, int lanes,
+                      const Sums<kSize, kChunks>& window) {
+    const int lane = thread.index() % lanes;
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      // Threads with equal lane % kSumLanes have columns for the same sums, and
+      // add them in the order of columns.
+      for (int first = 0; first < lanes; first += kSumLanes) {
+        const int source = lanes < kSumLanes ? lane : first + lane % kSumLanes;
+        JTE_UNROLL
+        for (int d = 0; d < kSize; ++d) {
+          const float x = window.chunk[c].v[d];
+          sums_[d] += thread.Shuffle(x * x, source, lanes);
+        }
       }
     }
   }
-  for (int half = kSumLanes / 2; half > 0; half /= 2) {
-    // Sums that no thread has are zero.
-    const bool has_other = lane + half < lanes;
-    JTE_UNROLL
-    for (int d = 0; d < kSize; ++d) {
-      const float other =
-          thread.Shuffle(sums[d], has_other ? lane + half : lane, lanes);
-      sums[d] += has_other ? other : 0.0f;
+
+  // All threads of the tile must call it, once; all get the result.
+  JTE_DEVICE float Total(const Thread& thread, int lanes) {
+    const int lane = thread.index() % lanes;
+    for (int half = kSumLanes / 2; half > 0; half /= 2) {
+      // Sums that no thread has are zero.
+      const bool has_other = lane + half < lanes;
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) {
+        const float other =
+            thread.Shuffle(sums_[d], has_other ? lane + half : lane, lanes);
+        sums_[d] += has_other ? other : 0.0f;
+      }
     }
-  }
-  JTE_UNROLL
-  for (int half = kSize / 2; half > 0; half /= 2) {
     JTE_UNROLL
-    for (int d = 0; d < half; ++d) sums[d] += sums[d + half];
+    for (int half = kSize / 2; half > 0; half /= 2) {
+      JTE_UNROLL
+      for (int d = 0; d < half; ++d) sums_[d] += sums_[d + half];
+    }
+    return thread.Shuffle(sums_[0], 0, lanes);
   }
-  return thread.Shuffle(sums[0], 0, lanes);
-}
+
+ private:
+  static constexpr int kSumLanes = 16 / kSize;  // that have the sixteen sums
+  float sums_[kSize] = {};
+};
 
 }  // namespace jte::gpu
 

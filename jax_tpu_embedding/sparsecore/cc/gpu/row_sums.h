@@ -3,7 +3,8 @@
 
 // The gradient of a row: the sum of its terms, in the order that group_by_row.h
 // says. A tile has a row, and a thread kSize columns of each of kChunks chunks
-// of it, in registers.
+// of it, in registers: of a *window*, which is all of the row unless that is
+// wider. Rows of any width have windows of single columns.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_ROW_SUMS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_ROW_SUMS_H_
@@ -17,17 +18,28 @@
 
 namespace jte::gpu {
 
-// The columns of a row that a thread has.
+// Whether a row may have several windows.
+template <int kSize>
+constexpr bool kHasWindows = kSize == 1;
+
+// The columns of a window that a thread has.
 template <int kSize, int kChunks>
 struct PieceOfRow {
   int64_t dim;
   int lane;
   int lanes;
+  int64_t first = 0;  // column of the window
 
   JTE_DEVICE int64_t column(int chunk) const {
-    return (int64_t{chunk} * lanes + lane) * kSize;
+    return first + (int64_t{chunk} * lanes + lane) * kSize;
   }
   JTE_DEVICE bool has(int chunk) const { return column(chunk) < dim; }
+
+  // The window after this one, and whether there is one.
+  JTE_DEVICE PieceOfRow Next() const {
+    return {dim, lane, lanes, first + int64_t{kChunks} * lanes * kSize};
+  }
+  JTE_DEVICE bool is_in_row() const { return first < dim; }
 };
 
 template <int kSize, int kChunks>
@@ -149,6 +161,55 @@ JTE_DEVICE Sums<kSize, kChunks> SumLongRow(
   return total;
 }
 
+// A row of the batch, and how its gradient is summed.
+template <int kSize, int kChunks>
+struct RowToSum {
+  using Piece = PieceOfRow<kSize, kChunks>;
+  const RowTerms& terms;
+  const float* block_sums;
+  int64_t number;           // among the rows of the batch
+  const LongRow* long_row;  // or null
+
+  JTE_DEVICE int begin() const { return terms.groups.starts[number]; }
+  JTE_DEVICE int64_t row() const { return terms.groups.rows[begin()]; }
+
+  JTE_DEVICE Sums<kSize, kChunks> Sum(const Piece& piece) const {
+    if (long_row != nullptr) {
+      return SumLongRow(terms, *long_row, block_sums, piece);
+    }
+    return SumShortRow(terms, begin(), terms.groups.starts[number + 1], piece);
+  }
+  // The same, for kernels that sum in several places.
+  JTE_DEVICE_CALL Sums<kSize, kChunks> CallSum(const Piece& piece) const {
+    return Sum(piece);
+  }
+};
+
+// Calls visit(row, piece) for all rows of the batch, with the first window of
+// each. Any number of tiles do it together. Long rows come first: they take
+// longest.
+template <int kSize, int kChunks, typename Visit>
+JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
+                           const RowTerms& terms, const float* block_sums,
+                           const Visit& visit) {
+  const int64_t tiles = threads / lanes;
+  const GroupCounts counts = *terms.groups.counts;
+  for (int64_t i = thread.block() * tiles + thread.index() / lanes;
+       i < counts.num_long_rows + counts.num_rows;
+       i += thread.num_blocks() * tiles) {
+    const LongRow* const long_row =
+        i < counts.num_long_rows ? &terms.groups.long_rows[i] : nullptr;
+    const int64_t number =
+        long_row != nullptr ? long_row->row : i - counts.num_long_rows;
+    if (long_row == nullptr && terms.IsLong(terms.groups.starts[number + 1] -
+                                            terms.groups.starts[number])) {
+      continue;
+    }
+    visit(RowToSum<kSize, kChunks>{terms, block_sums, number, long_row},
+          PieceOfRow<kSize, kChunks>{terms.dim, thread.index() % lanes, lanes});
+  }
+}
+
 // The sums of all blocks of long rows, [blocks, dim]: a kernel, of which any
 // number of tiles do.
 template <int kSize, int kChunks>
@@ -166,9 +227,11 @@ struct SumBlocks {
     for (int64_t b = thread.block() * tiles + thread.index() / lanes;
          b < num_blocks; b += thread.num_blocks() * tiles) {
       const RowBlock block = terms.groups.blocks[b];
-      const Piece piece{terms.dim, thread.index() % lanes, lanes};
-      SumTerms(terms, block.begin, block.end, piece)
-          .Write(block_sums + b * terms.dim, piece);
+      for (Piece piece{terms.dim, thread.index() % lanes, lanes};
+           piece.is_in_row(); piece = piece.Next()) {
+        SumTerms(terms, block.begin, block.end, piece)
+            .Write(block_sums + b * terms.dim, piece);
+      }
     }
   }
 };
@@ -177,8 +240,9 @@ struct SumBlocks {
 // columns: their width decides how much a thread has in registers.
 template <typename Launch>
 const char* ForWidth(int64_t dim, const Launch& launch) {
-  if (!IsWidthOfRows(dim)) {
-    return "Rows must have 4 to 512 columns, a multiple of 4.";
+  if (dim <= 0) return "Rows must have a column or more.";
+  if (dim % 4 != 0 || dim > 512) {
+    return launch.template operator()<1, 4>(LanesOfRow<1>(dim));
   }
   if (dim <= 128) return launch.template operator()<4, 1>(LanesOfRow<4>(dim));
   return launch.template operator()<4, 4>(32);

@@ -40,11 +40,6 @@ struct RowTerms {
   }
 };
 
-// Rows that kernels take: of up to 512 columns, a multiple of 4.
-constexpr bool IsWidthOfRows(int64_t dim) {
-  return dim > 0 && dim % 4 == 0 && dim <= 512;
-}
-
 }  // namespace jte::gpu
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_ROW_TERMS_H_

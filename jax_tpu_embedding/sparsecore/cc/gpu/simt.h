@@ -45,6 +45,7 @@ namespace jte::gpu {
 #ifdef __CUDACC__
 
 #define JTE_DEVICE __device__ __forceinline__
+#define JTE_DEVICE_CALL __device__ __noinline__  // for what is called often
 #define JTE_UNROLL _Pragma("unroll")
 
 using Stream = cudaStream_t;
@@ -125,6 +126,7 @@ inline const char* FillWithZeros(Stream stream, void* data, size_t num_bytes) {
 #elif defined(JTE_EMULATED_GPU)
 
 #define JTE_DEVICE inline
+#define JTE_DEVICE_CALL [[gnu::noinline]]
 #define JTE_UNROLL
 
 template <typename Kernel>

@@ -45,6 +45,8 @@ std::vector<Int> Shuffled(Int n) {
 
 }  // namespace
 
+void SeedOrder(unsigned seed) { Order().seed(seed); }
+
 class EmulatedBlock {
  public:
   EmulatedBlock(int num_threads, Call call, const void* kernel)

@@ -9,7 +9,8 @@
 // sees each access. Not emulated: speed, caches, and writes that other threads
 // see late.
 //
-// JTE_SIMT_SEED in the environment chooses the order; without it, it is 0.
+// A seed chooses the order: that of SeedOrder, or JTE_SIMT_SEED in the
+// environment; without it, it is 0.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_EMULATION_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_SIMT_EMULATION_H_
@@ -69,6 +70,9 @@ class Thread {
   int64_t block_;
   int64_t num_blocks_;
 };
+
+// Chooses the order of the launches that this thread makes from now on.
+void SeedOrder(unsigned seed);
 
 // Calls call(kernel, thread) for all threads of the grid. Returns null, or what
 // the kernel does wrong: threads that exchange values with some that never

@@ -7,6 +7,7 @@
 #include <thrust/iterator/counting_iterator.h>
 
 #include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
 #include <cub/device/device_select.cuh>
 #else
 #include <algorithm>
@@ -85,6 +86,15 @@ const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
   });
 }
 
+const char* SumUpTo(Stream stream, int64_t n, const int32_t* values,
+                    int32_t* sums, Scratch scratch) {
+  if (n == 0) return nullptr;
+  return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
+    return cub::DeviceScan::InclusiveSum(data, num_bytes, values, sums, n,
+                                         stream);
+  });
+}
+
 #else
 
 const char* SortByKey(Stream, int64_t n, int, int32_t* keys, int32_t* values,
@@ -106,6 +116,12 @@ const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t* starts,
   for (int32_t i = 0; i <= n; ++i) {
     if (begins_run(i)) starts[(*count)++] = i;
   }
+  return nullptr;
+}
+
+const char* SumUpTo(Stream, int64_t n, const int32_t* values, int32_t* sums,
+                    Scratch) {
+  std::partial_sum(values, values + n, sums);
   return nullptr;
 }
 

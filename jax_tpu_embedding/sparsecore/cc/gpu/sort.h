@@ -25,7 +25,8 @@ struct Scratch {
 constexpr int64_t ScratchBytes(int64_t n) { return 2 * n + (4 << 20); }
 
 // Sorts keys and values, equal keys in their order. Keys are from 0 to
-// 2^num_bits - 1. The inputs are overwritten too.
+// 2^num_bits - 1, or any numbers if num_bits is 32. The inputs are overwritten
+// too.
 //
 // All of these return null, or the message of an error.
 const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
@@ -36,6 +37,10 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
 // where the last one ends. count: how many these are. Requires: room for n + 1.
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
                      int32_t* starts, int32_t* count, Scratch scratch);
+
+// sums[i]: values[0] + ... + values[i].
+const char* SumUpTo(Stream stream, int64_t n, const int32_t* values,
+                    int32_t* sums, Scratch scratch);
 
 // How many bits numbers from 0 to `largest` have.
 constexpr int NumBits(int64_t largest) {

@@ -62,6 +62,8 @@ struct Step {
   static constexpr bool kExchanges = true;
   using Sum = Sums<kSize, kChunks>;
   using Piece = PieceOfRow<kSize, kChunks>;
+  using Row = RowToSum<kSize, kChunks>;
+  using Squares = SumOfSquares<kSize, kChunks>;
 
   RowTerms terms;
   const float* block_sums;
@@ -71,35 +73,42 @@ struct Step {
   int lanes;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    const int64_t tiles = kThreads / lanes;
-    const GroupCounts counts = *terms.groups.counts;
-    // Long rows first: they take longest.
-    for (int64_t i = thread.block() * tiles + thread.index() / lanes;
-         i < counts.num_long_rows + counts.num_rows;
-         i += thread.num_blocks() * tiles) {
-      const bool is_long = i < counts.num_long_rows;
-      const int64_t row =
-          is_long ? terms.groups.long_rows[i].row : i - counts.num_long_rows;
-      const int begin = terms.groups.starts[row];
-      const int end = terms.groups.starts[row + 1];
-      if (!is_long && terms.IsLong(end - begin)) continue;
-      const Piece piece{terms.dim, thread.index() % lanes, lanes};
-      StepRow(thread, terms.groups.rows[begin], piece,
-              is_long ? SumLongRow(terms, terms.groups.long_rows[i], block_sums,
-                                   piece)
-                      : SumShortRow(terms, begin, end, piece));
-    }
+    ForEachRow<kSize, kChunks>(
+        thread, lanes, kThreads, terms, block_sums,
+        [this, &thread](const Row& row, const Piece& piece) {
+          StepRow(thread, row, piece);
+        });
   }
 
-  JTE_DEVICE void StepRow(const Thread& thread, int64_t row, const Piece& piece,
-                          Sum gradient) const {
+  // The gradient of the first window stays in registers; those of others, which
+  // most rows do not have, are summed anew each time.
+  JTE_DEVICE void StepRow(const Thread& thread, const Row& row,
+                          const Piece& first) const {
     const RowOptions& options = optimizer.options;
-    if (options.skip_non_finite_gradients &&
-        thread.Any(!IsFiniteSum(gradient), lanes)) {
-      return;
+    Sum gradient = row.Sum(first);
+    if (options.skip_non_finite_gradients) {
+      bool is_finite = true;
+      ForEachWindow(
+          row, first, gradient, [](const Piece&, Sum&) {},
+          [&is_finite](const Piece&, const Sum& sum) {
+            is_finite &= IsFiniteSum(sum);
+          });
+      if (thread.Any(!is_finite, lanes)) return;
     }
-    if (options.has_max_gradient_norm) LimitNorm(thread, gradient);
-    if (options.has_l2_weight_decay) AddDecay(row, piece, gradient);
+    float factor = 1.0f;
+    if (options.has_max_gradient_norm) {
+      Squares squares;
+      ForEachWindow(
+          row, first, gradient, [](const Piece&, Sum&) {},
+          [this, &thread, &squares](const Piece&, const Sum& sum) {
+            squares.Add(thread, lanes, sum);
+          });
+      factor = FactorOfNorm(std::sqrt(squares.Total(thread, lanes)));
+    }
+    const auto prepare = [this, &row, factor](const Piece& piece, Sum& sum) {
+      Prepare(row.row(), piece, factor, sum);
+    };
+    prepare(first, gradient);
 
     float numbers[kMaxHyperparameters];
     JTE_UNROLL
@@ -108,12 +117,40 @@ struct Step {
     }
     Rule rule(numbers);
     if constexpr (kHasRowSlots<Rule>) {
-      float accumulator = slots[0][row];
-      rule.BeginRow(SumOfSquares(thread, lanes, gradient), accumulator);
+      Squares squares;
+      ForEachWindow(row, first, gradient, prepare,
+                    [this, &thread, &squares](const Piece&, const Sum& sum) {
+                      squares.Add(thread, lanes, sum);
+                    });
+      const float total = squares.Total(thread, lanes);
+      float* const slot = slots[0] + row.row();
+      float accumulator = *slot;
+      rule.BeginRow(total, accumulator);
       thread.SyncTile(lanes);  // all have read it
-      if (thread.index() % lanes == 0) slots[0][row] = accumulator;
+      if (first.lane == 0) *slot = accumulator;
     }
-    StepColumns(rule, row, piece, gradient);
+    ForEachWindow(row, first, gradient, prepare,
+                  [this, &rule, &row](const Piece& piece, const Sum& sum) {
+                    StepColumns(rule, row.row(), piece, sum);
+                  });
+  }
+
+  // Calls visit(piece, gradient) for the first window, whose gradient is given,
+  // and for the others, once prepare(piece, gradient) was called.
+  template <typename Prepare, typename Visit>
+  static JTE_DEVICE void ForEachWindow(const Row& row, const Piece& first,
+                                       const Sum& gradient,
+                                       const Prepare& prepare,
+                                       const Visit& visit) {
+    visit(first, gradient);
+    if constexpr (kHasWindows<kSize>) {
+      for (Piece piece = first.Next(); piece.is_in_row();
+           piece = piece.Next()) {
+        Sum sum = row.CallSum(piece);
+        prepare(piece, sum);
+        visit(piece, sum);
+      }
+    }
   }
 
   static JTE_DEVICE bool IsFiniteSum(const Sum& sum) {
@@ -128,17 +165,25 @@ struct Step {
     return is_finite;
   }
 
-  JTE_DEVICE void LimitNorm(const Thread& thread, Sum& gradient) const {
+  // That a gradient is multiplied by.
+  JTE_DEVICE float FactorOfNorm(float norm) const {
     float limit = optimizer.options.max_gradient_norm.Read();
     if (!(limit > 0)) limit = std::numeric_limits<float>::quiet_NaN();
-    const float norm = std::sqrt(SumOfSquares(thread, lanes, gradient));
     // In this order of arguments a NaN stays one.
-    const float factor = limit / std::max(norm, limit);
-    JTE_UNROLL
-    for (int c = 0; c < kChunks; ++c) {
+    return limit / std::max(norm, limit);
+  }
+
+  // What options do to the gradient before the step.
+  JTE_DEVICE void Prepare(int64_t row, const Piece& piece, float factor,
+                          Sum& gradient) const {
+    if (optimizer.options.has_max_gradient_norm) {
       JTE_UNROLL
-      for (int d = 0; d < kSize; ++d) gradient.chunk[c].v[d] *= factor;
+      for (int c = 0; c < kChunks; ++c) {
+        JTE_UNROLL
+        for (int d = 0; d < kSize; ++d) gradient.chunk[c].v[d] *= factor;
+      }
     }
+    if (optimizer.options.has_l2_weight_decay) AddDecay(row, piece, gradient);
   }
 
   JTE_DEVICE void AddDecay(int64_t row, const Piece& piece,

@@ -1,8 +1,10 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Targets "jte_pool_samples_cuda", the lookup, and "jte_step_rows_cuda", the
-// update, from the plans of plans_ffi.cc.
+// Targets "jte_pool_samples_cuda", the lookup, "jte_step_rows_cuda", the
+// update, and "jte_sum_rows_cuda", its gradients, from the plans of
+// plans_ffi.cc; and "jte_read_rows_cuda" and "jte_write_rows_cuda", rows of a
+// table as values.
 
 #include <cmath>
 #include <cstddef>
@@ -22,20 +24,31 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sum_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/table_rows.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
 
 // In the order in which they are read.
-struct StepAttributes {
-  OptimizerAttributes optimizer;
+struct TermsAttributes {
   int64_t batch_size_per_sc;
   int64_t block_size;
   bool has_one_source;
   bool is_sorted;  // the entries, in the buffers
 };
 
+struct StepAttributes {
+  OptimizerAttributes optimizer;
+  TermsAttributes terms;
+};
+
 }  // namespace jte::ffi
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    jte::ffi::TermsAttributes, StructMember<int64_t>("batch_size_per_sc"),
+    StructMember<int64_t>("block_size"), StructMember<bool>("has_one_source"),
+    StructMember<bool>("is_sorted"));
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     jte::ffi::StepAttributes, StructMember<std::string_view>("rule"),
@@ -96,6 +109,33 @@ Result<void> PoolSamples(gpu::Stream stream, const IntVector& begins,
             ReadQuantization(quantization), activations.typed_data()));
       },
       table.values);
+}
+
+// Gains of no elements: all are 1.
+gpu::RowTerms ToTerms(const IntVector& rows, const IntVector& samples,
+                      const IntVector& starts, const IntVector& cells,
+                      const IntMatrix& blocks, const IntMatrix& long_rows,
+                      const IntVector& counts, const FloatVector& gains,
+                      const FloatMatrix& gradient,
+                      const TermsAttributes& attributes) {
+  return {
+      .groups = {.rows = rows.typed_data(),
+                 .samples = samples.typed_data(),
+                 .starts = starts.typed_data(),
+                 .cells = attributes.is_sorted ? nullptr : cells.typed_data(),
+                 .blocks = reinterpret_cast<const gpu::RowBlock*>(
+                     blocks.typed_data()),
+                 .long_rows = reinterpret_cast<const gpu::LongRow*>(
+                     long_rows.typed_data()),
+                 .counts = reinterpret_cast<const gpu::GroupCounts*>(
+                     counts.typed_data())},
+      .cell_gains = gains.element_count() == 0 ? nullptr : gains.typed_data(),
+      .gradient = gradient.typed_data(),
+      .dim = gradient.dimensions()[1],
+      .batch_size_per_sc = attributes.batch_size_per_sc,
+      .has_one_source = attributes.has_one_source,
+      .block_size = attributes.block_size,
+      .num_cells = static_cast<int64_t>(rows.element_count())};
 }
 
 Result<gpu::Number> ReadNumber(xffi::RemainingArgs args, size_t k) {
@@ -251,27 +291,97 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
   JTE_ASSIGN_OR_RETURN(
       const auto optimizer,
       ReadOptimizer(args, num_tables, attributes.optimizer, table.num_rows));
-  const gpu::RowTerms terms{
-      .groups = {.rows = rows.typed_data(),
-                 .samples = samples.typed_data(),
-                 .starts = starts.typed_data(),
-                 .cells = attributes.is_sorted ? nullptr : cells.typed_data(),
-                 .blocks = reinterpret_cast<const gpu::RowBlock*>(
-                     blocks.typed_data()),
-                 .long_rows = reinterpret_cast<const gpu::LongRow*>(
-                     long_rows.typed_data()),
-                 .counts = reinterpret_cast<const gpu::GroupCounts*>(
-                     counts.typed_data())},
-      .cell_gains = gains.typed_data(),
-      .gradient = gradient.typed_data(),
-      .dim = table.dim,
-      .batch_size_per_sc = attributes.batch_size_per_sc,
-      .has_one_source = attributes.has_one_source,
-      .block_size = attributes.block_size,
-      .num_cells = static_cast<int64_t>(rows.element_count())};
   return ToResult(gpu::StepRows(
-      stream, attributes.optimizer.rule, terms, blocks.dimensions()[0],
-      (*block_sums)->typed_data(), optimizer, tables));
+      stream, attributes.optimizer.rule,
+      ToTerms(rows, samples, starts, cells, blocks, long_rows, counts, gains,
+              gradient, attributes.terms),
+      blocks.dimensions()[0], (*block_sums)->typed_data(), optimizer, tables));
+}
+
+// requests: of no elements, if rows follow each other.
+Result<void> SumRows(gpu::Stream stream, const IntVector& rows,
+                     const IntVector& samples, const IntVector& starts,
+                     const IntVector& cells, const IntMatrix& blocks,
+                     const IntMatrix& long_rows, const IntVector& counts,
+                     const FloatVector& gains, const FloatMatrix& gradient,
+                     const IntVector& requests, const IntVector& result_rows,
+                     const FloatMatrix& sums, const FloatMatrix& block_sums,
+                     const TermsAttributes& attributes) {
+  const auto num_places = static_cast<int64_t>(result_rows.element_count());
+  const auto num_requests = static_cast<int64_t>(requests.element_count());
+  const int64_t dim = gradient.dimensions()[1];
+  if (sums.dimensions()[0] != num_places || sums.dimensions()[1] != dim ||
+      (num_requests != 0 && num_requests != num_places)) {
+    return InvalidArgument("There are ", num_requests, " requests, ",
+                           num_places, " rows and sums of shape [",
+                           sums.dimensions()[0], ", ", sums.dimensions()[1],
+                           "], expected as many of all and ", dim, " columns.");
+  }
+  if (block_sums.dimensions()[0] != blocks.dimensions()[0] ||
+      block_sums.dimensions()[1] != dim) {
+    return InvalidArgument("The block sums must be float32[",
+                           blocks.dimensions()[0], ", ", dim, "].");
+  }
+  return ToResult(gpu::SumRows(
+      stream,
+      ToTerms(rows, samples, starts, cells, blocks, long_rows, counts, gains,
+              gradient, attributes),
+      blocks.dimensions()[0], block_sums.typed_data(),
+      {.requests = num_requests == 0 ? nullptr : requests.typed_data(),
+       .num_places = num_places,
+       .rows = result_rows.typed_data(),
+       .sums = sums.typed_data()}));
+}
+
+Result<void> CheckRows(const Table& table, const IntVector& rows,
+                       const Table& values) {
+  const auto num_rows = static_cast<int64_t>(rows.element_count());
+  if (values.num_rows == num_rows && values.dim == table.dim &&
+      values.values.index() == table.values.index()) {
+    return {};
+  }
+  return InvalidArgument("The values have shape [", values.num_rows, ", ",
+                         values.dim, "], expected [", num_rows, ", ", table.dim,
+                         "], and the type of the table.");
+}
+
+gpu::RowsOfTable RowsOf(const Table& table, const IntVector& rows) {
+  return {.rows = rows.typed_data(),
+          .size = static_cast<int64_t>(rows.element_count()),
+          .num_table_rows = table.num_rows,
+          .dim = table.dim};
+}
+
+Result<void> ReadRows(gpu::Stream stream, const IntVector& rows,
+                      const xffi::AnyBuffer& table_buffer,
+                      const xffi::AnyBuffer& values_buffer) {
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto values, ToTable(values_buffer));
+  JTE_RETURN_IF_ERROR(CheckRows(table, rows, values));
+  return std::visit(
+      [&]<typename T>(std::span<T> from) {
+        return ToResult(
+            gpu::ReadRows<T>(stream, RowsOf(table, rows), from.data(),
+                             static_cast<T*>(values_buffer.untyped_data())));
+      },
+      table.values);
+}
+
+// The operands end with the table, and those that are not read.
+Result<void> WriteRows(gpu::Stream stream, const IntVector& rows,
+                       const xffi::AnyBuffer& values_buffer,
+                       xffi::RemainingArgs args, xffi::RemainingRets rets) {
+  JTE_ASSIGN_OR_RETURN(const auto table_buffer, ReadAlias(args, rets, 0));
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto values, ToTable(values_buffer));
+  JTE_RETURN_IF_ERROR(CheckRows(table, rows, values));
+  return std::visit(
+      [&]<typename T>(std::span<T> to) {
+        return ToResult(gpu::WriteRows<T>(
+            stream, RowsOf(table, rows),
+            static_cast<const T*>(values_buffer.untyped_data()), to.data()));
+      },
+      table.values);
 }
 
 }  // namespace
@@ -304,6 +414,39 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteStepRowsCuda, kOnStream<StepRows>,
                                   .RemainingRets()     // table, slots, block
                                                        // sums
                                   .Attrs<StepAttributes>(),
+                              {xffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCuda, kOnStream<SumRows>,
+                              BindOnStream()
+                                  .Arg<IntVector>()    // rows
+                                  .Arg<IntVector>()    // samples
+                                  .Arg<IntVector>()    // starts
+                                  .Arg<IntVector>()    // cells
+                                  .Arg<IntMatrix>()    // blocks
+                                  .Arg<IntMatrix>()    // long_rows
+                                  .Arg<IntVector>()    // counts
+                                  .Arg<FloatVector>()  // gains of cells
+                                  .Arg<FloatMatrix>()  // gradient
+                                  .Arg<IntVector>()    // requests
+                                  .Ret<IntVector>()    // rows
+                                  .Ret<FloatMatrix>()  // sums
+                                  .Ret<FloatMatrix>()  // block sums
+                                  .Attrs<TermsAttributes>(),
+                              {xffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteReadRowsCuda, kOnStream<ReadRows>,
+                              BindOnStream()
+                                  .Arg<IntVector>()         // rows
+                                  .Arg<xffi::AnyBuffer>()   // table
+                                  .Ret<xffi::AnyBuffer>(),  // values
+                              {xffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteWriteRowsCuda, kOnStream<WriteRows>,
+                              BindOnStream()
+                                  .Arg<IntVector>()        // rows
+                                  .Arg<xffi::AnyBuffer>()  // values
+                                  .RemainingArgs()         // table
+                                  .RemainingRets(),        // table
                               {xffi::Traits::kCmdBufferCompatible});
 
 }  // namespace jte::ffi

@@ -13,11 +13,16 @@
 
 namespace jte::ffi {
 
-// Bytes of the scratch result of jte_group_by_sample_cuda.
+// Bytes of the scratch result of jte_group_by_sample_cuda, and of
+// jte_group_known_by_sample_cuda, which has no row pointers.
 int64_t SampleGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
 
-// Bytes of the scratch result of jte_group_by_row_cuda.
+// Bytes of that of jte_group_by_row_cuda, and of jte_group_rows_cuda, which has
+// no row pointers.
 int64_t RowGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
+
+// Bytes of that of jte_pack_messages_cuda.
+int64_t PackScratchBytes(int64_t num_cells, int64_t num_row_pointers);
 
 }  // namespace jte::ffi
 

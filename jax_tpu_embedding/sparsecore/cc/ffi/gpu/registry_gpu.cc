@@ -12,7 +12,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/driver.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 
 #ifdef JTE_EMULATED_GPU
 #define JTE_MODULE ffi_emulated_gpu
@@ -30,8 +29,15 @@ pybind11::dict Registrations() {
   pybind11::dict targets;
   targets["jte_group_by_row_cuda"] = capsule(JteGroupByRowCuda);
   targets["jte_group_by_sample_cuda"] = capsule(JteGroupBySampleCuda);
+  targets["jte_group_known_by_sample_cuda"] =
+      capsule(JteGroupKnownBySampleCuda);
+  targets["jte_group_rows_cuda"] = capsule(JteGroupRowsCuda);
+  targets["jte_pack_messages_cuda"] = capsule(JtePackMessagesCuda);
   targets["jte_pool_samples_cuda"] = capsule(JtePoolSamplesCuda);
+  targets["jte_read_rows_cuda"] = capsule(JteReadRowsCuda);
   targets["jte_step_rows_cuda"] = capsule(JteStepRowsCuda);
+  targets["jte_sum_rows_cuda"] = capsule(JteSumRowsCuda);
+  targets["jte_write_rows_cuda"] = capsule(JteWriteRowsCuda);
   return targets;
 }
 
@@ -50,10 +56,10 @@ PYBIND11_MODULE(JTE_MODULE, module) {
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("row_groups_scratch_bytes", &jte::ffi::RowGroupsScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
+  module.def("pack_scratch_bytes", &jte::ffi::PackScratchBytes,
+             py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("max_row_blocks", &jte::gpu::MaxRowBlocks, py::arg("num_cells"),
              py::arg("block_size"), py::arg("num_sources"));
   module.def("max_long_rows", &jte::gpu::MaxLongRows, py::arg("num_cells"),
              py::arg("block_size"));
-  module.def("is_width_of_rows", &jte::gpu::IsWidthOfRows, py::arg("dim"),
-             "Whether kernels take rows of so many columns.");
 }

@@ -4,7 +4,7 @@
 """Every update rule in every setting, lowered in every way.
 
 The results are what the formula says in float64, and those of four devices are
-those of one. New rows of UPDATE_RULES need a formula and a case.
+those of one. Native calls have the same bits, those of GPUs too. New rows of UPDATE_RULES need a formula and a case.
 """
 
 import dataclasses
@@ -30,8 +30,14 @@ _LOWERINGS = every_lowering.LOWERINGS
 # One device first.
 _IMPLEMENTATIONS = {
     "reference": ("reference", "reference_messages"),
-    "cpu": ("cpu", "cpu_shared_memory", "cpu_messages", "cpu_batches"),
-    "gpu": ("gpu",),
+    "native": (
+        "cpu",
+        "cpu_shared_memory",
+        "cpu_messages",
+        "cpu_batches",
+        "gpu",
+        "gpu_messages",
+    ),
 }
 
 _Setting = functools.partial(update_programs.Setting, num_sc=8)
@@ -187,7 +193,7 @@ class EveryUpdateTest(parameterized.TestCase):
     for actual, expected in zip(
         jax.tree.leaves(results), jax.tree.leaves(expected), strict=True
     ):
-      if implementation == "cpu":
+      if implementation == "native":
         np.testing.assert_array_equal(actual, expected)
       else:
         # XLA may fuse a product with a sum in one program and not in another.

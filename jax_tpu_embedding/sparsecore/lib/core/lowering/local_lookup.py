@@ -49,18 +49,25 @@ def cpu(
     params: dict[str, Any],
     unused_devices: mesh_axis.Devices,
 ) -> Sequence[jax.Array]:
-  """Rule of the local lookup with the native call of the lookup.
+  """Rule of the local lookup with the native call of the lookup."""
+  *coo, table = as_lookup(*operands)
+  return cpu_calls.lookup(coo, table, params)
 
-  The entries are the one partition of one SparseCore.
-  """
-  embedding_ids, sample_ids, gains, table = operands
+
+def as_lookup(
+    embedding_ids: jax.Array,
+    sample_ids: jax.Array,
+    gains: jax.Array,
+    table: jax.Array,
+) -> Sequence[jax.Array]:
+  """The operands of a lookup: the entries are those of one SparseCore."""
   num_ids = embedding_ids.shape[0]
   padding = (0, -num_ids % constants.ALIGNMENT)
-  coo = (
+  return (
       jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_ids, jnp.int32),
       jnp.pad(embedding_ids, padding),
       jnp.pad(sample_ids, padding),
       jnp.pad(gains, padding),
       jnp.int32(1),  # minibatch
+      table,
   )
-  return cpu_calls.lookup(coo, table, params)

@@ -36,6 +36,8 @@ _LOWERINGS = [
     "reference_messages",
     "cpu_messages",
     "cpu_batches",
+    "gpu",
+    "gpu_messages",
 ]
 _NAMES = ("row_pointers", "embedding_ids", "sample_ids", "gains")
 _NO_ROW = 2**31 - 1

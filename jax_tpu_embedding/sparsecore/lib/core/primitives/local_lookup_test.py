@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_sparse_dense_matmul
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 _primitive = local_sparse_dense_matmul.tpu_local_sparse_dense_matmul_primitive
@@ -16,6 +17,12 @@ _IMPLEMENTATIONS = {
     "cpu": _bind,
     "reference": jax.jit(
         functools.partial(local_lookup.reference, device_batch_size=12)
+    ),
+    "gpu": jax.jit(
+        functools.partial(
+            every_lowering.as_on("cuda", "local_lookup", _primitive).bind,
+            device_batch_size=12,
+        )
     ),
 }
 # jaxlib raises the first if the call ran at once, the second if it ran later.
@@ -47,16 +54,19 @@ class LocalLookupTest(parameterized.TestCase):
     )
     self.assertEqual(actual.dtype, np.float32)
     np.testing.assert_allclose(actual, weights @ table, atol=1e-5)
+    if implementation == "gpu":
+      expected = _bind(embedding_ids, sample_ids, gains, table)
+      np.testing.assert_array_equal(actual, expected)
 
   @parameterized.parameters((0, -1), (0, 10), (1, -1), (1, 12))
   def test_what_is_out_of_range_shows(self, position, value):
-    operands = _operands()
+    operands = _operands(8)  # some samples have none
     operands[position][5] = value
     name = ("embedding_ids", "sample_ids")[position]
     with self.assertRaisesRegex(_NATIVE_ERRORS, rf"{name}\[5\] is {value}"):
       _bind(*operands).block_until_ready()
-    actual = _IMPLEMENTATIONS["reference"](*operands)
-    self.assertTrue(np.isnan(actual).all())
+    for other in ("reference", "gpu"):
+      self.assertTrue(np.isnan(_IMPLEMENTATIONS[other](*operands)).all())
 
   @parameterized.parameters(
       (0, np.float32, "embedding_ids must have type int32, got float32"),

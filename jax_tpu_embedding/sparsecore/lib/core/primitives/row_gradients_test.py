@@ -35,16 +35,24 @@ def _row_gradients_by_messages():
   return result
 
 
+def _as_on(platform):
+  return tuple(
+      every_lowering.as_on(platform, operation, primitive)
+      for operation, primitive in (
+          ("row_gradients", row_gradients.row_gradients_p),
+          ("sum_rows", row_gradients.sum_rows_p),
+      )
+  )
+
+
 _IMPLEMENTATIONS = {
     "cpu": (row_gradients.row_gradients_p, row_gradients.sum_rows_p),
     "messages": (_row_gradients_by_messages(), row_gradients.sum_rows_p),
-    "reference": (
-        every_lowering.as_on(
-            None, "row_gradients", row_gradients.row_gradients_p
-        ),
-        every_lowering.as_on(None, "sum_rows", row_gradients.sum_rows_p),
-    ),
+    "reference": _as_on(None),
+    "gpu": _as_on("cuda"),
 }
+# With the bits of the reference.
+_NATIVE = ("cpu", "gpu")
 
 
 def _dense(rows, values, num_rows):
@@ -119,7 +127,7 @@ class RowGradientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(
         np.sort(rows[rows != _NO_ROW]), np.flatnonzero(coo.touched)
     )
-    if implementation == "cpu":
+    if implementation in _NATIVE:
       expected = _row_gradients(
           "reference", coo, gradient, enable_minibatching=enable_minibatching
       )
@@ -140,7 +148,7 @@ class RowGradientsTest(parameterized.TestCase):
     rows, values = jax.jit(primitive.bind)(*operands)
     self.assertLen(rows, sum(sizes))
     np.testing.assert_allclose(_dense(rows, values, 40), expected, atol=1e-5)
-    if implementation == "cpu":
+    if implementation in _NATIVE:
       _, with_lookup = _IMPLEMENTATIONS["reference"]
       _assert_same_bits((rows, values), jax.jit(with_lookup.bind)(*operands))
 
@@ -164,9 +172,10 @@ class RowGradientsTest(parameterized.TestCase):
           run("cpu", max_unique_ids_per_partition=num_rows - 1)
       )
     # Elsewhere, what there is room for is NaN.
-    rows, values = run("reference", max_unique_ids_per_partition=num_rows - 1)
-    self.assertTrue(np.all(rows != _NO_ROW))
-    self.assertTrue(np.all(np.isnan(values)))
+    for other in ("reference", "gpu"):
+      rows, values = run(other, max_unique_ids_per_partition=num_rows - 1)
+      self.assertTrue(np.all(rows != _NO_ROW))
+      self.assertTrue(np.all(np.isnan(values)))
 
   @parameterized.parameters(
       ("embedding_ids", 16), ("sample_ids", 5), ("row_pointers", 33)

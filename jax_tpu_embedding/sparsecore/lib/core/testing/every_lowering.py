@@ -23,6 +23,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
+from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -40,6 +41,7 @@ _SPLIT = jax.sharding.PartitionSpec("x")
 _WHOLE = jax.sharding.PartitionSpec()
 
 _PRIMITIVES = {
+    "custom_update": custom_update.custom_update_p,
     "lookup": lookup.lookup_p,
     "row_gradients": row_gradients.row_gradients_p,
     **{
@@ -181,6 +183,7 @@ LOWERINGS = {
         platform="cpu", num_devices=4, by_messages=True, by_batches=True
     ),
     "gpu": Lowering(platform="cuda"),
+    "gpu_messages": Lowering(platform="cuda", num_devices=4),
 }
 # Beside these: programs of hundreds of kernels would take minutes to compile.
 KERNEL_LOWERINGS = {

@@ -15,7 +15,7 @@ and steps the row once. Both are the order on one device with all SparseCores,
 so the results have the same bits.
 
 `steps` is a module with the functions of messages.py: that one, or one of a
-platform.
+platform. A message is G blocks, or one array with all of them.
 
 Source: docs/design/exchange.md.
 """
@@ -121,7 +121,7 @@ def send_gradients(
 
   Returns:
     G times i32[C], the rows that each device names, in this device's table, or
-    -1; and G times f32[C, D], the gradient of each.
+    -1; and G times f32[C, D], the gradient of each; or one array of each.
   """
   requests, entries = _pack(
       steps, coo, axis, rows_per_device, gradient.shape[0], params
@@ -202,4 +202,4 @@ def _all_to_all(
       concat_axis=0,
       tiled=True,
   )
-  return jnp.split(together, axis.size)
+  return jnp.split(together, len(blocks))

@@ -54,8 +54,8 @@ def _mesh(num_devices):
   return jax.sharding.Mesh(jax.devices()[:num_devices], ("x",))
 
 
-def _as_between_processes(name, look_up):
-  """The lookup, with the rule of a CPU if every device had its own process."""
+def _over_devices(name, look_up):
+  """The lookup, on several devices as `look_up` does it."""
 
   def rule(operands, params, devices):
     *coo, table = operands
@@ -72,15 +72,16 @@ def _as_between_processes(name, look_up):
 
 # In the memory that the devices share; as between processes by sending batches
 # or rows, with native steps; and rows with steps in jnp, which is what a
-# platform without its own rules does.
+# platform without its own rules does, or with those of a GPU, emulated.
 _LOOKUPS = {
     "shared_memory": lookup.lookup_p,
-    "batches": _as_between_processes("lookup_by_batches", by_batches.lookup),
-    "messages": _as_between_processes(
+    "batches": _over_devices("lookup_by_batches", by_batches.lookup),
+    "messages": _over_devices(
         "lookup_by_messages",
         functools.partial(by_messages.lookup, cpu_messages),
     ),
     "jnp_messages": every_lowering.as_on(None, "lookup", lookup.lookup_p),
+    "gpu_messages": every_lowering.as_on("cuda", "lookup", lookup.lookup_p),
 }
 
 
@@ -154,7 +155,7 @@ class LookupTest(parameterized.TestCase):
     run = functools.partial(_lookup, lookup.lookup_p, coo, table=_TABLE[:, 0])
     np.testing.assert_array_equal(run(4), run(1))
 
-  @parameterized.parameters("messages", "jnp_messages")
+  @parameterized.parameters("messages", "jnp_messages", "gpu_messages")
   def test_more_rows_than_the_limit_are_nan(self, lookup_name):
     # At most 4 * 4 * 1 rows of an owner fit; the buffers have more.
     activations = _lookup(
@@ -165,7 +166,9 @@ class LookupTest(parameterized.TestCase):
 
 class CorruptBuffersTest(parameterized.TestCase):
 
-  @parameterized.parameters("batches", "messages", "jnp_messages")
+  @parameterized.parameters(
+      "batches", "messages", "jnp_messages", "gpu_messages"
+  )
   def test_between_processes_one_device_has_nan_and_the_others_do_not(
       self, lookup_name
   ):

@@ -18,6 +18,7 @@ cpu_messages.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import types
 from typing import Any
 from typing import NamedTuple
@@ -292,7 +293,9 @@ def step_rows(
 
 
 def sum_rows(
-    rows: Blocks, values: Blocks, num_results: int
+    rows: Blocks,
+    values: Blocks,
+    num_results: int,
 ) -> tuple[jax.Array, jax.Array]:
   """The distinct rows, ascending, and the sum of the values of each.
 
@@ -325,6 +328,18 @@ def sum_rows(
   )
   distinct = jnp.full(num_results, constants.PADDING_VALUE, jnp.int32)
   return distinct.at[place].set(rows, mode="drop"), sums
+
+
+def with_rules(on_device: types.ModuleType) -> types.SimpleNamespace:
+  """The steps of lookup and update, by another module's rules for one device."""
+  return types.SimpleNamespace(
+      pack=pack,
+      read_rows=read_rows,
+      **{
+          step.__name__: functools.partial(step, on_device=on_device)
+          for step in (look_up, sum_gradients, step_rows)
+      },
+  )
 
 
 def _entries_of(wanted: Blocks) -> tuple[jax.Array, ...]:

@@ -26,7 +26,7 @@ def _most_unique_ids(num_minibatches):
 class CapacityTest(parameterized.TestCase):
 
   @parameterized.product(
-      lowering=["reference_messages", "cpu_messages"],
+      lowering=["reference_messages", "cpu_messages", "gpu_messages"],
       num_minibatches=[None, 3, 8],
   )
   def test_exact_limits_suffice(self, lowering, num_minibatches):

@@ -68,7 +68,9 @@ def row_gradients(
   wanted, gradients = by_messages.send_gradients(
       steps, coo, gradient, rows_per_device, params, axis
   )
-  device = 0 if axis is None else lax.axis_index(axis.name)
+  num_devices, device = 1, 0
+  if axis is not None:
+    num_devices, device = axis.size, lax.axis_index(axis.name)
   rows = [
       jnp.where(
           x == messages.NO_ROW,
@@ -78,10 +80,10 @@ def row_gradients(
       for x in wanted
   ]
   num_sc_per_device = layout.num_sc_per_device_from_row_pointers(
-      coo[0].size, len(rows), enable_minibatching
+      coo[0].size, num_devices, enable_minibatching
   )
   # A minibatch is sorted by row, all of them are not.
-  if len(rows) == num_sc_per_device == 1 and not enable_minibatching:
+  if num_devices == num_sc_per_device == 1 and not enable_minibatching:
     return rows[0], gradients[0]
   num_results = min(sum(x.size for x in rows), rows_per_device)
   return steps.sum_rows(rows, gradients, num_results)

@@ -15,6 +15,7 @@ is left out. That it shows is for those to see to who call: check_buffers.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -26,6 +27,9 @@ from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
+
+# As jax.ops.segment_sum, with the arguments that it is called with here.
+SegmentSum = Callable[..., jax.Array]
 
 
 class Entries(NamedTuple):
@@ -50,6 +54,7 @@ def lookup(
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
     int8_columns: int | None = None,
+    segment_sum: SegmentSum = jax.ops.segment_sum,
 ) -> jax.Array:
   """Sums gain * table row over the entries of each sample.
 
@@ -66,6 +71,7 @@ def lookup(
     quantization_config: (min, max, buckets) that rows are rounded to, if any.
     enable_minibatching: which layout the buffers have.
     int8_columns: D, if rows are those of quantized_rows.py.
+    segment_sum: adds the terms of each sample.
 
   Returns:
     f32[device_batch_size, D]. A sample without entries is zero.
@@ -89,9 +95,8 @@ def lookup(
     rows = jnp.where(is_row[:, None], rows, jnp.nan)
   if quantization_config is not None:
     rows = quantize(rows, *quantization_config)
-  out = jnp.zeros((device_batch_size, rows.shape[1]), jnp.float32)
   terms = entries.gain[:, None] * rows
-  return out.at[entries.sample].add(terms, mode="drop")
+  return segment_sum(terms, entries.sample, num_segments=device_batch_size)
 
 
 def update(
@@ -103,6 +108,7 @@ def update(
     max_value: float | None = None,
     enable_minibatching: bool = False,
     rounding_shards: tuple[int, int] | None = None,
+    segment_sum: SegmentSum = jax.ops.segment_sum,
     **static_params: object,
 ) -> tuple[jax.Array, ...]:
   """Steps `rule` once for each row that has an entry, with the summed gradient.
@@ -121,6 +127,7 @@ def update(
     rounding_shards: the shards of a table that was cut into several of which
       this is one, and those of this one. The rounding_seed then is u32[2]: the
       seed, and the number of the first of these shards.
+    segment_sum: adds the terms of each row.
     **static_params: those of the rule.
 
   Returns:
@@ -138,7 +145,7 @@ def update(
       enable_minibatching=enable_minibatching,
   )
   gradient = operands.gradient.reshape(batch_size, -1)
-  rows, grads = _sum_per_row(entries, gradient, num_rows)
+  rows, grads = _sum_per_row(entries, gradient, num_rows, segment_sum)
   seed, row_ids = seed_and_row_ids(
       operands, rows, num_sc_per_device, rounding_shards
   )
@@ -180,7 +187,10 @@ def seed_and_row_ids(
 
 
 def lookup_on_one_device(
-    coo: Sequence[jax.Array], table: jax.Array, params: dict[str, Any]
+    coo: Sequence[jax.Array],
+    table: jax.Array,
+    params: dict[str, Any],
+    segment_sum: SegmentSum = jax.ops.segment_sum,
 ) -> jax.Array:
   """`lookup` with the parameters of the primitive.
 
@@ -192,6 +202,7 @@ def lookup_on_one_device(
       device_batch_size=params["device_batch_size"],
       quantization_config=params.get("quantization_config"),
       int8_columns=params.get("int8_columns"),
+      segment_sum=segment_sum,
       **layout_of(coo, params),
   )
 
@@ -200,6 +211,7 @@ def update_on_one_device(
     rule: update_rules.UpdateRule,
     operands: update_rules.UpdateOperands,
     params: dict[str, Any],
+    segment_sum: SegmentSum = jax.ops.segment_sum,
 ) -> tuple[jax.Array, ...]:
   """`update` with the parameters of the primitive; `rule` has its options."""
   return update(
@@ -208,6 +220,7 @@ def update_on_one_device(
       min_value=params.get("min_value"),
       max_value=params.get("max_value"),
       rounding_shards=params.get("rounding_shards"),
+      segment_sum=segment_sum,
       **layout_of(operands.coo, params),
       **{name: params[name] for name in rule.static_params},
   )
@@ -261,7 +274,10 @@ def read_entries(
 
 
 def _sum_per_row(
-    entries: Entries, gradient: jax.Array, num_table_rows: int
+    entries: Entries,
+    gradient: jax.Array,
+    num_table_rows: int,
+    segment_sum: SegmentSum,
 ) -> tuple[jax.Array, jax.Array]:
   """The distinct rows i32[B], ascending, and the gradient f32[B, D] of each.
 
@@ -272,8 +288,10 @@ def _sum_per_row(
   order = jnp.argsort(entries.row, stable=True)
   row, sample, gain, source = (x[order] for x in entries)
   terms = gain[:, None] * gradient.at[sample].get(mode="fill", fill_value=0)
-  row, partial_sums = _sum_runs(row, (row, source), terms, num_table_rows)
-  return _sum_runs(row, (row,), partial_sums, num_table_rows)
+  row, partial_sums = _sum_runs(
+      row, (row, source), terms, num_table_rows, segment_sum
+  )
+  return _sum_runs(row, (row,), partial_sums, num_table_rows, segment_sum)
 
 
 def _sum_runs(
@@ -281,6 +299,7 @@ def _sum_runs(
     keys: tuple[jax.Array, ...],
     terms: jax.Array,
     surplus_row: int,
+    segment_sum: SegmentSum,
 ) -> tuple[jax.Array, jax.Array]:
   """Sums `terms` over runs of equal keys; `row` and sum of each run.
 
@@ -291,9 +310,7 @@ def _sum_runs(
   for key in keys:
     is_start = is_start.at[1:].set(is_start[1:] | (key[1:] != key[:-1]))
   run = jnp.cumsum(is_start) - 1
-  sums = jax.ops.segment_sum(
-      terms, run, num_segments=row.size, indices_are_sorted=True
-  )
+  sums = segment_sum(terms, run, num_segments=row.size, indices_are_sorted=True)
   return jnp.full_like(row, surplus_row).at[run].set(row), sums
 
 

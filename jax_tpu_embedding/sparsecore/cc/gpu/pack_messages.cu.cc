@@ -1,0 +1,169 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/pack_messages.h"
+
+#include <cstdint>
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+
+namespace jte::gpu {
+namespace {
+
+// A cell that is no entry is of this partition.
+constexpr int32_t kNoPartition = -1;
+
+// The partition of each cell, and whether its row is another one than that of
+// the entry before it; equal rows are neighbours in a partition.
+struct FindFirstOfRows {
+  static constexpr int kThreads = 256;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  int64_t num_places;
+  PackScratch scratch;
+  PackedMessages messages;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    // Of the partitions alone: entries are what is looked at here.
+    const Flaws known = {messages.flaws->partitions, 0};
+    for (int64_t i = thread.number(); i < geometry.num_cells;
+         i += thread.num_threads()) {
+      const Cell cell =
+          ReadCell(i, buffers, geometry, scratch.partitions, known);
+      if (cell.is_wrong) messages.flaws->entries = 1;
+      scratch.partitions_of_cells[i] =
+          cell.is_entry ? cell.partition : kNoPartition;
+      scratch.are_first[i] = cell.is_entry && IsFirst(i, cell, known);
+      messages.samples[i] = static_cast<int32_t>(
+          cell.is_entry
+              ? cell.source * geometry.batch_size_per_sc + cell.sample
+              : geometry.num_sc_per_device * geometry.batch_size_per_sc);
+    }
+    for (int64_t place = thread.number(); place < num_places;
+         place += thread.num_threads()) {
+      messages.requests[place] = kNoRow;
+    }
+  }
+
+  JTE_DEVICE bool IsFirst(int64_t i, const Cell& cell,
+                          const Flaws& known) const {
+    const Cells cells =
+        CellsOf(cell.partition, geometry, scratch.partitions, known);
+    return i == cells.begin || InRange(buffers.embedding_ids[i - 1],
+                                       geometry.rows_per_shard) != cell.row;
+  }
+};
+
+// A thread has an owner, and its partitions in their order: what is to be added
+// to the number of first entries up to one for its place, and one.
+struct FindOffsets {
+  static constexpr int kThreads = 32;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  int64_t capacity;
+  PackScratch scratch;
+  PackedMessages messages;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const Flaws known = {messages.flaws->partitions, 0};
+    const int64_t num_sources = geometry.num_sc_per_device;
+    for (int64_t owner = thread.number(); owner < geometry.num_devices;
+         owner += thread.num_threads()) {
+      int32_t num_rows = 0;
+      for (int64_t block = 0; block < NumBlocksInUse(known); ++block) {
+        for (int64_t k = 0; k < num_sources; ++k) {
+          const int64_t p =
+              block * geometry.num_targets() + owner * num_sources + k;
+          const Cells cells = CellsOf(p, geometry, scratch.partitions, known);
+          const int32_t before = NumFirstBefore(cells.begin);
+          scratch.offsets[p] = num_rows - before;
+          if (cells.begin < cells.end) {
+            num_rows += NumFirstBefore(cells.end) - before;
+          }
+        }
+      }
+      // Others read what partitions are while this is written.
+      if (num_rows > capacity) messages.flaws->entries = 1;
+    }
+  }
+
+  JTE_DEVICE int64_t NumBlocksInUse(const Flaws& known) const {
+    if (known.partitions != 0) return geometry.num_regions();
+    const int64_t minibatches =
+        geometry.enable_minibatching ? *buffers.num_minibatches : 1;
+    return geometry.num_sc_per_device * minibatches;
+  }
+
+  JTE_DEVICE int32_t NumFirstBefore(int64_t cell) const {
+    return cell > 0 ? scratch.num_first[cell - 1] : 0;
+  }
+};
+
+struct WriteMessages {
+  static constexpr int kThreads = 256;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  int64_t capacity;
+  PackScratch scratch;
+  PackedMessages messages;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const bool are_corrupt = messages.flaws->any();
+    for (int64_t i = thread.number(); i < geometry.num_cells;
+         i += thread.num_threads()) {
+      const int32_t p = scratch.partitions_of_cells[i];
+      if (p == kNoPartition) {
+        messages.places[i] =
+            static_cast<int32_t>(geometry.num_devices * capacity);
+        messages.gains[i] = 0.0f;
+        continue;
+      }
+      const int64_t target = p % geometry.num_targets();
+      const int64_t first_place =
+          target / geometry.num_sc_per_device * capacity;
+      const int64_t place = scratch.offsets[p] + scratch.num_first[i] - 1;
+      if (scratch.are_first[i] && place < capacity) {
+        messages.requests[first_place + place] = static_cast<int32_t>(
+            target % geometry.num_sc_per_device * geometry.rows_per_shard +
+            InRange(buffers.embedding_ids[i], geometry.rows_per_shard));
+      }
+      messages.places[i] = static_cast<int32_t>(
+          first_place + (place < capacity ? place : capacity - 1));
+      messages.gains[i] = are_corrupt ? __builtin_nanf("") : buffers.gains[i];
+    }
+  }
+};
+
+}  // namespace
+
+const char* PackMessages(Stream stream, const CooBuffers& buffers,
+                         const CooGeometry& geometry, int64_t capacity,
+                         const PackScratch& scratch,
+                         const PackedMessages& messages) {
+  const int64_t n = geometry.num_cells;
+  const int64_t num_places = geometry.num_devices * capacity;
+  if (const char* error = ReadPartitions(stream, buffers, geometry,
+                                         scratch.partitions, messages.flaws)) {
+    return error;
+  }
+  if (const char* error = Launch(
+          stream, NumBlocks<FindFirstOfRows>(n > num_places ? n : num_places),
+          FindFirstOfRows{buffers, geometry, num_places, scratch, messages})) {
+    return error;
+  }
+  if (const char* error = SumUpTo(stream, n, scratch.are_first,
+                                  scratch.num_first, scratch.sort)) {
+    return error;
+  }
+  if (const char* error =
+          Launch(stream, NumBlocks<FindOffsets>(geometry.num_devices),
+                 FindOffsets{buffers, geometry, capacity, scratch, messages})) {
+    return error;
+  }
+  return Launch(stream, NumBlocks<WriteMessages>(n),
+                WriteMessages{buffers, geometry, capacity, scratch, messages});
+}
+
+}  // namespace jte::gpu
