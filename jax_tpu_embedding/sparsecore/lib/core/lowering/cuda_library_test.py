@@ -88,6 +88,7 @@ class CudaLibraryTest(parameterized.TestCase):
     with self.assertWarnsRegex(UserWarning, f"plain JAX.*{message}"):
       text = _lowered()
     self.assertNotIn("@jte_", text)
+    # Of integers; that of floats is for no GPU (gpu_test.py).
     self.assertIn("stablehlo.scatter", text)
     with warnings.catch_warnings():
       warnings.simplefilter("error")

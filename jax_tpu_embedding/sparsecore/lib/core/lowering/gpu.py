@@ -28,12 +28,27 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
 
-# What plain rules are told here: sums with the same bits every time.
-_PLAIN = dict(on_device=sorted_sums, steps=messages.with_rules(sorted_sums))
-
 Operands = Sequence[native_call.Operand]
 Arrays = Sequence[jax.Array]
 Results = Sequence[Any]
+
+
+# Operation -> the plain rule, whose sums have the same bits every time here.
+_STEPS = messages.with_rules(sorted_sums)
+_SUMS = dict(steps=_STEPS, on_device=sorted_sums)
+PLAIN_RULES = {
+    "custom_update": functools.partial(plain.custom_update, **_SUMS),
+    "local_lookup": functools.partial(
+        entries.any_platform, segment_sum=sorted_sums.segment_sum
+    ),
+    "lookup": functools.partial(plain.lookup, **_SUMS),
+    "row_gradients": functools.partial(plain.row_gradients, steps=_STEPS),
+    "sum_rows": functools.partial(plain.sum_rows, steps=_STEPS),
+    **{
+        f"update_{name}": functools.partial(plain.update, rule, **_SUMS)
+        for name, rule in update_rules.UPDATE_RULES.items()
+    },
+}
 
 
 def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
@@ -66,7 +81,7 @@ def lookup(
   """Rule of the lookup."""
   table = operands[-1]
   if params.get("int8_columns") is not None:
-    return _plainly(plain.lookup, operands, params, devices)
+    return native_call.traced(PLAIN_RULES["lookup"], operands, params, devices)
   axis = devices.axis_of(table)
   if axis is None and table.ndim == 2:
     return _look_up(operands, library, params)
@@ -151,7 +166,9 @@ def custom_update(
   rule = plain.with_options(plain.custom_rule(operands, params), params)
   named = rule.group_operands(operands)
   if any(x.ndim != 2 for x in (named.table, *named.slots)):
-    return _plainly(plain.custom_update, operands, params, devices)
+    return native_call.traced(
+        PLAIN_RULES["custom_update"], operands, params, devices
+    )
   axis = devices.axis_of(named.table)
   if axis is not None:
     return native_call.traced(
@@ -251,10 +268,3 @@ def sum_rows(
       ),
       operands,
   )
-
-
-def _plainly(
-    rule: Callable[..., Arrays], operands: Operands, *args: Any
-) -> Results:
-  """What the plain rule returns."""
-  return native_call.traced(functools.partial(rule, **_PLAIN), operands, *args)

@@ -14,6 +14,10 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
@@ -359,6 +363,40 @@ class GpuTest(parameterized.TestCase):
       num_sums[platform] = _num_float_sums_by_scatter(text)
     self.assertGreater(num_sums[None], 0)
     self.assertEqual(num_sums["cuda"], 0)
+
+  def test_gpus_without_kernels_add_in_one_order(self):
+    coo = _coo("one_source").operands
+    table = _rows(1, 24)
+    rows = np.arange(16, dtype=np.int32) % 5
+
+    @jax.jit
+    def run(coo, table, values):
+      activations = lookup.lookup_p.bind(
+          *coo, table, device_batch_size=_BATCH_PER_SC, **_LIMITS
+      )
+      return (
+          update.UPDATE_PRIMITIVES["sgd"].bind(
+              *coo, table, activations, np.float32(0.5), **_LIMITS
+          ),
+          row_gradients.row_gradients_p.bind(
+              *coo,
+              activations,
+              rows_per_device=_ROWS_PER_SHARD,
+              global_device_count=1,
+              max_unique_ids_per_partition=64,
+          ),
+          row_gradients.sum_rows_p.bind(rows, values),
+          local_lookup.local_lookup_p.bind(
+              rows, rows, values[:, 0], table, device_batch_size=8
+          ),
+      )
+
+    lowered = run.trace(coo, table, table[:16]).lower(
+        lowering_platforms=("rocm",)
+    )
+    text = lowered.as_text()
+    self.assertNotIn("@jte_", text)
+    self.assertEqual(_num_float_sums_by_scatter(text), 0)
 
   @parameterized.parameters(*_PLAIN)
   def test_plain_rules_are_right(self, name):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,16 +23,20 @@ def reference(
     table: jax.Array,
     *,
     device_batch_size: int,
+    segment_sum: Callable[..., jax.Array] = jax.ops.segment_sum,
 ) -> jax.Array:
-  """The local lookup in jnp; NaN if an id or a sample is out of range."""
+  """The local lookup in jnp; NaN if an id or a sample is out of range.
+
+  `segment_sum` adds the terms of each sample.
+  """
   is_valid = jnp.all(
       (0 <= embedding_ids)
       & (embedding_ids < table.shape[0])
       & (0 <= sample_ids)
       & (sample_ids < device_batch_size)
   )
-  out = jnp.zeros((device_batch_size, table.shape[1]), table.dtype)
-  out = out.at[sample_ids].add(gains[:, None] * table[embedding_ids])
+  terms = gains[:, None] * table[embedding_ids]
+  out = segment_sum(terms, sample_ids, num_segments=device_batch_size)
   return jnp.where(is_valid, out, jnp.nan)
 
 
@@ -39,9 +44,10 @@ def any_platform(
     operands: Sequence[jax.Array],
     params: dict[str, Any],
     unused_devices: mesh_axis.Devices,
+    segment_sum: Callable[..., jax.Array] = jax.ops.segment_sum,
 ) -> Sequence[jax.Array]:
-  """Rule of the local lookup on any platform."""
-  return [reference(*operands, **params)]
+  """Rule of the local lookup on any platform; `segment_sum` as above."""
+  return [reference(*operands, segment_sum=segment_sum, **params)]
 
 
 def cpu(

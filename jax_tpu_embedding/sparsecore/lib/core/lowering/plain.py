@@ -87,21 +87,25 @@ def convert_ids(
 
 
 def row_gradients(
-    operands: Arrays, params: dict[str, Any], devices: mesh_axis.Devices
+    operands: Arrays,
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    steps: types.ModuleType = messages,
 ) -> Arrays:
   """Rule of the gradients of rows."""
   axis = rows.axis_of_rows(operands[1], params, devices)
-  return rows.row_gradients(operands, messages, params, axis)
+  return rows.row_gradients(operands, steps, params, axis)
 
 
 def sum_rows(
     operands: Arrays,
     unused_params: dict[str, Any],
     unused_devices: mesh_axis.Devices,
+    steps: types.ModuleType = messages,
 ) -> Arrays:
   """Rule of the sums of rows, which is local to a device."""
   num_rows = sum(x.size for x in operands[::2])
-  return messages.sum_rows(operands[::2], operands[1::2], num_rows)
+  return steps.sum_rows(operands[::2], operands[1::2], num_rows)
 
 
 def with_options(

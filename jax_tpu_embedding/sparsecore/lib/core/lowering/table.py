@@ -61,10 +61,12 @@ RULES: dict[tuple[str, str | None], Rule] = {
     ("stack_gradients", _ANY): stacking.stack_gradients,
     ("sum_rows", _ANY): plain.sum_rows,
     ("unstack_activations", _ANY): stacking.unstack_activations,
+    **{
+        (operation, "rocm"): rule for operation, rule in gpu.PLAIN_RULES.items()
+    },
 }
 # The same, but a function of values of the program; see native_call.py. One that
-# returns None leaves the operation to the rule for any platform, and one of
-# BY_PARTS to its parts.
+# returns None leaves an operation of BY_PARTS to its parts.
 NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("check_batch", "cpu"): check_batch.cpu,
     ("check_seal", "cpu"): check_seal.cpu,
@@ -75,7 +77,9 @@ NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("row_gradients", "cpu"): cpu.row_gradients,
     ("sum_rows", "cpu"): cpu.sum_rows,
     **{
-        (operation, "cuda"): cuda_library.where_usable(rule)
+        (operation, "cuda"): cuda_library.where_usable(
+            rule, gpu.PLAIN_RULES[operation]
+        )
         for operation, rule in gpu.rules(cuda_library.ffi_cuda).items()
     },
 }
@@ -140,10 +144,7 @@ def lowering_rules(
           (RULES, lowering_rule),
           (
               NATIVE_RULES,
-              functools.partial(
-                  _native_lowering_rule,
-                  otherwise=parts or RULES.get((operation, _ANY)),
-              ),
+              functools.partial(_native_lowering_rule, otherwise=parts),
           ),
           (MLIR_RULES, lambda rule: rule),
       )

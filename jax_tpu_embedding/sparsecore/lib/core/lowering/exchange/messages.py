@@ -296,6 +296,7 @@ def sum_rows(
     rows: Blocks,
     values: Blocks,
     num_results: int,
+    on_device: types.ModuleType = lookup_and_update,
 ) -> tuple[jax.Array, jax.Array]:
   """The distinct rows, ascending, and the sum of the values of each.
 
@@ -303,6 +304,7 @@ def sum_rows(
     rows: any number of i32[m]; PADDING_VALUE where there is none.
     values: for each f32[m, D], added in this order.
     num_results: at least the number of distinct rows.
+    on_device: module with the rules for one device.
 
   Returns:
     i32[num_results], PADDING_VALUE at the end, and f32[num_results, D], zero
@@ -316,7 +318,7 @@ def sum_rows(
   num_entries = jnp.sum(rows != constants.PADDING_VALUE, dtype=jnp.int32)
   # The entries of one partition; a sum is a sample.
   padding = (0, -rows.size % constants.ALIGNMENT)
-  sums = lookup_and_update.lookup(
+  sums = on_device.lookup(
       jnp.full(constants.MIN_ROW_POINTERS_PER_BLOCK, num_entries),
       jnp.pad(positions, padding),
       jnp.pad(place, padding),
@@ -331,13 +333,13 @@ def sum_rows(
 
 
 def with_rules(on_device: types.ModuleType) -> types.SimpleNamespace:
-  """The steps of lookup and update, by another module's rules for one device."""
+  """The steps, by another module's rules for one device."""
   return types.SimpleNamespace(
       pack=pack,
       read_rows=read_rows,
       **{
           step.__name__: functools.partial(step, on_device=on_device)
-          for step in (look_up, sum_gradients, step_rows)
+          for step in (look_up, sum_gradients, step_rows, sum_rows)
       },
   )
 

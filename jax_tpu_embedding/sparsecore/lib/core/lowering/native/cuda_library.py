@@ -20,6 +20,7 @@ from typing import Any
 import warnings
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 
 # "plain" asks for plain JAX on GPUs, to compare with, or while a kernel is wrong.
 ENVIRONMENT_VARIABLE = "JAX_TPU_EMBEDDING_GPU"
@@ -65,8 +66,7 @@ def is_usable() -> bool:
     return True
   warnings.warn(
       "Lookups and updates are lowered for GPUs as plain JAX, which may be much"
-      " slower and adds in another order in each run. The kernels for them"
-      f" cannot be used: {reason}",
+      f" slower. The kernels for them cannot be used: {reason}",
       stacklevel=2,
   )
   return False
@@ -74,11 +74,14 @@ def is_usable() -> bool:
 
 def where_usable(
     rule: Callable[..., Sequence[Any]],
-) -> Callable[..., Sequence[Any] | None]:
-  """A rule that calls it, or leaves the operation to that of any platform."""
+    plain_rule: Callable[..., Sequence[Any]],
+) -> Callable[..., Sequence[Any]]:
+  """The rule, which calls it, or one of arrays."""
 
-  def choose(*args):
-    return rule(*args) if is_usable() else None
+  def choose(operands, *args):
+    if is_usable():
+      return rule(operands, *args)
+    return native_call.traced(plain_rule, operands, *args)
 
   return choose
 
