@@ -21,15 +21,13 @@ _SPILLS = re.compile(
     re.S,
 )
 # Names as the linker has them: Pool<T, 16 bytes of it, not quantized>, and
-# Step<Rule, T, 4 columns at a time, once: up to 128 columns>.
+# Step<Rule, T, 4 columns at a time, ...>.
 _POOL = {
     "float32": "PoolIfLi4ELb0E",
     "bfloat16": "PoolINS_8Bfloat16ELi8ELb0E",
     "float16": "PoolINS_7Float16ELi8ELb0E",
 }
-_STEP_ONCE = "Li4ELi1E"
-# Rules with a power that is known only when the kernel runs.
-_HAS_POWER = "PowerOf"
+_STEP = re.compile("Step.*(f|Float16|Bfloat16)E?Li4ELi[14]E")
 
 
 def _kernels(*files: str) -> dict[str, str]:
@@ -71,7 +69,7 @@ class CompiledCodeTest(parameterized.TestCase):
     instructions = re.findall(
         r"\b(ld\.global\.nc\.v4|ld\.global\S*u16|add\.rn\.f32"
         r"|st\.global[\w.]*)",
-        code,
+        code.replace(".wb.v4.s32", ".v4").replace(".v4.f32", ".v4"),
     )
     four_rows = ["ld.global.nc.v4"] * 4
     self.assertTrue(
@@ -83,25 +81,25 @@ class CompiledCodeTest(parameterized.TestCase):
     )
     self.assertEqual(
         set(instructions),
-        {"ld.global.nc.v4", "add.rn.f32", "st.global.v4.f32"},
+        {"ld.global.nc.v4", "add.rn.f32", "st.global.v4"},
     )
 
   def test_update_reads_and_writes_whole_vectors(self):
     steps = {
         name: code
         for name, code in _kernels("step_rows").items()
-        if "StepI" in name and _STEP_ONCE in name
+        if _STEP.search(name)
     }
-    self.assertGreater(len(steps), 25)
+    self.assertGreater(len(steps), 50)
     for name, code in steps.items():
       with self.subTest(name):
-        number = "f32" if f"f{_STEP_ONCE}" in name else "u16"
+        is_float = _STEP.search(name)[1] == "f"
         moves = set(re.findall(r"\b((?:ld|st)\.global[\w.]*)", code))
         self.assertContainsSubset(
             {
                 "ld.global.nc.v4.s32",  # gradients
-                f"ld.global.v4.{number}",
-                f"st.global.v4.{number}",
+                f"ld.global.v4.{'f32' if is_float else 'u16'}",
+                f"st.global.wb.v{4 if is_float else 2}.s32",
             },
             moves,
         )
@@ -111,21 +109,17 @@ class CompiledCodeTest(parameterized.TestCase):
           alone.remove("st.global.f32")
         self.assertEmpty(alone & moves)
 
-  def test_registers_suffice_up_to_128_columns(self):
+  def test_no_kernel_keeps_registers_in_memory(self):
     found = [
         spill
-        for file in ("pool_samples", "step_rows")
-        for spill in _SPILLS.findall(
-            (_FOLDER / f"{file}.usage.txt").read_text()
-        )
+        for path in sorted(_FOLDER.glob("*.usage.txt"))
+        if path.name != "sort.usage.txt"
+        for spill in _SPILLS.findall(path.read_text())
     ]
-    self.assertNotEmpty(found)
+    self.assertGreater(len(found), 100)
     for kernel, gpu, stores, loads in found:
-      if "StepI" in kernel and _STEP_ONCE not in kernel:
-        continue
       with self.subTest(f"{kernel}, {gpu}"):
-        num_bytes = int(stores) + int(loads)
-        self.assertLessEqual(num_bytes, 128 if _HAS_POWER in kernel else 0)
+        self.assertEqual((int(stores), int(loads)), (0, 0))
 
 
 if __name__ == "__main__":

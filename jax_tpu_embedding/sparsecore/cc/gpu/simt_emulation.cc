@@ -52,7 +52,7 @@ class EmulatedBlock {
   EmulatedBlock(int num_threads, Call call, const void* kernel)
       : fibers_(num_threads), call_(call), kernel_(kernel) {
     for (Fiber& fiber : fibers_) {
-      fiber.stack = std::make_unique<char[]>(kStackBytes);
+      fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
     }
   }
 
@@ -80,6 +80,18 @@ class EmulatedBlock {
     const uint32_t result = fibers_[(i & ~(lanes - 1)) + lane].value;
     Wait(i, lanes);  // before any brings its next value
     return result;
+  }
+
+  // The same; whether any of the tile has brought true.
+  bool Any(int i, bool value, int lanes) {
+    fibers_[i].value = value;
+    Wait(i, lanes);
+    const auto first = fibers_.begin() + (i & ~(lanes - 1));
+    const bool any = std::any_of(first, first + lanes, [](const Fiber& fiber) {
+      return fiber.value != 0;
+    });
+    Wait(i, lanes);
+    return any;
   }
 
  private:
@@ -180,6 +192,10 @@ class EmulatedBlock {
 
 uint32_t Thread::Exchange(uint32_t value, int lane, int lanes) const {
   return owner_->Exchange(index_, value, lane, lanes);
+}
+
+bool Thread::Any(bool value, int lanes) const {
+  return owner_->Any(index_, value, lanes);
 }
 
 const char* EmulateGrid(int64_t num_blocks, int threads_per_block,

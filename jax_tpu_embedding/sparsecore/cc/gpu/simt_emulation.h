@@ -46,13 +46,7 @@ class Thread {
     return std::bit_cast<T>(
         Exchange(std::bit_cast<uint32_t>(value), lane, lanes));
   }
-  bool Any(bool value, int lanes) const {
-    bool any = false;
-    for (int lane = 0; lane < lanes; ++lane) {
-      any |= Exchange(value, lane, lanes) != 0;
-    }
-    return any;
-  }
+  bool Any(bool value, int lanes) const;
   void SyncTile(int lanes) const { Exchange(0, 0, lanes); }
 
   int AtomicAdd(int* at, int value) const {

@@ -51,6 +51,11 @@ class PowerOf {
   kernels::AnyPower any_;
 };
 
+template <typename Rule>
+constexpr bool kHasPower = false;
+template <template <typename> typename Rule, typename Special>
+constexpr bool kHasPower<Rule<PowerOf<Special>>> = true;
+
 JTE_DEVICE bool IsFinite(float x) {
   return (std::bit_cast<uint32_t>(x) & kFloatInfinity) != kFloatInfinity;
 }
@@ -58,7 +63,9 @@ JTE_DEVICE bool IsFinite(float x) {
 template <typename Rule, typename T, int kSize, int kChunks>
 struct Step {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = kChunks == 1 ? 4 : 2;
+  // Powers take registers. With those that four blocks leave to a thread, their
+  // rules would keep some of a row in memory.
+  static constexpr int kMinBlocks = kChunks > 1 ? 2 : kHasPower<Rule> ? 3 : 4;
   static constexpr bool kExchanges = true;
   using Sum = Sums<kSize, kChunks>;
   using Piece = PieceOfRow<kSize, kChunks>;

@@ -6,6 +6,8 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_VECTOR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_VECTOR_H_
 
+#include <bit>
+
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
 
 namespace jte::gpu {
@@ -23,6 +25,16 @@ JTE_DEVICE Vector<T, kSize> Load(const T* from) {
 
 template <int kSize, typename T>
 JTE_DEVICE void Store(T* to, const Vector<T, kSize>& values) {
+#ifdef __CUDA_ARCH__
+  // The compiler would write some of a wide row's vectors number by number.
+  if constexpr (sizeof(values) == 16) {
+    __stwb(reinterpret_cast<int4*>(to), std::bit_cast<int4>(values));
+    return;
+  } else if constexpr (sizeof(values) == 8) {
+    __stwb(reinterpret_cast<int2*>(to), std::bit_cast<int2>(values));
+    return;
+  }
+#endif
   *reinterpret_cast<Vector<T, kSize>*>(to) = values;
 }
 
