@@ -1,9 +1,30 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A repository with targets for the libraries that the system installs."""
+"""A repository with targets for the libraries that the system installs.
+
+gpus.bzl in it has GPUS: what //tools:cuda is by default.
+"""
+
+# A100, H100 and H200, B200. The oldest is first.
+_GPUS = "80,90,100"
+
+# The newest that nvcc 13.0 does not refuse, in its host_config.h.
+_NEWEST_GCC_FOR_NVCC = 15
+
+def _default_gpus(ctx):
+    gcc = ctx.which("gcc")
+    found = ctx.execute([gcc, "-dumpversion"]).stdout.strip() if gcc else ""
+    if found.split(".")[0].isdigit() and int(found.split(".")[0]) > _NEWEST_GCC_FOR_NVCC:
+        # buildifier: disable=print
+        print(("GCC {} is newer than nvcc takes ({}): nothing is compiled for " +
+               "GPUs, as with --//tools:cuda=false.").format(found, _NEWEST_GCC_FOR_NVCC))
+        return "false"
+    return _GPUS
 
 def _system_libraries_impl(ctx):
+    ctx.file("gpus.bzl", "GPUS = {}\n".format(repr(_default_gpus(ctx))))
+
     # Not ctx.which: a protoc of another environment that happens to be the first
     # on the PATH (conda's, say) would not go with the headers of the system.
     ctx.symlink("/usr/bin/protoc", "bin/protoc")
