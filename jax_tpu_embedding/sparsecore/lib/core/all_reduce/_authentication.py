@@ -28,8 +28,8 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-# What a contribution says: sync_key, sender, kind and value.
-Contribution = tuple[int, int, str | None, bool | int | None]
+# What a contribution says: sync_key, sender, kind, value and round.
+Contribution = tuple[int, int, str | None, bool | int | None, int]
 
 # A shorter secret could be found by trying, from one recorded message.
 MIN_SECRET_BYTES = 16

@@ -14,12 +14,16 @@ import time
 from absl import logging
 import grpc
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _course
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _delivery
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _reductions
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _timeouts
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import all_reduce_pb2
 
+# How long hosts talk in rounds before they tell everyone: then it shows which
+# of them are late, or gone.
+_PATIENCE_SECONDS = 1.0
 # How often a waiting host looks at the clock.
 _TICK_SECONDS = 0.1
 # How often it says what it is waiting for.
@@ -52,36 +56,39 @@ class Exchange:
     for peer in self._peers:
       peer.close()
 
-  def run(self, sync_key: int, value: bool | int) -> bool | int:
+  def run(self, sync_key: int) -> bool | int:
     """The OR of all hosts' values of a reduction that has been started.
 
-    Returns when every host has contributed, and has this host's value or is
-    gone.
+    Returns when this host knows of every contribution, and whom it was to tell
+    has been told or is gone.
 
     Raises:
       RuntimeError: if that cannot happen any more, or not in time.
     """
-    field = "bool_val" if isinstance(value, bool) else "uint64_val"
-    data = all_reduce_pb2.AllReduceData(
-        sync_key=sync_key, src_rank=self._own.task_id, **{field: value}
-    )
     reductions = self._reductions
-    deliveries = [
-        _delivery.Delivery(
-            peer, data, self._roster, self._timeouts, reductions.wake
-        )
-        for peer in self._peers
-    ]
+    deliveries: list[_delivery.Delivery] = []
     started = last_warning = time.monotonic()
     try:
       with reductions.changed:
+        peers = self._peers_by_task_id()
+        course = _course.Course(
+            self._own.task_id, self._own.num_tasks, peers.keys()
+        )
         while True:
           reductions.raise_if_failed()
           now = time.monotonic()
-          missing = reductions.missing(sync_key)
+          heard = reductions.heard(sync_key)
+          for message in course.advance(heard):
+            receivers = (
+                self._peers if message.to is None else [peers[message.to]]
+            )
+            deliveries += self._deliveries(sync_key, message, receivers)
+          missing = course.missing(heard)
           if self._advance(deliveries, now, missing) and not missing:
             return reductions.result(sync_key)
           waited = now - started
+          if missing and waited > _PATIENCE_SECONDS:
+            course.tell_everyone()
           if waited > self._timeouts.reduction_seconds:
             raise RuntimeError(
                 self._describe_wait(sync_key, missing, deliveries, waited)
@@ -95,6 +102,34 @@ class Exchange:
     finally:
       for delivery in deliveries:
         delivery.cancel()
+
+  def _peers_by_task_id(self) -> dict[int, _delivery.Peer]:
+    """Those that have said who they are."""
+    return {
+        peer.identity.task_id: peer
+        for peer in self._peers
+        if peer.identity is not None
+    }
+
+  def _deliveries(
+      self,
+      sync_key: int,
+      message: _course.Message,
+      receivers: Sequence[_delivery.Peer],
+  ) -> list[_delivery.Delivery]:
+    field = "bool_val" if isinstance(message.value, bool) else "uint64_val"
+    data = all_reduce_pb2.AllReduceData(
+        sync_key=sync_key,
+        src_rank=self._own.task_id,
+        round_number=message.round_number,
+        **{field: message.value},
+    )
+    return [
+        _delivery.Delivery(
+            peer, data, self._roster, self._timeouts, self._reductions.wake
+        )
+        for peer in receivers
+    ]
 
   def _advance(
       self,

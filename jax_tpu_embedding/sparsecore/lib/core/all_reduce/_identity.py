@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 
 # To be raised when hosts of two releases must not reduce with each other.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 # Of the metadata, in this order.

@@ -40,7 +40,7 @@ class RosterTest(parameterized.TestCase):
       (
           "version",
           dict(protocol_version=9),
-          "at a:1 speaks version 9 .* this host version 1.*same release",
+          "at a:1 speaks version 9 .* this host version 2.*same release",
       ),
       ("num_tasks", dict(num_tasks=2), "task_id 1.* expects 2 .* this host 3"),
       ("task_id", dict(task_id=0), "at a:1 has the same task_id: task_id 0"),

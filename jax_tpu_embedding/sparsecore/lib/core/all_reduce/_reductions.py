@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import operator
 import threading
+
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _course
 
 # How many reductions are remembered after their end, to tell a repeated
 # contribution from one to a new reduction. Memory stays bounded in a long job.
@@ -19,7 +22,7 @@ MAX_AHEAD = 1024
 
 
 class Reductions:
-  """Contributions of all hosts, by sync_key.
+  """Contributions of other hosts and the host's own, by sync_key.
 
   Contributions of other hosts may arrive before the host's own. Values are OR-ed;
   those of one reduction are all of type bool or all of type int.
@@ -30,12 +33,12 @@ class Reductions:
   may care about.
   """
 
-  def __init__(self, task_id: int, num_tasks: int):
+  def __init__(self, task_id: int):
     self.changed = threading.Condition()
-    self._task_id = task_id
-    self._num_tasks = num_tasks
-    # sync_key -> task_id -> value.
-    self._running: dict[int, dict[int, bool | int]] = {}
+    # Of the host's own contributions.
+    self._own = (_course.EVERYONE, task_id)
+    # sync_key -> (round, task_id) -> value.
+    self._running: dict[int, dict[tuple[int, int], bool | int]] = {}
     self._ended: collections.deque[int] = collections.deque(
         maxlen=NUM_REMEMBERED
     )
@@ -50,16 +53,22 @@ class Reductions:
     """
     with self.changed:
       self.raise_if_failed()
-      if sync_key in self._ended or self._task_id in self._running.get(
+      if sync_key in self._ended or self._own in self._running.get(
           sync_key, ()
       ):
         raise RuntimeError(
             f"This host has contributed to sync_key {sync_key} before. Use"
             " each batch_number once with an all_reduce_interface."
         )
-      self._add(sync_key, self._task_id, value)
+      self._add(sync_key, self._own, value)
 
-  def receive(self, sync_key: int, task_id: int, value: bool | int) -> None:
+  def receive(
+      self,
+      sync_key: int,
+      task_id: int,
+      value: bool | int,
+      round_number: int = _course.EVERYONE,
+  ) -> None:
     """Adds the contribution of another host; a repeated one changes nothing.
 
     Raises:
@@ -72,39 +81,42 @@ class Reductions:
         return
       if sync_key not in self._running:
         self._check_ahead(task_id)
-      self._add(sync_key, task_id, value)
+      self._add(sync_key, (round_number, task_id), value)
 
   def _check_ahead(self, task_id: int) -> None:
     num_ahead = sum(
-        task_id in values and self._task_id not in values
+        self._own not in values
+        and any(sender == task_id for _, sender in values)
         for values in self._running.values()
     )
     if num_ahead >= MAX_AHEAD:
       raise RuntimeError(
           f"Host {task_id} has contributed to {num_ahead} reductions that host"
-          f" {self._task_id} has not begun. Give all hosts the same batch"
+          f" {self._own[1]} has not begun. Give all hosts the same batch"
           " numbers."
       )
 
-  def _add(self, sync_key: int, task_id: int, value: bool | int) -> None:
+  def _add(
+      self, sync_key: int, sender: tuple[int, int], value: bool | int
+  ) -> None:
     values = self._running.setdefault(sync_key, {})
-    for other_id, other in values.items():
+    # All that are there are of one kind: the first one tells it.
+    for other_sender in {*itertools.islice(values, 1), sender} & values.keys():
+      other = values[other_sender]
       same_kind = type(other) is type(value)
-      if not same_kind or (other_id == task_id and other != value):
+      if not same_kind or (other_sender == sender and other != value):
         self.fail(
             f"Contradictory contributions to sync_key {sync_key}: {other!r} by"
-            f" host {other_id}, then {value!r} by host {task_id}. Give all"
-            " hosts the same batch numbers, and each a task_id of its own."
+            f" host {other_sender[1]}, then {value!r} by host {sender[1]}. Give"
+            " all hosts the same batch numbers, and each a task_id of its own."
         )
         self.raise_if_failed()
-    values[task_id] = value
+    values[sender] = value
     self.changed.notify_all()
 
-  def missing(self, sync_key: int) -> list[int]:
-    """The hosts that have not contributed yet."""
-    with self.changed:
-      values = self._running[sync_key]
-      return [i for i in range(self._num_tasks) if i not in values]
+  def heard(self, sync_key: int) -> _course.Heard:
+    """What was contributed so far; changes while `changed` is not locked."""
+    return self._running[sync_key]
 
   def result(self, sync_key: int) -> bool | int:
     """The OR of what was contributed so far."""

@@ -21,7 +21,7 @@ class ReductionsTest(parameterized.TestCase):
   )
   def test_result_is_the_or_in_any_order(self, values, random):
     own = random.randrange(len(values))
-    reductions = _reductions.Reductions(own, len(values))
+    reductions = _reductions.Reductions(own)
     order = list(range(len(values)))
     random.shuffle(order)
     # The own contribution, the first two of the others again.
@@ -30,20 +30,22 @@ class ReductionsTest(parameterized.TestCase):
         reductions.start(7, values[own])
       else:
         reductions.receive(7, task_id, values[task_id])
-    self.assertEmpty(reductions.missing(7))
     result = reductions.result(7)
     self.assertEqual(result, functools.reduce(operator.or_, values))
     self.assertIs(type(result), type(values[0]))
 
-  def test_missing_are_those_that_have_not_contributed_to_the_key(self):
-    reductions = _reductions.Reductions(1, 4)
+  def test_heard_is_what_was_contributed_to_the_key_by_round_and_host(self):
+    reductions = _reductions.Reductions(1)
     reductions.receive(2, 3, True)
+    reductions.receive(2, 3, False, round_number=1)
     reductions.receive(4, 0, True)
-    reductions.start(2, True)
-    self.assertEqual(reductions.missing(2), [0, 2])
+    reductions.start(2, False)
+    self.assertEqual(
+        reductions.heard(2), {(0, 1): False, (0, 3): True, (1, 3): False}
+    )
 
   def test_own_key_is_used_once(self):
-    reductions = _reductions.Reductions(0, 1)
+    reductions = _reductions.Reductions(0)
     reductions.start(2, True)
     with self.assertRaisesRegex(
         RuntimeError, "sync_key 2 before.*batch_number"
@@ -55,7 +57,7 @@ class ReductionsTest(parameterized.TestCase):
     reductions.start(3, True)  # a mistake with one key spoils no other
 
   def test_late_repetition_is_ignored(self):
-    reductions = _reductions.Reductions(0, 2)
+    reductions = _reductions.Reductions(0)
     reductions.start(2, True)
     reductions.receive(2, 1, True)
     reductions.end(2)
@@ -65,18 +67,18 @@ class ReductionsTest(parameterized.TestCase):
       reductions.start(2, True)
 
   def test_host_that_is_far_ahead_is_refused_and_changes_nothing(self):
-    reductions = _reductions.Reductions(0, 2)
+    reductions = _reductions.Reductions(0)
     for key in range(_reductions.MAX_AHEAD):
       reductions.receive(key, 1, True)
     with self.assertRaisesRegex(RuntimeError, "Host 1 .* 1024 .* not begun"):
       reductions.receive(_reductions.MAX_AHEAD, 1, True)
     for key in range(_reductions.MAX_AHEAD):
       reductions.start(key, True)
-      self.assertEmpty(reductions.missing(key))
+      self.assertEqual(reductions.heard(key), {(0, 0): True, (0, 1): True})
     reductions.receive(_reductions.MAX_AHEAD, 1, True)
 
   def test_only_recent_keys_are_remembered(self):
-    reductions = _reductions.Reductions(0, 1)
+    reductions = _reductions.Reductions(0)
     for key in range(_reductions.NUM_REMEMBERED + 1):
       reductions.start(key, True)
       reductions.end(key)
@@ -88,9 +90,10 @@ class ReductionsTest(parameterized.TestCase):
       ("another_value_of_one_host", (1, True), (1, False)),
       ("another_value_of_one_host_uint64", (1, 5), (1, 6)),
       ("another_kind", (1, 1), (2, True)),
+      ("another_value_in_a_round", (1, True, 3), (1, False, 3)),
   )
   def test_contradiction_is_an_error_from_then_on(self, first, second):
-    reductions = _reductions.Reductions(0, 3)
+    reductions = _reductions.Reductions(0)
     reductions.receive(4, *first)
     message = (
         f"sync_key 4: {first[1]} by host {first[0]}, then {second[1]} by host"
@@ -104,7 +107,7 @@ class ReductionsTest(parameterized.TestCase):
       reductions.receive(6, 1, True)
 
   def test_first_failure_is_kept(self):
-    reductions = _reductions.Reductions(0, 2)
+    reductions = _reductions.Reductions(0)
     reductions.raise_if_failed()
     reductions.fail("first")
     reductions.fail("second")

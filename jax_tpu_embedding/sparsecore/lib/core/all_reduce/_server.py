@@ -42,7 +42,7 @@ def contribution_of(
   """All that a message says."""
   field = data.WhichOneof("value")
   value = None if field is None else getattr(data, field)
-  return data.sync_key, data.src_rank, field, value
+  return data.sync_key, data.src_rank, field, value, data.round_number
 
 
 class Server:
@@ -163,6 +163,13 @@ class Server:
           grpc.StatusCode.INVALID_ARGUMENT,
           f"No value for sync_key {data.sync_key}.",
       )
+    if not 0 <= data.round_number < self._own.num_tasks:
+      self._refuse(
+          context,
+          grpc.StatusCode.INVALID_ARGUMENT,
+          f"round_number {data.round_number} of sync_key {data.sync_key}, of"
+          f" {self._own.num_tasks} hosts.",
+      )
     try:
       with self._reductions.changed:
         # A host that does not fit is told. This one finds it out, if the host
@@ -173,7 +180,10 @@ class Server:
               f"Host {caller.task_id} contributes as host {data.src_rank}."
           )
         self._reductions.receive(
-            data.sync_key, data.src_rank, getattr(data, field)
+            data.sync_key,
+            data.src_rank,
+            getattr(data, field),
+            data.round_number,
         )
     except RuntimeError as error:
       self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))

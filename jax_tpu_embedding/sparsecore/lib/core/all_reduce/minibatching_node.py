@@ -94,7 +94,7 @@ class MinibatchingNode:
     _check_arguments(task_id, num_tasks, peer_addresses, port)
     own = _identity.Identity(task_id=task_id, num_tasks=num_tasks)
     roster = _identity.Roster(own)
-    self._reductions = _reductions.Reductions(task_id, num_tasks)
+    self._reductions = _reductions.Reductions(task_id)
     self._exchange = None
     self._port = port
     resources = []
@@ -155,7 +155,7 @@ class MinibatchingNode:
     try:
       if self._exchange is None:
         return value
-      return self._exchange.run(sync_key, value)
+      return self._exchange.run(sync_key)
     except BaseException as error:
       reductions.fail(
           str(error) or f"Reduction with sync_key {sync_key}: interrupted."

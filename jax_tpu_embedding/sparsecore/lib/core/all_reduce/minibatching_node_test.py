@@ -107,7 +107,7 @@ class MinibatchingNodeTest(parameterized.TestCase):
       self.assertIsInstance(error, RuntimeError)
       self.assertRegex(str(error), message)
 
-  @parameterized.parameters(1, 2, 4)
+  @parameterized.parameters(1, 2, 4, 6)
   def test_every_host_gets_the_or_of_all(self, n):
     ports = local_ports.free(n)
     hosts = [self.node(i, ports).get_all_reduce_interface() for i in range(n)]
@@ -120,16 +120,49 @@ class MinibatchingNodeTest(parameterized.TestCase):
     )
     self.assertEqual(bits, [sum(1 << (63 - i) for i in range(n))] * n)
 
-  def test_reductions_of_several_threads_overlap(self):
-    ports = local_ports.free(2)
-    first, second = self.node(0, ports), self.node(1, ports)
+  @parameterized.parameters(2, 5)
+  def test_reductions_of_several_threads_overlap(self, n):
+    # Of five hosts, some know all others before the others do.
+    ports = local_ports.free(n)
+    first, *others = [self.node(i, ports) for i in range(n)]
     keys = range(0, 40, 2)
     results = self.run_all(
         *((first.reduce, key, key % 4 == 0) for key in keys),
-        *((second.reduce, key, False) for key in reversed(keys)),
+        *((host.reduce, key, False) for host in others for key in keys[::-1]),
     )
     expected = [key % 4 == 0 for key in keys]
-    self.assertEqual(results, expected + expected[::-1])
+    self.assertEqual(results, expected + (n - 1) * expected[::-1])
+
+  def test_hosts_that_know_each_other_talk_in_rounds(self):
+    ports = local_ports.free(6)
+    hosts = [self.node(i, ports) for i in range(6)]
+    received = self.enter_context(
+        mock.patch.object(
+            hosts[0]._reductions, "receive", wraps=hosts[0]._reductions.receive
+        )
+    )
+    self.run_all(*((host.reduce, 0, True) for host in hosts))
+    self.assertEqual({call.args[3] for call in received.mock_calls}, {0})
+    received.reset_mock()
+    results = self.run_all(
+        *((h.reduce, 2, i == 5) for i, h in enumerate(hosts))
+    )
+    self.assertEqual(results, [True] * 6)
+    self.assertCountEqual(
+        [(call.args[1], call.args[3]) for call in received.mock_calls],
+        [(5, 1), (4, 2), (2, 3)],
+    )
+
+  def test_host_that_stays_silent_among_many_is_named_by_all(self):
+    ports = local_ports.free(6)
+    impatient = minibatching_node.Timeouts(reduction_seconds=2)
+    hosts = [self.node(i, ports, timeouts=impatient) for i in range(6)]
+    self.run_all(*((host.reduce, 0, True) for host in hosts))
+    del hosts[4]
+    errors = self.run_all(*((host.reduce, 2, True) for host in hosts))
+    self.assert_each_raises(
+        errors, f"no contribution of host 4 at localhost:{ports[4]} after"
+    )
 
   def test_waits_for_a_host_that_starts_later(self):
     ports = local_ports.free(2)
@@ -283,17 +316,19 @@ class MinibatchingNodeTest(parameterized.TestCase):
         peer.send(node.port, bytes.fromhex("0800 1001 1801"))
         self.assertIs(waiting.result(), True)
 
-  def test_failure_reaches_every_host_and_stays(self):
-    ports = local_ports.free(3)
-    hosts = [self.node(i, ports) for i in range(3)]
-    self.run_all(*((host.reduce, 0, True) for host in hosts))
-    hosts[2].close()
-    message = f"localhost:{ports[2]}"
+  @parameterized.parameters(3, 6)
+  def test_failure_reaches_every_host_and_stays(self, n):
+    ports = local_ports.free(n)
+    *hosts, closed = [self.node(i, ports) for i in range(n)]
+    self.run_all(*((host.reduce, 0, True) for host in [*hosts, closed]))
+    closed.close()
     for key in (2, 4):
-      errors = self.run_all(*((host.reduce, key, True) for host in hosts[:2]))
-      self.assert_each_raises(errors, message)
-    with self.assertRaisesRegex(RuntimeError, "Node of host 2 is closed"):
-      hosts[2].reduce(6, True)
+      errors = self.run_all(*((host.reduce, key, True) for host in hosts))
+      self.assert_each_raises(errors, f"localhost:{ports[-1]}")
+    with self.assertRaisesRegex(
+        RuntimeError, f"Node of host {n - 1} is closed"
+    ):
+      closed.reduce(6, True)
 
   def test_hosts_of_another_protocol_version_are_told(self):
     ports = local_ports.free(2)
@@ -301,7 +336,7 @@ class MinibatchingNodeTest(parameterized.TestCase):
     with mock.patch.object(_identity, "PROTOCOL_VERSION", 9):
       hosts.append(self.node(1, ports))
     errors = self.run_all(*((host.reduce, 0, True) for host in hosts))
-    self.assert_each_raises(errors, "speaks version [19].*the same release")
+    self.assert_each_raises(errors, "speaks version [29].*the same release")
 
   def test_hosts_that_expect_another_number_of_hosts_are_told(self):
     ports = local_ports.free(2)
@@ -349,6 +384,8 @@ class MinibatchingNodeTest(parameterized.TestCase):
       ("rank_too_large", "1002 1801"),
       ("rank_negative", "10ffffffffffffffffff01 1801"),
       ("no_value", "1001"),
+      ("round_too_late", "1001 1801 c03e02"),
+      ("round_negative", "1001 1801 c03effffffffffffffffff01"),
   )
   def test_messages_that_make_no_sense_are_refused(self, message):
     with _RawPeer() as other:

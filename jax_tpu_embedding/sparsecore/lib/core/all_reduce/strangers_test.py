@@ -54,8 +54,10 @@ class _Caller:
         secret, _identity.Identity(task_id=1, num_tasks=2)
     )
 
-  def metadata(self, receiver, key, value):
-    return self._by_secret.call(receiver, (key, 1, "bool_val", value))
+  def metadata(self, receiver, key, value, round_number=0):
+    return self._by_secret.call(
+        receiver, (key, 1, "bool_val", value, round_number)
+    )
 
 
 class StrangersTest(parameterized.TestCase):
@@ -125,6 +127,7 @@ class StrangersTest(parameterized.TestCase):
         ),
         "another_key": _Caller().metadata(instance, 0, True),
         "another_value": _Caller().metadata(instance, 2, False),
+        "another_round": _Caller().metadata(instance, 2, True, 1),
         "another_sender": tuple(
             (dict(genuine) | {"jte-instance-id": "me"}).items()
         ),
