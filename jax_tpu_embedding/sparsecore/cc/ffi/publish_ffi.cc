@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
@@ -76,8 +77,30 @@ Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
   return {};
 }
 
+// What one stack has published is still where `args` from number `first` on
+// are.
+Result<void> CheckHeld(xffi::RemainingArgs args, size_t first, int64_t num_held,
+                       const DeviceRecord& own) {
+  const void* const published[] = {
+      own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
+  if (num_held < 0 || num_held > std::ssize(published)) {
+    return InvalidArgument("A stack holds ", num_held, " operands, expected 0 ",
+                           "to ", std::ssize(published), ".");
+  }
+  for (int64_t k = 0; k < num_held; ++k) {
+    const auto held = args.get<xffi::AnyBuffer>(first + k);
+    if (held.has_error() || held->untyped_data() != published[k]) {
+      return FailedPrecondition(
+          "Operand ", first + k,
+          " is not what the other devices read: XLA has made a copy of it. "
+          "Give it the default layout.");
+    }
+  }
+  return {};
+}
+
 Result<void> Hold(xffi::RemainingArgs args, xffi::RemainingRets rets,
-                  int64_t num_devices) {
+                  int64_t num_devices, std::span<const int64_t> num_held) {
   for (size_t k = 0; k < rets.size(); ++k) {
     const auto arg = args.get<xffi::AnyBuffer>(k);
     auto ret = rets.get<xffi::AnyBuffer>(k);
@@ -88,32 +111,27 @@ Result<void> Hold(xffi::RemainingArgs args, xffi::RemainingRets rets,
                                 "them in the custom call.");
     }
   }
-  const auto words = args.get<WordsByDevice>(rets.size());
-  const auto device = args.get<IntScalar>(rets.size() + 1);
-  if (words.has_error() || device.has_error()) {
-    return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
-                           " values, expected records and a device.");
+  const auto device = args.get<IntScalar>(rets.size());
+  if (device.has_error()) {
+    return InvalidArgument("Operand ", rets.size(), ", after ", rets.size(),
+                           " values, must be the number of the device, int32.");
   }
-  JTE_ASSIGN_OR_RETURN(const auto records, ReadRecords(*words, num_devices));
   const int32_t number = *device->typed_data();
   if (number < 0 || number >= num_devices) {
     return InvalidArgument("The device has number ", number, " of ",
                            num_devices, " of the axis.");
   }
-  // The others have read from where these were published.
-  const DeviceRecord& own = records[number];
-  const void* const published[] = {
-      own.rows, own.row_pointers, own.embedding_ids, own.sample_ids, own.gains};
-  const size_t first = rets.size() + 2;
-  for (size_t k = 0; k < std::size(published) && first + k + 1 < args.size();
-       ++k) {
-    const auto held = args.get<xffi::AnyBuffer>(first + k);
-    if (held.has_error() || held->untyped_data() != published[k]) {
-      return FailedPrecondition(
-          "Operand ", first + k,
-          " is not what the other devices read: XLA has made a copy of it. "
-          "Give it the default layout.");
+  size_t k = rets.size() + 1;
+  for (const int64_t count : num_held) {
+    const auto words = args.get<WordsByDevice>(k);
+    if (words.has_error()) {
+      return InvalidArgument("Operand ", k, " of ", args.size(),
+                             " must be the records of a stack, uint32 of rank "
+                             "2.");
     }
+    JTE_ASSIGN_OR_RETURN(const auto records, ReadRecords(*words, num_devices));
+    JTE_RETURN_IF_ERROR(CheckHeld(args, k + 1, count, records[number]));
+    k += 1 + count;
   }
   return {};
 }
@@ -140,9 +158,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JteHoldCpu, kHandler<Hold>,
     xffi::Ffi::Bind()
-        .RemainingArgs()  // values, records, device; rows, or rows and
-                          // buffers; what else is waited for
+        .RemainingArgs()  // values, device; for each stack records, and
+                          // nothing, rows, or rows and buffers; what else is
+                          // waited for
         .RemainingRets()  // values
-        .Attr<int64_t>("num_devices"));
+        .Attr<int64_t>("num_devices")
+        .Attr<xffi::Span<const int64_t>>("num_held"));
 
 }  // namespace jte::ffi

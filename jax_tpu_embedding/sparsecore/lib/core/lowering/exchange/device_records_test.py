@@ -136,7 +136,13 @@ class DeviceRecordsTest(parameterized.TestCase):
           "jte_hold_cpu",
           [jax.ShapeDtypeStruct((4, _DIM), jnp.float32)],
           input_output_aliases={0: 0},
-      )(self.table, records, np.int32(device), num_devices=np.int64(2))[
+      )(
+          self.table,
+          np.int32(device),
+          records,
+          num_devices=np.int64(2),
+          num_held=np.zeros(1, np.int64),
+      )[
           0
       ].block_until_ready()
 
