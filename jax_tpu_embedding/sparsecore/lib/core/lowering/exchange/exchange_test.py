@@ -398,6 +398,45 @@ class StacksTest(parameterized.TestCase):
     one = self._run(every_lowering.LOWERINGS["cpu"], coo, self._TABLES)
     jax.tree.map(np.testing.assert_array_equal, several, one)
 
+  def test_all_devices_raise_what_is_wrong_with_one_stack(self):
+    lowering = every_lowering.LOWERINGS["cpu_shared_memory"]
+    coo = _coo()
+    ids = coo.embedding_ids.copy()
+    ids[ids.size // _NUM_SCS * 4] = 1000  # of the third of four devices
+
+    @lowering.compiled
+    def run(batches, table):
+      return lowering.bind_of_stacks(
+          "lookup_of_stacks",
+          [
+              of_stacks.OfStack(
+                  f"t{k}",
+                  lookup.lookup_p,
+                  (*batch, table),
+                  dict(
+                      device_batch_size=2 * _BATCH_PER_SC,
+                      max_ids_per_partition=_BATCH_PER_SC * 4,
+                      max_unique_ids_per_partition=_ROWS_PER_SHARD,
+                  ),
+              )
+              for k, batch in enumerate(batches)
+          ],
+      )
+
+    good, bad = (
+        lowering.coo_operands(x, _NUM_SCS)
+        for x in (coo, dataclasses.replace(coo, embedding_ids=ids))
+    )
+    with self.assertRaisesRegex(
+        (ValueError, RuntimeError),
+        r"Device 2 of the axis: embedding_ids\[\d+\] is 1000, expected 0 to 23",
+    ):
+      jax.block_until_ready(run([good, bad, good], _TABLE))
+    (first,), (second,) = run(
+        [good, good], _TABLE
+    )  # as if nothing had happened
+    np.testing.assert_array_equal(first, second)
+
 
 if __name__ == "__main__":
   absltest.main()
