@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Target "jte_publish_cpu": a device's record for the others, device_records.h.
+// Target "jte_split_records_cpu": the records of each stack, of those of all.
+// Slices would be as much; XLA compiles a kernel for each, which takes 20 ms.
 // Target "jte_hold_cpu": does nothing. Its results are its first operands; XLA
 // keeps the others until the call, which is what it is for. It checks that what
 // is held is what was published.
@@ -74,6 +76,31 @@ Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
                                                 .geometry = geometry})
                                   : MakeErrorRecord(buffers.error().message);
   std::memcpy(words.typed_data(), &record, sizeof(record));
+  return {};
+}
+
+Result<void> SplitRecords(
+    const xffi::BufferR3<xffi::U32>& together,  // [devices, stacks, words]
+    xffi::RemainingRets rets) {
+  const auto dimensions = together.dimensions();
+  const int64_t num_devices = dimensions[0];
+  const int64_t num_words = dimensions[2];
+  if (dimensions[1] != static_cast<int64_t>(rets.size())) {
+    return InvalidArgument("There are records of ", dimensions[1],
+                           " stacks, and ", rets.size(), " results.");
+  }
+  const uint32_t* source = together.typed_data();
+  for (int64_t device = 0; device < num_devices; ++device) {
+    for (size_t k = 0; k < rets.size(); ++k, source += num_words) {
+      auto ret = rets.get<WordsByDevice>(k);
+      if (ret.has_error() || (*ret)->dimensions()[0] != num_devices ||
+          (*ret)->dimensions()[1] != num_words) {
+        return InvalidArgument("Result ", k, " must be uint32 of shape [",
+                               num_devices, ", ", num_words, "].");
+      }
+      std::copy_n(source, num_words, (*ret)->typed_data() + device * num_words);
+    }
+  }
   return {};
 }
 
@@ -154,6 +181,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<bool>("enable_minibatching")
         .Attr<int64_t>("rows_per_device")
         .Attr<int64_t>("batch_size"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteSplitRecordsCpu, kHandler<SplitRecords>,
+    xffi::Ffi::Bind()
+        .Arg<xffi::BufferR3<xffi::U32>>()  // records of all stacks
+        .RemainingRets());                 // those of each
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JteHoldCpu, kHandler<Hold>,

@@ -88,6 +88,7 @@ def or_raise(
       records,
       device,
       [()] * len(updates),
+      num_devices=1 if axis is None else axis.size,
   )
   return [
       update._replace(

@@ -17,6 +17,7 @@ import numpy as np
 _PUBLISH_TARGET = "jte_publish_cpu"
 _PUBLISH_TABLE_TARGET = "jte_publish_table_cpu"
 _HOLD_TARGET = "jte_hold_cpu"
+_SPLIT_TARGET = "jte_split_records_cpu"
 _RECORD_WORDS = 64  # kRecordWords in cc/ffi/device_records.h
 
 
@@ -88,10 +89,9 @@ def publish(
   if len(records) == 1:
     return [lax.all_gather(records[0], axis.name)], device
   together = lax.all_gather(jnp.stack(records), axis.name)
-  return [
-      lax.index_in_dim(together, k, axis=1, keepdims=False)
-      for k in range(len(records))
-  ], device
+  of_stack = jax.ShapeDtypeStruct((axis.size, _RECORD_WORDS), jnp.uint32)
+  split = jax.ffi.ffi_call(_SPLIT_TARGET, [of_stack] * len(records))
+  return split(together), device
 
 
 def hold(
@@ -100,6 +100,7 @@ def hold(
     device: jax.Array,
     read_by_others: Sequence[Sequence[jax.Array]],
     *waited_for: jax.Array,
+    num_devices: int,
 ) -> Sequence[jax.Array]:
   """`results`, once `waited_for` are there; raises what a record says is wrong.
 
@@ -110,6 +111,7 @@ def hold(
     read_by_others: for each stack what this device published and others read:
       nothing, rows, or rows and buffers.
     *waited_for: anything.
+    num_devices: that exchange records.
   """
   call = jax.ffi.ffi_call(
       _HOLD_TARGET,
@@ -122,6 +124,6 @@ def hold(
       device,
       *(x for of_stack, read in held for x in (of_stack, *read)),
       *waited_for,
-      num_devices=np.int64(records[0].shape[0]),
+      num_devices=np.int64(num_devices),
       num_held=np.array([len(read) for read in read_by_others], np.int64),
   )

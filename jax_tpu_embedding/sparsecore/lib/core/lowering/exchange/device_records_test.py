@@ -149,6 +149,28 @@ class DeviceRecordsTest(parameterized.TestCase):
     with self.assertRaisesRegex(_NATIVE_ERRORS, message):
       _hold(self.table, np.int32(device), records, num_held=[0])
 
+  def test_records_are_split_by_stack(self):
+    together = jnp.arange(2 * 3 * 64, dtype=jnp.uint32).reshape(2, 3, 64)
+
+    def split(*shapes):
+      return jax.block_until_ready(
+          jax.ffi.ffi_call(
+              "jte_split_records_cpu",
+              [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in shapes],
+          )(together)
+      )
+
+    for k, of_stack in enumerate(split(*[(2, 64)] * 3)):
+      np.testing.assert_array_equal(of_stack, together[:, k])
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, "There are records of 3 stacks, and 2 results"
+    ):
+      split((2, 64), (2, 64))
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, r"Result 1 must be uint32 of shape \[2, 64\]"
+    ):
+      split((2, 64), (2, 63), (2, 64))
+
   def test_what_is_held_is_what_each_stack_has_published(self):
     others = jnp.ones((4, _DIM))
     stacks = [

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 import jax
 from jax import lax
-import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import device_records
@@ -101,7 +100,9 @@ def lookup_ids(
     read = [(table,) for table, *_ in operands]
     with stacks_lib.scope_of_all(stacks):
       outcomes, _ = device_records.publish(outcomes, axis)
-      return device_records.hold(activations, outcomes, device, read)
+      return device_records.hold(
+          activations, outcomes, device, read, num_devices=axis.size
+      )
 
   return run([stack.operands for stack in stacks])
 
@@ -170,12 +171,21 @@ def _hold(
     device: the number of this one.
     read_by_others: for each stack what this device published, rows first.
   """
-  # lax.slice: indexing lowers to it too, and takes much longer to trace.
-  first = [lax.slice(x, (0,) * x.ndim, (1,) * x.ndim) for x in of_stacks]
-  if len(first) > 1:
-    # Nobody looks at the numbers.
-    first = [x.reshape(1).astype(jnp.float32) for x in first]
-  all_have_read = lax.all_gather(jnp.concatenate(first), axis.name)
+  if len(of_stacks) == 1:
+    # lax.slice: indexing lowers to it too, and takes much longer to trace.
+    (x,) = of_stacks
+    done = lax.slice(x, (0,) * x.ndim, (1,) * x.ndim)
+  else:
+    # A call, as XLA would compile a kernel for every stack.
+    (done,) = device_records.hold(
+        [device], [], device, [], *of_stacks, num_devices=axis.size
+    )
+  all_have_read = lax.all_gather(done, axis.name)
   return device_records.hold(
-      results, records, device, read_by_others, all_have_read
+      results,
+      records,
+      device,
+      read_by_others,
+      all_have_read,
+      num_devices=axis.size,
   )

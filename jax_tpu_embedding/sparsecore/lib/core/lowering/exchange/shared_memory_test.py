@@ -97,8 +97,9 @@ class SharedMemoryTest(parameterized.TestCase):
         )
     ]
     self.assertLen(set(published), 3)
-    # Activations, device; and for each stack records and table.
-    (held,) = re.findall(r"custom_call @jte_hold_cpu\((.*?)\)", text)
+    # What says that the device has read all; activations, device, and for each
+    # stack records and table.
+    _, held = re.findall(r"custom_call @jte_hold_cpu\((.*?)\)", text)
     self.assertEqual(held.split(", ")[5:-1:2], published)
     self.assertIn("num_held = dense<1> : tensor<3xi64>", text)
 
