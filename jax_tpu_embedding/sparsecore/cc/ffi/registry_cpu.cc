@@ -34,6 +34,7 @@ pybind11::dict Registrations() {
   targets["jte_check_seal_cpu"] = capsule(JteCheckSealCpu);
   targets["jte_convert_ids_cpu"] = capsule(JteConvertIdsCpu);
   targets["jte_hold_cpu"] = capsule(JteHoldCpu);
+  targets["jte_split_records_cpu"] = capsule(JteSplitRecordsCpu);
   targets["jte_lookup_cpu"] = capsule(JteLookupCpu);
   targets["jte_lookup_fetched_cpu"] = capsule(JteLookupFetchedCpu);
   targets["jte_lookup_ids_cpu"] = capsule(JteLookupIdsCpu);

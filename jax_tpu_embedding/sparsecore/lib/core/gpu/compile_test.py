@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.gpu import topology
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
@@ -105,6 +106,64 @@ def _compiled(name, optimizer="adagrad", depends=False):
   return step.lower(coo, [shape(*s) for s in shapes]).compile()
 
 
+def _compiled_of_stacks(name, num_stacks):
+  """A lookup in each of some stacks, and updates that depend on them."""
+  mesh = topology.topology_mesh(name)
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+  limits = dict(
+      max_ids_per_partition=_CELLS, max_unique_ids_per_partition=_CELLS
+  )
+
+  def step(batches, tables):
+    batches = [(*coo, jnp.int32(1)) for coo in batches]
+    activations = of_stacks.bind(
+        of_stacks.lookup_of_stacks_p,
+        [
+            of_stacks.OfStack(
+                f"t{k}",
+                lookup.lookup_p,
+                (*coo, table),
+                dict(device_batch_size=_BATCH, **limits),
+            )
+            for k, (coo, table) in enumerate(zip(batches, tables))
+        ],
+        num_devices=mesh.size,
+    )
+    return of_stacks.bind(
+        of_stacks.update_of_stacks_p,
+        [
+            of_stacks.OfStack(
+                f"t{k}",
+                update.UPDATE_PRIMITIVES["sgd"],
+                (*coo, table, jnp.tanh(gradient), jnp.float32(0.1)),
+                limits,
+            )
+            for k, (coo, table, (gradient,)) in enumerate(
+                zip(batches, tables, activations)
+            )
+        ],
+        num_devices=mesh.size,
+    )
+
+  def shape(num_rows, *columns, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(
+        (mesh.size * num_rows, *columns), dtype, sharding=rows
+    )
+
+  cells = [shape(_CELLS, dtype=x) for x in (jnp.int32, jnp.int32, jnp.float32)]
+  coo = (shape(max(mesh.size, 8), dtype=jnp.int32), *cells)
+  tables = [
+      # Of 16 and 32 bits, in one message.
+      shape(1 << 16, 8 * (k + 1), dtype=jnp.bfloat16 if k % 2 else jnp.float32)
+      for k in range(num_stacks)
+  ]
+  on_devices = jax.shard_map(
+      step, mesh=mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False
+  )
+  step = jax.jit(on_devices, donate_argnums=1)
+  return step.lower([coo] * num_stacks, tables).compile()
+
+
 def _calls(text):
   """The targets of the program's calls of ours, in the order of names."""
   return sorted(re.findall(r'custom_call_target="(jte_\w+)"', text))
@@ -164,6 +223,19 @@ class CompileTest(parameterized.TestCase):
         re.findall(r" all-to-all(?:-start)?\(", text), _NUM_ALL_TO_ALLS
     )
     self.assertEqual(_calls(text), _CALLS_OVER_DEVICES)
+
+  @parameterized.parameters(1, 4, 12)
+  @_needs_kernels
+  def test_stacks_share_messages(self, num_stacks):
+    compiled = _compiled_of_stacks("h100:4", num_stacks)
+    text = compiled.as_text()
+    self.assertLen(
+        re.findall(r" all-to-all(?:-start)?\(", text), _NUM_ALL_TO_ALLS
+    )
+    self.assertEmpty(
+        re.findall(r".*= \w+\[65536,\d+\]\S* (?:copy|copy-start)\(.*", text)
+    )
+    self.assertEqual(_calls(text), sorted(_CALLS_OVER_DEVICES * num_stacks))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import device_records
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import corrupt_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
@@ -63,23 +64,40 @@ def update(
 
 
 def or_raise(
-    operands: update_rules.UpdateOperands,
-    params: dict[str, Any],
-    axis: mesh_axis.MeshAxis | None,
-) -> update_rules.UpdateOperands:
-  """The operands; an error, on all devices, if the buffers of one are corrupt.
+    updates: Sequence[stacks.Update], axis: mesh_axis.MeshAxis | None
+) -> Sequence[stacks.Update]:
+  """The updates; an error, on all devices, if the buffers of one are corrupt.
 
   For programs that can raise, as long as one process has all devices.
   """
-  coo = operands.coo
-  row_pointers, *others = coo
-  _, _, _, gains, _ = coo
-  records, device = device_records.publish(
-      axis, coo, gains, **_sizes(operands, params)
-  )
+  own = []
+  for update in updates:
+    _, _, _, gains, _ = update.operands.coo
+    own.append(
+        device_records.record(
+            update.operands.coo,
+            gains,
+            num_devices=1 if axis is None else axis.size,
+            **_sizes(update.operands, update.params),
+        )
+    )
+  records, device = device_records.publish(own, axis)
   # What reads the buffers waits for the check by the row pointers.
-  checked = device_records.hold([row_pointers], records, device)
-  return operands._replace(coo=(*checked, *others))
+  checked = device_records.hold(
+      [update.operands.coo[0] for update in updates],
+      records,
+      device,
+      [()] * len(updates),
+      num_devices=1 if axis is None else axis.size,
+  )
+  return [
+      update._replace(
+          operands=update.operands._replace(
+              coo=(row_pointers, *update.operands.coo[1:])
+          )
+      )
+      for update, row_pointers in zip(updates, checked, strict=True)
+  ]
 
 
 def _sizes(

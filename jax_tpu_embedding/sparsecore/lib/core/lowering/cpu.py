@@ -9,6 +9,7 @@ But for custom_update they run on the values of the program; see native_call.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
@@ -23,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import shared_memory
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
@@ -45,24 +48,46 @@ def lookup(
   if axis is None and operands[-1].ndim == 2:
     *coo, table = operands
     return cpu_calls.lookup(coo, table, params)
-  return native_call.traced(_lookup, operands, params, axis)
-
-
-def _lookup(
-    operands: Arrays, params: dict[str, Any], axis: mesh_axis.MeshAxis | None
-) -> Arrays:
-  """The lookup over devices, or in a table without columns, which has one."""
-  *coo, table = operands
-  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
   if axis is None:
-    (activations,) = cpu_calls.lookup(coo, matrix, params)
-  elif axis.is_in_one_process:
-    activations = shared_memory.lookup(coo, matrix, params, axis)
-  elif by_batches.serve_lookup(coo, matrix, params, axis):
-    activations = by_batches.lookup(coo, matrix, params, axis)
-  else:
-    activations = by_messages.lookup(cpu_messages, coo, matrix, params, axis)
-  return [activations.reshape(-1, *table.shape[1:])]
+    return native_call.traced(_lookup_without_columns, operands, params)
+  return native_call.traced(
+      lambda operands: plain.look_up(
+          [of_stacks.Operation("", "lookup", operands, params)],
+          _way_of_lookup,
+          axis,
+      ),
+      operands,
+  )
+
+
+def _lookup_without_columns(operands: Arrays, params: dict[str, Any]) -> Arrays:
+  """The lookup in a table without columns, which has one, on one device."""
+  *coo, table = operands
+  (activations,) = cpu_calls.lookup(coo, table.reshape(-1, 1), params)
+  return [activations.reshape(-1)]
+
+
+def lookup_of_stacks(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results | None:
+  """Rule of lookups that share messages; None if there are none."""
+  return plain.lookup_of_stacks(operands, params, devices, _way_of_lookup)
+
+
+_lookup_by_plain_messages = functools.partial(by_messages.lookup, messages)
+_lookup_by_messages = functools.partial(by_messages.lookup, cpu_messages)
+
+
+def _way_of_lookup(
+    stack: stacks.Lookup, axis: mesh_axis.MeshAxis
+) -> stacks.Way:
+  if stack.params.get("int8_columns") is not None:
+    return _lookup_by_plain_messages
+  if axis.is_in_one_process:
+    return shared_memory.lookup
+  if by_batches.serve_lookup(stack.coo, stack.table, stack.params, axis):
+    return by_batches.lookup
+  return _lookup_by_messages
 
 
 def update(
@@ -77,23 +102,21 @@ def update(
   axis = devices.axis_of(named.table)
   if axis is None:
     return cpu_calls.update(rule, named, params)
-  return native_call.traced(_update_over_devices, operands, rule, params, axis)
+  return native_call.traced(
+      lambda operands: _update_over_devices(rule, operands, params, axis),
+      operands,
+  )
 
 
 def _update_over_devices(
-    operands: Arrays,
     rule: update_rules.UpdateRule,
+    operands: Arrays,
     params: dict[str, Any],
     axis: mesh_axis.MeshAxis,
 ) -> Arrays:
-  named = rule.group_operands(operands)
-  if axis.is_in_one_process:
-    return shared_memory.update(rule, named, params, axis)
-  if by_batches.are_smaller(
-      named.coo, named.table, named.gradient.shape[0], params, axis
-  ):
-    return by_batches.update(rule, named, params, axis)
-  return by_messages.update(cpu_messages, rule, named, params, axis)
+  stack = stacks.Update(rule, rule.group_operands(operands), params)
+  (results,) = stacks.by_way([stack], _way_of_update, axis)
+  return results
 
 
 def custom_update(
@@ -103,23 +126,68 @@ def custom_update(
   rule = plain.with_options(plain.custom_rule(operands, params), params)
   named = rule.group_operands(operands)
   axis = devices.axis_of(named.table)
-  if axis is None or axis.is_in_one_process:
-    named = check_buffers.or_raise(named, params, axis)
-  if axis is None:
-    return lookup_and_update.update_on_one_device(rule, named, params)
-  return by_messages.update(messages, rule, named, params, axis)
+  if axis is not None:
+    return _update_over_devices(rule, operands, params, axis)
+  (checked,) = check_buffers.or_raise(
+      [stacks.Update(rule, named, params)], axis
+  )
+  return lookup_and_update.update_on_one_device(rule, checked.operands, params)
+
+
+def update_of_stacks(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results | None:
+  """Rule of updates that share messages; None if there are none."""
+  return plain.update_of_stacks(operands, params, devices, _way_of_update)
+
+
+def _update_by_plain_messages(
+    updates: Sequence[stacks.Update], axis: mesh_axis.MeshAxis
+) -> Sequence[Arrays]:
+  """With the steps in jnp, as there are no others; buffers are checked."""
+  if axis.is_in_one_process:
+    updates = check_buffers.or_raise(updates, axis)
+  return by_messages.update(messages, updates, axis)
+
+
+_update_by_messages = functools.partial(by_messages.update, cpu_messages)
+
+
+def _way_of_update(
+    stack: stacks.Update, axis: mesh_axis.MeshAxis
+) -> stacks.Way:
+  if stack.rule.name not in FUSED_UPDATE_RULES:
+    return _update_by_plain_messages
+  if axis.is_in_one_process:
+    return shared_memory.update
+  operands = stack.operands
+  if by_batches.are_smaller(
+      operands.coo,
+      operands.table,
+      operands.gradient.shape[0],
+      stack.params,
+      axis,
+  ):
+    return by_batches.update
+  return _update_by_messages
 
 
 def row_gradients(
     operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Results:
   """Rule of the gradients of rows."""
-  axis = rows.axis_of_rows(operands[1], params, devices)
-  if axis is None:
+  if rows.axis_of_rows(operands[1], params, devices) is None:
     return cpu_calls.row_gradients(operands, params)
   return native_call.traced(
-      rows.row_gradients, operands, cpu_messages, params, axis
+      plain.row_gradients, operands, params, devices, cpu_messages
   )
+
+
+def row_gradients_of_stacks(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results | None:
+  """Rule of gradients of rows that share messages; None if there are none."""
+  return plain.row_gradients_of_stacks(operands, params, devices, cpu_messages)
 
 
 def sum_rows(
@@ -152,18 +220,45 @@ def lookup_ids(
   if axis is None and table.ndim == 2:
     return cpu_calls.lookup_ids(operands, params)
   if axis is None or axis.is_in_one_process:
-    return native_call.traced(_lookup_ids, operands, params, axis)
+    return native_call.traced(
+        lambda operands: _lookup_ids(
+            [of_stacks.Operation("", "lookup_ids", operands, params)], axis
+        ),
+        operands,
+    )
   return None
 
 
+def lookup_ids_of_stacks(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results | None:
+  """Rule of lookups from ids that share messages; None if there are none."""
+  tables = [x.operands[0] for x in of_stacks.read(operands, **params)]
+  axis = of_stacks.axis_of(tables, devices)
+  if axis is None or not axis.is_in_one_process:
+    return None
+  return native_call.traced(
+      lambda operands: _lookup_ids(of_stacks.read(operands, **params), axis),
+      operands,
+  )
+
+
 def _lookup_ids(
-    operands: Arrays, params: dict[str, Any], axis: mesh_axis.MeshAxis | None
+    operations: Sequence[of_stacks.Operation], axis: mesh_axis.MeshAxis | None
 ) -> Arrays:
   """The same over devices, or in a table without columns, which has one."""
-  table, *ids = operands
-  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
+  lookups = []
+  for operation in operations:
+    table, *ids = operation.operands
+    matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
+    lookups.append(
+        stacks.LookupIds((matrix, *ids), operation.params, operation.scope)
+    )
   if axis is None:
-    (activations,) = cpu_calls.lookup_ids((matrix, *ids), params)
+    results = [cpu_calls.lookup_ids(x.operands, x.params)[0] for x in lookups]
   else:
-    activations = shared_memory.lookup_ids((matrix, *ids), params, axis)
-  return [activations.reshape(-1, *table.shape[1:])]
+    results = shared_memory.lookup_ids(lookups, axis)
+  return [
+      activations.reshape(-1, *operation.operands[0].shape[1:])
+      for activations, operation in zip(results, operations, strict=True)
+  ]

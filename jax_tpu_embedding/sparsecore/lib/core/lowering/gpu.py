@@ -19,11 +19,13 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup as entries
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import gpu_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
@@ -33,22 +35,70 @@ Arrays = Sequence[jax.Array]
 Results = Sequence[Any]
 
 
-# Operation -> the plain rule, whose sums have the same bits every time here.
 _STEPS = messages.with_rules(sorted_sums)
 _SUMS = dict(steps=_STEPS, on_device=sorted_sums)
+_lookup_by_plain_messages = functools.partial(by_messages.lookup, _STEPS)
+_update_by_plain_messages = functools.partial(by_messages.update, _STEPS)
+
+
+def _of_arrays(
+    rule: Callable[..., Arrays], **kwargs: Any
+) -> Callable[..., Results]:
+  """A rule of Operands that traces one of arrays."""
+  return functools.partial(
+      native_call.traced, functools.partial(rule, **kwargs)
+  )
+
+
+# Operation -> the plain rule, whose sums have the same bits every time here.
 PLAIN_RULES = {
-    "custom_update": functools.partial(plain.custom_update, **_SUMS),
-    "local_lookup": functools.partial(
+    "custom_update": _of_arrays(plain.custom_update, **_SUMS),
+    "local_lookup": _of_arrays(
         entries.any_platform, segment_sum=sorted_sums.segment_sum
     ),
-    "lookup": functools.partial(plain.lookup, **_SUMS),
-    "row_gradients": functools.partial(plain.row_gradients, steps=_STEPS),
-    "sum_rows": functools.partial(plain.sum_rows, steps=_STEPS),
+    "lookup": _of_arrays(plain.lookup, **_SUMS),
+    "lookup_of_stacks": functools.partial(
+        plain.lookup_of_stacks, way_of=lambda *_: _lookup_by_plain_messages
+    ),
+    "row_gradients": _of_arrays(plain.row_gradients, steps=_STEPS),
+    "row_gradients_of_stacks": functools.partial(
+        plain.row_gradients_of_stacks, steps=_STEPS
+    ),
+    "sum_rows": _of_arrays(plain.sum_rows, steps=_STEPS),
+    "update_of_stacks": functools.partial(
+        plain.update_of_stacks, way_of=lambda *_: _update_by_plain_messages
+    ),
     **{
-        f"update_{name}": functools.partial(plain.update, rule, **_SUMS)
+        f"update_{name}": _of_arrays(
+            functools.partial(plain.update, rule), **_SUMS
+        )
         for name, rule in update_rules.UPDATE_RULES.items()
     },
 }
+
+
+class _Ways:
+  """How GPUs exchange what a stack needs."""
+
+  def __init__(self, library: gpu_calls.Library):
+    steps = gpu_messages.Steps(library)
+    self._lookup = functools.partial(by_messages.lookup, steps)
+    self._update = functools.partial(by_messages.update, steps)
+
+  def of_lookup(
+      self, stack: stacks.Lookup, unused_axis: mesh_axis.MeshAxis
+  ) -> stacks.Way:
+    has_codes = stack.params.get("int8_columns") is not None
+    return _lookup_by_plain_messages if has_codes else self._lookup
+
+  def of_update(
+      self, stack: stacks.Update, unused_axis: mesh_axis.MeshAxis
+  ) -> stacks.Way:
+    tables = (stack.operands.table, *stack.operands.slots)
+    is_custom = stack.rule.name not in update_rules.UPDATE_RULES
+    if is_custom and any(x.ndim != 2 for x in tables):
+      return _update_by_plain_messages
+    return self._update
 
 
 def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
@@ -60,11 +110,21 @@ def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
       "row_gradients": row_gradients,
       "sum_rows": sum_rows,
   }
+  ways = _Ways(library)
   return {
       **{
           operation: functools.partial(rule, library)
           for operation, rule in by_operation.items()
       },
+      "lookup_of_stacks": functools.partial(
+          plain.lookup_of_stacks, way_of=ways.of_lookup
+      ),
+      "row_gradients_of_stacks": functools.partial(
+          plain.row_gradients_of_stacks, steps=gpu_messages.Steps(library)
+      ),
+      "update_of_stacks": functools.partial(
+          plain.update_of_stacks, way_of=ways.of_update
+      ),
       **{
           f"update_{name}": functools.partial(update, library, rule)
           for name, rule in update_rules.UPDATE_RULES.items()
@@ -81,29 +141,31 @@ def lookup(
   """Rule of the lookup."""
   table = operands[-1]
   if params.get("int8_columns") is not None:
-    return native_call.traced(PLAIN_RULES["lookup"], operands, params, devices)
+    return PLAIN_RULES["lookup"](operands, params, devices)
   axis = devices.axis_of(table)
   if axis is None and table.ndim == 2:
     return _look_up(operands, library, params)
-  return native_call.traced(_lookup, operands, library, params, axis)
-
-
-def _lookup(
-    operands: Arrays,
-    library: gpu_calls.Library,
-    params: dict[str, Any],
-    axis: mesh_axis.MeshAxis | None,
-) -> Arrays:
-  """The lookup over devices, or in a table without columns, which has one."""
-  *coo, table = operands
-  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
   if axis is None:
-    (activations,) = _look_up((*coo, matrix), library, params)
-  else:
-    activations = by_messages.lookup(
-        gpu_messages.Steps(library), coo, matrix, params, axis
+    return native_call.traced(
+        _lookup_without_columns, operands, library, params
     )
-  return [activations.reshape(-1, *table.shape[1:])]
+  return native_call.traced(
+      lambda operands: plain.look_up(
+          [of_stacks.Operation("", "lookup", operands, params)],
+          _Ways(library).of_lookup,
+          axis,
+      ),
+      operands,
+  )
+
+
+def _lookup_without_columns(
+    operands: Arrays, library: gpu_calls.Library, params: dict[str, Any]
+) -> Arrays:
+  """The lookup in a table without columns, which has one, on one GPU."""
+  *coo, table = operands
+  (activations,) = _look_up((*coo, table.reshape(-1, 1)), library, params)
+  return [activations.reshape(-1)]
 
 
 def _look_up(
@@ -166,9 +228,7 @@ def custom_update(
   rule = plain.with_options(plain.custom_rule(operands, params), params)
   named = rule.group_operands(operands)
   if any(x.ndim != 2 for x in (named.table, *named.slots)):
-    return native_call.traced(
-        PLAIN_RULES["custom_update"], operands, params, devices
-    )
+    return PLAIN_RULES["custom_update"](operands, params, devices)
   axis = devices.axis_of(named.table)
   if axis is not None:
     return native_call.traced(
@@ -209,13 +269,9 @@ def _update_over_devices(
     params: dict[str, Any],
     axis: mesh_axis.MeshAxis,
 ) -> Arrays:
-  return by_messages.update(
-      gpu_messages.Steps(library),
-      rule,
-      rule.group_operands(operands),
-      params,
-      axis,
-  )
+  stack = stacks.Update(rule, rule.group_operands(operands), params)
+  (results,) = stacks.by_way([stack], _Ways(library).of_update, axis)
+  return results
 
 
 def row_gradients(
@@ -225,10 +281,13 @@ def row_gradients(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the gradients of rows."""
-  axis = rows.axis_of_rows(operands[1], params, devices)
-  if axis is not None:
+  if rows.axis_of_rows(operands[1], params, devices) is not None:
     return native_call.traced(
-        rows.row_gradients, operands, gpu_messages.Steps(library), params, axis
+        plain.row_gradients,
+        operands,
+        params,
+        devices,
+        gpu_messages.Steps(library),
     )
   (num_results,) = operands[0].ctx.avals_out[0].shape
   return native_call.traced(

@@ -15,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
@@ -222,6 +223,68 @@ class InPlaceTest(parameterized.TestCase):
     ):
       lowered = jax.jit(run, donate_argnums=0).lower(table, *buffers)
     self.assert_in_place(lowered.compile())
+
+  def test_an_update_waits_for_one_result_of_a_lookup_of_stacks(self):
+    # Each for those of all would be as many as stacks times stacks.
+    num_stacks = 5
+    coo = random_coo.random_coo(
+        num_sc_per_device=2,
+        rows_per_shard=_ROWS,
+        batch_size_per_sc=_BATCH,
+        ids_per_sample=4,
+    )
+
+    def on_device(tables, *buffers):
+      coo_operands = (*buffers, coo.num_minibatches)
+      activations = of_stacks.bind(
+          of_stacks.lookup_of_stacks_p,
+          [
+              of_stacks.OfStack(
+                  f"t{k}",
+                  lookup.lookup_p,
+                  (*coo_operands, table),
+                  dict(device_batch_size=_BATCH, **_LIMITS),
+              )
+              for k, table in enumerate(tables)
+          ],
+          num_devices=2,
+      )
+      return activations, of_stacks.bind(
+          of_stacks.update_of_stacks_p,
+          [
+              of_stacks.OfStack(
+                  f"t{k}",
+                  update.UPDATE_PRIMITIVES["sgd"],
+                  (*coo_operands, table, _GRADIENT, _LEARNING_RATE),
+                  _LIMITS,
+              )
+              for k, table in enumerate(tables)
+          ],
+          num_devices=2,
+      )
+
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    axis = jax.sharding.PartitionSpec("x")
+    run = jax.shard_map(
+        on_device, mesh=mesh, in_specs=axis, out_specs=axis, check_vma=False
+    )
+    table = jax.ShapeDtypeStruct(
+        (2 * _ROWS, _DIM),
+        jnp.float32,
+        sharding=jax.sharding.NamedSharding(mesh, axis),
+    )
+    buffers = device_buffers.spread(coo, 2, 2)
+    lowered = jax.jit(run, donate_argnums=0).lower(
+        [table] * num_stacks, *buffers
+    )
+    calls = re.findall(
+        r"custom_call @jte_update_cpu\((.*?)\)", lowered.as_text()
+    )
+    self.assertLen(calls, num_stacks)
+    for operands in calls:
+      # Buffers, gradient, table, rate, records, device; and what it waits for.
+      self.assertLen(operands.split(", "), 5 + 5 + 1)
+    self.assert_in_place(lowered.compile(), num_stacks)
 
   @parameterized.parameters(list(cpu.FUSED_UPDATE_RULES))
   def test_slots_are_updated_in_place(self, name):

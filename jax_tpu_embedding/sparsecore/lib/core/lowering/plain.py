@@ -9,7 +9,9 @@ devices that it sees. What has no rule of its own on a platform gets these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 import types
 from typing import Any
 
@@ -18,13 +20,17 @@ from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradients as rows
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
 Arrays = Sequence[jax.Array]
+WayOf = Callable[[Any, mesh_axis.MeshAxis], stacks.Way]
 
 
 def lookup(
@@ -38,17 +44,67 @@ def lookup(
 
   `steps` and `on_device` are modules like messages.py and lookup_and_update.py.
   """
-  *coo, table = operands
-  axis = devices.axis_of(table)
-  # A table without columns has one: a reshape moves nothing.
-  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
+  axis = devices.axis_of(operands[-1])
+  operation = of_stacks.Operation("", "lookup", operands, params)
+  if axis is not None:
+    way = functools.partial(by_messages.lookup, steps)
+    return look_up([operation], lambda *_: way, axis)
+  stack = _lookup_in_matrix(operation)
+  activations = check_buffers.lookup(stack.coo, stack.table, params, on_device)
+  return [_as_wide_as(operands[-1], activations)]
+
+
+def lookup_of_stacks(
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    way_of: WayOf,
+) -> Sequence[Any] | None:
+  """Rule of lookups that share messages; None if there are none.
+
+  Args:
+    operands: of the operation.
+    params: its parts.
+    devices: of the operation.
+    way_of: stack, axis -> how devices exchange what it needs.
+  """
+  tables = [x.operands[-1] for x in of_stacks.read(operands, **params)]
+  axis = of_stacks.axis_of(tables, devices)
   if axis is None:
-    activations = check_buffers.lookup(coo, matrix, params, on_device)
-  else:
-    activations = by_messages.lookup(steps, coo, matrix, params, axis)
-  if table.ndim == 2:
-    return [activations]
-  return [activations.reshape(-1)]
+    return None
+  return native_call.traced(
+      lambda operands: look_up(
+          of_stacks.read(operands, **params), way_of, axis
+      ),
+      operands,
+  )
+
+
+def look_up(
+    operations: Sequence[of_stacks.Operation],
+    way_of: WayOf,
+    axis: mesh_axis.MeshAxis,
+) -> Arrays:
+  """The activations of each lookup, over the devices along `axis`."""
+  lookups = [_lookup_in_matrix(operation) for operation in operations]
+  activations = stacks.by_way(lookups, way_of, axis)
+  return [
+      _as_wide_as(operation.operands[-1], x)
+      for x, operation in zip(activations, operations, strict=True)
+  ]
+
+
+def _lookup_in_matrix(operation: of_stacks.Operation) -> stacks.Lookup:
+  """The lookup in [rows, D]: a table without columns has one."""
+  *coo, table = operation.operands
+  # A reshape moves nothing.
+  matrix = table.reshape(table.shape[0], *(table.shape[1:] or (1,)))
+  return stacks.Lookup(coo, matrix, operation.params, operation.scope)
+
+
+def _as_wide_as(table: jax.Array, activations: jax.Array) -> jax.Array:
+  """The activations of the lookup in a matrix; without columns as the table."""
+  return activations if table.ndim == 2 else activations.reshape(-1)
 
 
 def update(
@@ -65,7 +121,50 @@ def update(
   axis = devices.axis_of(named.table)
   if axis is None:
     return check_buffers.update(rule, named, params, on_device)
-  return by_messages.update(steps, rule, named, params, axis)
+  stack = stacks.Update(rule, named, params)
+  (results,) = by_messages.update(steps, [stack], axis)
+  return results
+
+
+def update_of_stacks(
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    way_of: WayOf,
+) -> Sequence[Any] | None:
+  """Rule of updates that share messages; as `lookup_of_stacks`."""
+  tables = [x.operands.table for x in _updates(operands, params)]
+  axis = of_stacks.axis_of(tables, devices)
+  if axis is None:
+    return None
+  return native_call.traced(
+      lambda operands: jax.tree.leaves(
+          stacks.by_way(_updates(operands, params), way_of, axis)
+      ),
+      operands,
+  )
+
+
+def _updates(
+    operands: Sequence[Any], params: dict[str, Any]
+) -> list[stacks.Update]:
+  """The updates that an operation on several stacks has."""
+  updates = []
+  for operation in of_stacks.read(operands, **params):
+    if operation.name == "custom_update":
+      rule = custom_rule(operation.operands, operation.params)
+    else:
+      rule = update_rules.UPDATE_RULES[operation.name.removeprefix("update_")]
+    rule = with_options(rule, operation.params)
+    updates.append(
+        stacks.Update(
+            rule,
+            rule.group_operands(operation.operands),
+            operation.params,
+            operation.scope,
+        )
+    )
+  return updates
 
 
 def custom_update(
@@ -94,7 +193,39 @@ def row_gradients(
 ) -> Arrays:
   """Rule of the gradients of rows."""
   axis = rows.axis_of_rows(operands[1], params, devices)
-  return rows.row_gradients(operands, steps, params, axis)
+  (results,) = rows.row_gradients(
+      steps, [rows.of_operands(operands, params)], axis
+  )
+  return results
+
+
+def row_gradients_of_stacks(
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+    steps: types.ModuleType = messages,
+) -> Sequence[Any] | None:
+  """Rule of gradients of rows that share messages; None if there are none."""
+  axes = {
+      rows.axis_of_rows(x.operands[1], x.params, devices)
+      for x in of_stacks.read(operands, **params)
+  }
+  if len(axes) > 1 or None in axes:
+    return None
+  (axis,) = axes
+  return native_call.traced(
+      lambda operands: jax.tree.leaves(
+          rows.row_gradients(
+              steps,
+              [
+                  rows.of_operands(x.operands, x.params, x.scope)
+                  for x in of_stacks.read(operands, **params)
+              ],
+              axis,
+          )
+      ),
+      operands,
+  )
 
 
 def sum_rows(

@@ -31,6 +31,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import gpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import local_lookup
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
@@ -61,21 +62,25 @@ RULES: dict[tuple[str, str | None], Rule] = {
     ("stack_gradients", _ANY): stacking.stack_gradients,
     ("sum_rows", _ANY): plain.sum_rows,
     ("unstack_activations", _ANY): stacking.unstack_activations,
-    **{
-        (operation, "rocm"): rule for operation, rule in gpu.PLAIN_RULES.items()
-    },
 }
 # The same, but a function of values of the program; see native_call.py. One that
-# returns None leaves an operation of BY_PARTS to its parts.
+# returns None leaves an operation of BY_PARTS or OF_STACKS to its parts.
 NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("check_batch", "cpu"): check_batch.cpu,
     ("check_seal", "cpu"): check_seal.cpu,
     ("convert_ids", "cpu"): cpu.convert_ids,
     ("lookup", "cpu"): cpu.lookup,
     ("lookup_ids", "cpu"): cpu.lookup_ids,
+    ("lookup_ids_of_stacks", "cpu"): cpu.lookup_ids_of_stacks,
+    ("lookup_of_stacks", "cpu"): cpu.lookup_of_stacks,
     ("nan_if_failed", "cpu"): check_batch.nan_on_cpu,
     ("row_gradients", "cpu"): cpu.row_gradients,
+    ("row_gradients_of_stacks", "cpu"): cpu.row_gradients_of_stacks,
     ("sum_rows", "cpu"): cpu.sum_rows,
+    ("update_of_stacks", "cpu"): cpu.update_of_stacks,
+    **{
+        (operation, "rocm"): rule for operation, rule in gpu.PLAIN_RULES.items()
+    },
     **{
         (operation, "cuda"): cuda_library.where_usable(
             rule, gpu.PLAIN_RULES[operation]
@@ -86,6 +91,15 @@ NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
 # Operations that are others, one after the other, where they have no line: their
 # primitives say which, and each of these is lowered as it is by itself.
 BY_PARTS = frozenset({"lookup_ids"})
+# Others on several stacks, which share messages; without a line each by itself.
+OF_STACKS = frozenset(
+    {
+        "lookup_ids_of_stacks",
+        "lookup_of_stacks",
+        "row_gradients_of_stacks",
+        "update_of_stacks",
+    }
+)
 # What JAX takes for a lowering rule: programs of SparseCores have types and
 # functions that no JAX program has.
 MLIR_RULES: dict[tuple[str, str | None], Callable[..., Any]] = {
@@ -105,14 +119,17 @@ for _name, _rule in update_rules.UPDATE_RULES.items():
 
 
 def install(
-    primitive: core.Primitive, operation: str, parts: Rule | None = None
+    primitive: core.Primitive,
+    operation: str,
+    parts: Callable[..., Any] | None = None,
 ) -> None:
   """Registers every rule of `operation` for `primitive`.
 
   Args:
     primitive: is lowered by them.
     operation: a key of the rules.
-    parts: the rule for any platform of an operation of BY_PARTS.
+    parts: what JAX takes for a lowering rule, for any platform, of an operation
+      of BY_PARTS or OF_STACKS.
   """
   rules = lowering_rules(operation, parts)
 
@@ -124,10 +141,11 @@ def install(
   # Not cacheable: JAX would lower one instance by itself and copy it, and the
   # rule of an update looks at what stands before it.
   mlir.register_lowering(primitive, lower, cacheable=False)
+  of_stacks.install(primitive, operation, lower)
 
 
 def lowering_rules(
-    operation: str, parts: Rule | None = None
+    operation: str, parts: Callable[..., Any] | None = None
 ) -> dict[str | None, Callable[..., Any]]:
   """Platform -> what JAX takes for a lowering rule of `operation`.
 
@@ -152,7 +170,7 @@ def lowering_rules(
       if name == operation
   }
   if parts is not None:
-    by_platform[_ANY] = lowering_rule(parts)
+    by_platform[_ANY] = parts
   if "gpu" in by_platform:
     raise ValueError(
         f"lowering/table.py has a rule of {operation!r} for platform 'gpu',"
@@ -167,11 +185,20 @@ def lowering_rules(
     by_platform["cpu"] = _on_cpu(
         operation, by_platform.get("cpu", by_platform[_ANY])
     )
+  elif operation in OF_STACKS and parts is not None:
+    by_platform["cpu"] = _on_cpu(operation, by_platform["cpu"], parts)
   return by_platform
 
 
-def _on_cpu(operation: str, native: Callable[..., Any]) -> Callable[..., Any]:
-  """The rule of CPUs, where kernels are emulated if they are asked for."""
+def _on_cpu(
+    operation: str,
+    native: Callable[..., Any],
+    parts: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+  """The rule of CPUs, where kernels are emulated if they are asked for.
+
+  `parts` is the rule of an operation of which each part is to be emulated.
+  """
 
   def lower(ctx, *values, **params):
     if not jax_private.metadata_of_operation(ctx):
@@ -183,7 +210,7 @@ def _on_cpu(operation: str, native: Callable[..., Any]) -> Callable[..., Any]:
 
     chosen = native
     if choice.asks_for_emulation(ctx):
-      chosen = kernel_rules.lowering_rule(operation, emulated=True)
+      chosen = parts or kernel_rules.lowering_rule(operation, emulated=True)
     return chosen(ctx, *values, **params)
 
   return lower
@@ -236,7 +263,7 @@ def lowering_rule(rule: Rule) -> Callable[..., Any]:
 
 
 def _native_lowering_rule(
-    rule: Rule, otherwise: Rule | None
+    rule: Rule, otherwise: Callable[..., Any] | None
 ) -> Callable[..., Any]:
   """The same, of a function of values of the program."""
 
@@ -244,7 +271,7 @@ def _native_lowering_rule(
     operands = native_call.operands_of(ctx, values)
     results = rule(operands, params, mesh_axis.devices_of(ctx))
     if results is None:
-      return lowering_rule(otherwise)(ctx, *values, **params)
+      return otherwise(ctx, *values, **params)
     return native_call.values_of(results)
 
   return lower

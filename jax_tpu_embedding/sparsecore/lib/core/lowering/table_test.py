@@ -1,6 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import re
 import subprocess
 import sys
 from unittest import mock
@@ -14,7 +15,9 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import cpu
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
@@ -76,7 +79,8 @@ class TableTest(parameterized.TestCase):
         | {f"update_{name}" for name in update_rules.UPDATE_RULES},
         operations,
     )
-    for operation in operations - lowerings.BY_PARTS:
+    self.assertContainsSubset(lowerings.OF_STACKS, operations)
+    for operation in operations - lowerings.BY_PARTS - lowerings.OF_STACKS:
       self.assertIn((operation, None), lowerings.RULES)
 
   def test_every_native_step_is_that_of_a_rule(self):
@@ -135,6 +139,49 @@ class TableTest(parameterized.TestCase):
     jax.tree.map(
         np.testing.assert_array_equal, exported.call(table), function(table)
     )
+
+  @parameterized.parameters("tpu", "cpu")
+  def test_stacks_that_exchange_nothing_are_lowered_by_themselves(
+      self, platform
+  ):
+    params = dict(device_batch_size=8, **_LIMITS)
+
+    def together(*tables):
+      return of_stacks.bind(
+          of_stacks.lookup_of_stacks_p,
+          [
+              of_stacks.OfStack(
+                  f"t{k}", lookup.lookup_p, (*_COO.operands, table), params
+              )
+              for k, table in enumerate(tables)
+          ],
+          num_devices=4,  # than which the program has fewer
+      )
+
+    def apart(*tables):
+      return [[_lookup(table)] for table in tables]
+
+    def lowered(function):
+      traced = jax.jit(function).trace(
+          *[jax.ShapeDtypeStruct((16, dim), jnp.float32) for dim in (8, 16)]
+      )
+      with mock.patch.object(
+          libtpu_features, "installed_version", return_value=None
+      ):
+        return traced.lower(lowering_platforms=(platform,))
+
+    def operations(function):
+      # Without names of values, of which constants have others.
+      lines = re.sub(r"%\w+", "%", lowered(function).as_text()).splitlines()
+      return sorted(line for line in lines if "% = " in line)
+
+    self.assertEqual(operations(together), operations(apart))
+    self.assertIn("lookup/t1", lowered(together).as_text(debug_info=True))
+    if platform == "cpu":
+      self.assertIn(
+          "jit(together)/lookup/t1/sparse_dense_matmul_csr",
+          lowered(together).compile().as_text(),
+      )
 
   @parameterized.named_parameters(_OPERATIONS)
   def test_mesh_of_one_device_is_the_device(self, function):

@@ -27,7 +27,7 @@ def primitive(
     multiple_results: bool,
     differentiation_hint: str,
     can_be_mapped: bool = False,
-    parts: table.Rule | None = None,
+    parts: Callable[..., Any] | None = None,
 ) -> core.Primitive:
   """A primitive with its abstract evaluation and a lowering per platform.
 

@@ -24,17 +24,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 import contextlib
 from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
+from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 
+DIFFERENTIATION_HINT = (
+    "it is for programs that only read. Convert the ids, and see the hint of the"
+    " lookup: " + lookup.DIFFERENTIATION_HINT
+)
 # Parameters that are not those of the conversion.
 _OF_LOOKUP = (
     "device_batch_size",
@@ -86,11 +92,31 @@ def _parts(
     devices: mesh_axis.Devices,
 ) -> Sequence[jax.Array]:
   """The same by the primitives that read and write buffers."""
+  axis = devices.axis_of(operands[0])
+  converted = convert(operands, params, axis)
+  with rows_are_split(axis):
+    activations = lookup.lookup_p.bind(*converted.operands, **converted.params)
+  return [nan_if_failed(activations, converted)]
+
+
+class Converted(NamedTuple):
+  """A lookup, once ids are in buffers."""
+
+  operands: Sequence[jax.Array]  # of lookup_p
+  params: dict[str, Any]
+  has_failed: jax.Array | None  # bool[], with keeps_errors
+
+
+def convert(
+    operands: Sequence[jax.Array],
+    params: dict[str, Any],
+    axis: mesh_axis.MeshAxis | None,
+) -> Converted:
+  """The lookup that a lookup from ids is, over the devices along `axis`."""
   table, num_minibatches, *ids = operands
-  of_lookup = {name: params.get(name) for name in _OF_LOOKUP}
   of_conversion = {k: v for k, v in params.items() if k not in _OF_LOOKUP}
-  axis = devices.axis_of(table)
   buffers = convert_ids.convert_ids_p.bind(*ids, **of_conversion)
+  has_failed = None
   if params["keeps_errors"]:
     device = jnp.int32(0)
     if axis is not None:
@@ -106,17 +132,27 @@ def _parts(
         enable_minibatching=False,
     )
     buffers = row_pointers, *buffers[1:]
-  # The axis is known here, and has to be known there.
-  rows_are_split = contextlib.nullcontext()
-  if axis is not None:
-    rows_are_split = mesh_axis.rows_are_split_over(axis.name)
-  with rows_are_split:
-    activations = lookup.lookup_p.bind(
-        *buffers, num_minibatches, table, **of_lookup
-    )
-  if params["keeps_errors"]:
-    activations = check_batch.nan_if_failed_p.bind(activations, has_failed)
-  return [activations]
+  return Converted(
+      (*buffers, num_minibatches, table),
+      {name: params.get(name) for name in _OF_LOOKUP},
+      has_failed,
+  )
+
+
+def rows_are_split(
+    axis: mesh_axis.MeshAxis | None,
+) -> contextlib.AbstractContextManager[Any]:
+  """For a lookup: the axis is known here, and has to be known there."""
+  if axis is None:
+    return contextlib.nullcontext()
+  return mesh_axis.rows_are_split_over(axis.name)
+
+
+def nan_if_failed(activations: jax.Array, converted: Converted) -> jax.Array:
+  """The activations, or NaN if the errors that it keeps are any."""
+  if converted.has_failed is None:
+    return activations
+  return check_batch.nan_if_failed_p.bind(activations, converted.has_failed)
 
 
 lookup_ids_p = define.primitive(
@@ -124,9 +160,6 @@ lookup_ids_p = define.primitive(
     _abstract_eval,
     operation="lookup_ids",
     multiple_results=False,
-    differentiation_hint=(
-        "it is for programs that only read. Convert the ids, and see the hint"
-        " of the lookup: " + lookup.DIFFERENTIATION_HINT
-    ),
-    parts=_parts,
+    differentiation_hint=DIFFERENTIATION_HINT,
+    parts=lowerings.lowering_rule(_parts),
 )

@@ -26,7 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
-_DIFFERENTIATION_HINT = (
+DIFFERENTIATION_HINT = (
     "it is part of the backward pass. Call it on values outside of jax.grad."
 )
 
@@ -109,12 +109,12 @@ row_gradients_p = define.primitive(
     _abstract_row_gradients,
     operation="row_gradients",
     multiple_results=True,
-    differentiation_hint=_DIFFERENTIATION_HINT,
+    differentiation_hint=DIFFERENTIATION_HINT,
 )
 sum_rows_p = define.primitive(
     "sparse_dense_matmul_sum_rows",
     _abstract_sum_rows,
     operation="sum_rows",
     multiple_results=True,
-    differentiation_hint=_DIFFERENTIATION_HINT,
+    differentiation_hint=DIFFERENTIATION_HINT,
 )

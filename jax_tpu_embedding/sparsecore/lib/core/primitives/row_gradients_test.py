@@ -24,7 +24,10 @@ _NO_ROW = 2**31 - 1
 
 def _by_messages(operands, params, unused_devices):
   """The rule of a CPU that is one of several, where it is the only one."""
-  return rules.row_gradients(operands, cpu_messages, params, axis=None)
+  (results,) = rules.row_gradients(
+      cpu_messages, [rules.of_operands(operands, params)], axis=None
+  )
+  return results
 
 
 def _row_gradients_by_messages():

@@ -9,6 +9,7 @@ To add a platform whose rules a CPU can run: its lines in LOWERINGS.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -25,6 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
@@ -43,7 +45,10 @@ _WHOLE = jax.sharding.PartitionSpec()
 _PRIMITIVES = {
     "custom_update": custom_update.custom_update_p,
     "lookup": lookup.lookup_p,
+    "lookup_of_stacks": of_stacks.lookup_of_stacks_p,
     "row_gradients": row_gradients.row_gradients_p,
+    "row_gradients_of_stacks": of_stacks.row_gradients_of_stacks_p,
+    "update_of_stacks": of_stacks.update_of_stacks_p,
     **{
         f"update_{name}": update.UPDATE_PRIMITIVES[name]
         for name in update_rules.UPDATE_RULES
@@ -82,7 +87,7 @@ def as_on(
         f" for {names}. Add a line to one of its tables."
     )
   rules = table.lowering_rules(operation)
-  mlir.register_lowering(result, rules.get(platform, rules[None]))
+  mlir.register_lowering(result, rules.get(platform) or rules[None])
   return result
 
 
@@ -108,6 +113,13 @@ class Lowering:
     """The results of an operation of table.py, within `compiled`."""
     primitive = _primitive(self.platform, operation)
     return jax.tree.leaves(primitive.bind(*operands, **params))
+
+  def bind_of_stacks(
+      self, operation: str, each: Sequence[of_stacks.OfStack]
+  ) -> list[list[Any]]:
+    """The results of an operation on several stacks, within `compiled`."""
+    primitive = _primitive(self.platform, operation)
+    return of_stacks.bind(primitive, each, num_devices=self.num_devices)
 
   def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of one device, jitted for all devices together.

@@ -4,6 +4,7 @@
 """A training step moves rows, and never copies a table."""
 
 import re
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -129,6 +130,32 @@ class InPlaceTest(parameterized.TestCase):
 
       lowered = jax.jit(step, donate_argnums=0).lower(params, 1.0)
     self.assert_no_copies(lowered.compile(), num_devices)
+
+  @parameterized.parameters(step_with_refs, step_with_parameters)
+  def test_a_step_of_many_tables_has_the_messages_of_one(self, make_step):
+    counts = {}
+    for num_tables in (1, 4, 12):
+      # Of other widths, so that each is a stack.
+      features = make_features()
+      for k in range(1, num_tables):
+        features[f"f{k}"] = embedding_spec.FeatureSpec(
+            name=f"f{k}",
+            table_spec=embedding_spec.TableSpec(
+                name=f"t{k}",
+                vocabulary_size=64,
+                embedding_dim=8 * (k + 1),
+                optimizer=embedding_spec.AdagradOptimizerSpec(0.1),
+            ),
+            input_shape=(BATCH, 2),
+            output_shape=(BATCH, 8 * (k + 1)),
+        )
+      ids = dict.fromkeys(features, IDS["f"] % 64)
+      with mock.patch.dict(IDS, ids), jax.set_mesh(make_mesh(4, False)):
+        step, state = make_step(features)
+        text = step.lower(*state, ids, 0).compile().as_text()
+      counts[num_tables] = len(re.findall(r" all-gather(?:-start)?\(", text))
+    # Two of the lookup and two of the update; see docs/design/exchange.md.
+    self.assertEqual(counts, dict.fromkeys(counts, 4))
 
   def assert_no_copies(self, compiled, num_devices):
     rows = ROWS // num_devices

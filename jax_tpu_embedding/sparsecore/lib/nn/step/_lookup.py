@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
@@ -85,7 +86,7 @@ def tpu_sparse_dense_matmul(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
   )
-  activations = {}
+  activations, lookups = {}, []
   for name, stack in stacks.items():
     quantization = stack.quantization_config
     table = embedding_variables[name][0]
@@ -95,21 +96,30 @@ def tpu_sparse_dense_matmul(
     params = {}
     if table.dtype == jnp.int32:
       params["int8_columns"] = stack.stack_embedding_dim
-    with jax.named_scope(f"lookup/{name}"):
-      activations[name] = (
-          sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive.bind(
-              *buffers[name],
-              table,
-              device_batch_size=(
-                  stack.total_sample_count // settings.global_device_count
-              ),
-              **settings.limits_of(name)._asdict(),
-              sharding_strategy=int(strategy),
-              quantization_config=quantization and quantization.as_tuple(),
-              enable_minibatching=settings.enable_minibatching,
-              **params,
-          )
-      )
+    params |= dict(
+        device_batch_size=(
+            stack.total_sample_count // settings.global_device_count
+        ),
+        **settings.limits_of(name)._asdict(),
+        sharding_strategy=int(strategy),
+        quantization_config=quantization and quantization.as_tuple(),
+        enable_minibatching=settings.enable_minibatching,
+    )
+    lookups.append(
+        of_stacks.OfStack(
+            name,
+            sparse_dense_matmul_csr.tpu_sparse_dense_matmul_csr_primitive,
+            (*buffers[name], table),
+            params,
+        )
+    )
+  looked_up = of_stacks.bind(
+      of_stacks.lookup_of_stacks_p,
+      lookups,
+      num_devices=settings.global_device_count,
+  )
+  for of_stack, (values,) in zip(lookups, looked_up, strict=True):
+    activations[of_stack.stack] = values
   if not perform_unstacking:
     return activations
   return unstack_embedding_activations(

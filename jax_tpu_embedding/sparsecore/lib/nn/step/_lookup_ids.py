@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids as primitive
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
@@ -85,7 +86,7 @@ def lookup_ids(
   _device_batch.check_tables(feature_specs, embedding_variables, topology)
   if num_minibatches is None:
     num_minibatches = jnp.int32(1)
-  activations = {}
+  activations, lookups = {}, []
   for name, stack in batch.stacks.items():
     table = embedding_variables[name][0]
     if stack.is_replicated:
@@ -94,19 +95,30 @@ def lookup_ids(
       activations[name] = _one_hot.lookup(stack, samples, table)
       continue
     quantization = stack.quantization_config
-    with jax.named_scope(f"lookup_ids/{name}"):
-      activations[name] = primitive.lookup_ids_p.bind(
-          table,
-          num_minibatches,
-          *batch.operands[name],
-          **batch.conversion_of(name),
-          **batch.settings.limits_of(name)._asdict(),
-          keeps_errors=keeps_errors,
-          device_batch_size=(
-              stack.total_sample_count // topology.global_device_count
-          ),
-          quantization_config=quantization and quantization.as_tuple(),
-      )
+    params = dict(
+        **batch.conversion_of(name),
+        **batch.settings.limits_of(name)._asdict(),
+        keeps_errors=keeps_errors,
+        device_batch_size=(
+            stack.total_sample_count // topology.global_device_count
+        ),
+        quantization_config=quantization and quantization.as_tuple(),
+    )
+    lookups.append(
+        of_stacks.OfStack(
+            name,
+            primitive.lookup_ids_p,
+            (table, num_minibatches, *batch.operands[name]),
+            params,
+        )
+    )
+  looked_up = of_stacks.bind(
+      of_stacks.lookup_ids_of_stacks_p,
+      lookups,
+      num_devices=topology.global_device_count,
+  )
+  for of_stack, (values,) in zip(lookups, looked_up, strict=True):
+    activations[of_stack.stack] = values
   if not perform_unstacking:
     return activations
   return _lookup.unstack_embedding_activations(

@@ -9,10 +9,15 @@ the size of one.
 """
 
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
@@ -126,6 +131,87 @@ class SeveralDevicesTest(parameterized.TestCase):
       expected[table] -= 0.1 * gains.T @ pooled
     for name, table in expected.items():
       np.testing.assert_allclose(after[name], table, **_TOLERANCE)
+
+  @parameterized.product(way=["shared_memory", "processes"], num_tables=[1, 3])
+  def test_stacks_share_messages_and_have_the_bits_of_each_by_itself(
+      self, way, num_tables
+  ):
+    optimizers = [
+        embedding_spec.SGDOptimizerSpec(0.1),
+        embedding_spec.AdamOptimizerSpec(0.1),
+        embedding_spec.AdagradOptimizerSpec(0.1),
+    ]
+    specs = {}
+    for k, optimizer in enumerate(optimizers[:num_tables]):
+      table = two_table_model.table(
+          f"t{k}", 40 + 30 * k, optimizer=optimizer, embedding_dim=4 * (k + 1)
+      )
+      specs[f"f{k}"] = two_table_model.feature(f"f{k}", table, batch=_BATCH)
+    embedding.prepare_feature_specs_for_training(specs, 4, 2)
+    rng = np.random.default_rng(0)
+    ids = {
+        name: rng.integers(
+            spec.table_spec.vocabulary_size, size=spec.input_shape, dtype="i4"
+        )
+        for name, spec in specs.items()
+    }
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=4, num_sc_per_device=2
+    )
+    mesh = jax.sharding.Mesh(jax.devices()[:4], ("x",))
+    variables = embedding.init_embedding_variables(
+        jax.random.key(0),
+        embedding.get_table_specs(specs),
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
+        2,
+        bypass_mesh_check=True,
+    )
+
+    def step(ids, variables):
+      read = embedding.lookup_ids(ids, None, variables, specs, topology)
+      inputs = embedding.convert_ids(ids, None, specs, topology)
+      activations = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
+      return (
+          read,
+          activations,
+          embedding.sparse_gradients(activations, inputs, specs),
+          embedding.tpu_sparse_dense_matmul_grad(
+              activations, inputs, variables, specs, step=3
+          ),
+      )
+
+    def run():
+      jitted = jax.jit(
+          jax.shard_map(
+              step, mesh=mesh, in_specs=_AXIS, out_specs=_AXIS, check_vma=False
+          )
+      )
+      with (
+          mock.patch.object(
+              mesh_axis, "_is_in_one_process", lambda _: way == "shared_memory"
+          ),
+          mock.patch.object(by_batches, "are_smaller", lambda *_: False),
+      ):
+        lowered = jitted.lower(ids, variables)
+      text = lowered.as_text()
+      return lowered.compile()(ids, variables), {
+          name: text.count(f"stablehlo.{name}")
+          for name in ("all_gather", "all_to_all", "collective_permute")
+      }
+
+    together, num_collectives = run()
+    with mock.patch.object(of_stacks, "can_be_part", lambda _: False):
+      apart, num_apart = run()
+    jax.tree.map(np.testing.assert_array_equal, together, apart)
+    # Two each of the lookup from ids, the lookup and the update; and of rows,
+    # the gradients of rows. XLA sees later that requests are the same.
+    expected = dict(all_gather=6, all_to_all=2, collective_permute=0)
+    if way == "processes":
+      expected = dict(all_gather=0, all_to_all=8, collective_permute=0)
+    self.assertEqual(num_collectives, expected)
+    self.assertEqual(
+        num_apart, {k: num_tables * n for k, n in expected.items()}
+    )
 
   def test_tables_of_another_number_of_devices_raise(self):
     specs = _specs(1, 1)

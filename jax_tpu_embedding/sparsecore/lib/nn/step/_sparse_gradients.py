@@ -23,6 +23,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
@@ -115,27 +116,40 @@ def sparse_gradients(
   _device_batch.check_stack_names(
       stacks, activation_gradients=activation_gradients
   )
-  results = {}
+  gradients = []
   for name, stack in stacks.items():
     gradient = jnp.asarray(activation_gradients[name])
-    results[name] = SparseGradient(
-        *row_gradients.row_gradients_p.bind(
-            *buffers[name],
-            gradient.reshape(gradient.shape[0], -1),
-            global_device_count=settings.global_device_count,
-            rows_per_device=(
-                stack.stack_vocab_size // settings.global_device_count
-            ),
-            max_unique_ids_per_partition=(
-                # One device sends nothing that a limit could size.
-                settings.limits_of(name).max_unique_ids_per_partition
-                if settings.global_device_count > 1
-                else buffers[name].embedding_ids.size
-            ),
-            enable_minibatching=settings.enable_minibatching,
+    params = dict(
+        global_device_count=settings.global_device_count,
+        rows_per_device=(
+            stack.stack_vocab_size // settings.global_device_count
+        ),
+        max_unique_ids_per_partition=(
+            # One device sends nothing that a limit could size.
+            settings.limits_of(name).max_unique_ids_per_partition
+            if settings.global_device_count > 1
+            else buffers[name].embedding_ids.size
+        ),
+        enable_minibatching=settings.enable_minibatching,
+    )
+    gradients.append(
+        of_stacks.OfStack(
+            name,
+            row_gradients.row_gradients_p,
+            (*buffers[name], gradient.reshape(gradient.shape[0], -1)),
+            params,
+            num_results=2,
         )
     )
-  return results
+  results = of_stacks.bind(
+      of_stacks.row_gradients_of_stacks_p,
+      gradients,
+      num_devices=settings.global_device_count,
+  )
+  return {
+      of_stack.stack: SparseGradient(*result)
+      for of_stack, result in zip(gradients, results, strict=True)
+  }
 
 
 def add_sparse_gradients(
@@ -241,36 +255,37 @@ def apply_sparse_gradients(
       )
       for name, stack in stacks.items()
   }
-  results = {}
+  gradients, limits = {}, {}
   for name, stack in stacks.items():
     values = terms[name].values
     num_samples = _rows_as_batch.samples_per_sc(values.shape[0], topology)
     padding = num_samples * topology.num_sc_per_device - values.shape[0]
-    results[name] = _update.step_stack(
-        stack,
-        feature_specs,
-        buffers[name],
-        jnp.pad(values, ((0, padding), (0, 0))),
-        embedding_variables[name],
-        strategy=utils.MOD_SHARDING,
-        label=label,
-        step=step,
-        partition_limits=_buffers.PartitionLimits(
-            max_ids_per_partition=num_samples,
-            max_unique_ids_per_partition=min(
-                num_samples,
-                _rows_as_batch.rows_per_minibatch(
-                    stack.stack_vocab_size // topology.num_scs,
-                    enable_minibatching,
-                ),
+    gradients[name] = jnp.pad(values, ((0, padding), (0, 0)))
+    limits[name] = _buffers.PartitionLimits(
+        max_ids_per_partition=num_samples,
+        max_unique_ids_per_partition=min(
+            num_samples,
+            _rows_as_batch.rows_per_minibatch(
+                stack.stack_vocab_size // topology.num_scs,
+                enable_minibatching,
             ),
         ),
-        global_device_count=topology.global_device_count,
-        enable_minibatching=enable_minibatching,
-        value_limits=_update.value_limits(embedding_var_limits, stack),
-        rounding_seed=rounding_seed,
     )
-  return results
+  return _update.step_stacks(
+      stacks,
+      feature_specs,
+      buffers,
+      gradients,
+      embedding_variables,
+      strategy=utils.MOD_SHARDING,
+      label=label,
+      step=step,
+      partition_limits=limits,
+      global_device_count=topology.global_device_count,
+      enable_minibatching=enable_minibatching,
+      embedding_var_limits=embedding_var_limits,
+      rounding_seed=rounding_seed,
+  )
 
 
 def _check_is_split(

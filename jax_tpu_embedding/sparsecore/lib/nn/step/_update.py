@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
@@ -145,24 +146,22 @@ def tpu_sparse_dense_matmul_grad(
   _device_batch.check_stack_names(
       stacks, activation_gradients=activation_gradients
   )
-  return {
-      name: step_stack(
-          stack,
-          feature_specs,
-          buffers[name],
-          activation_gradients[name],
-          embedding_variables[name],
-          strategy=strategy,
-          label=label,
-          step=_of_stack(step, name),
-          partition_limits=dict(settings.limits).get(name),
-          global_device_count=settings.global_device_count,
-          enable_minibatching=settings.enable_minibatching,
-          value_limits=value_limits(embedding_var_limits, stack),
-          rounding_seed=_of_stack(rounding_seed, name),
-      )
-      for name, stack in stacks.items()
-  } | kept
+  updated = step_stacks(
+      stacks,
+      feature_specs,
+      buffers,
+      activation_gradients,
+      embedding_variables,
+      strategy=strategy,
+      label=label,
+      step=step,
+      partition_limits=dict(settings.limits),
+      global_device_count=settings.global_device_count,
+      enable_minibatching=settings.enable_minibatching,
+      embedding_var_limits=embedding_var_limits,
+      rounding_seed=rounding_seed,
+  )
+  return updated | kept
 
 
 def _of_stack(value: Any, name: str) -> Any:
@@ -170,46 +169,106 @@ def _of_stack(value: Any, name: str) -> Any:
   return value.get(name) if isinstance(value, Mapping) else value
 
 
-def step_stack(
+def step_stacks(
+    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    buffers: Mapping[str, _device_batch.DeviceBuffers | _buffers.SampleIds],
+    gradients: Mapping[str, jax.Array],
+    variables: Mapping[str, Any],
+    *,
+    strategy: int,
+    label: str,
+    step: jax.typing.ArrayLike | Mapping[str, Any] | None,
+    partition_limits: Mapping[str, _buffers.PartitionLimits],
+    global_device_count: int,
+    enable_minibatching: bool,
+    embedding_var_limits: (
+        Mapping[str, tuple[float | None, float | None]] | None
+    ),
+    rounding_seed: jax.typing.ArrayLike | Mapping[str, Any] | None,
+) -> dict[str, Any]:
+  """Steps the optimizers of all stacks.
+
+  Args:
+    stacks: name -> spec.
+    feature_specs: the prepared specs, any tree.
+    buffers: stack name -> those of one device; the samples of a replicated
+      stack.
+    gradients: stack name -> f32[device_batch, D], of the activations.
+    variables: stack name -> (table, slots) of this device.
+    strategy: a member of ShardingStrategy.
+    label: as in tpu_sparse_dense_matmul_grad.
+    step: as there.
+    partition_limits: stack name -> those that hold for the buffers; a
+      replicated stack has none.
+    global_device_count: devices that share the batch.
+    enable_minibatching: as there.
+    embedding_var_limits: as there.
+    rounding_seed: as there.
+
+  Returns:
+    Stack name -> new (table, slots), in the tree of `variables`.
+
+  Raises:
+    ValueError: if an optimizer depends on the width of tables, and those of
+      its stack differ.
+    KeyError: if `embedding_var_limits` lacks a stack.
+  """
+  results, split = {}, []
+  for name, stack in stacks.items():
+    update = _update_of_stack(
+        stack,
+        feature_specs,
+        buffers[name],
+        gradients[name],
+        variables[name],
+        step=_of_stack(step, name),
+        value_limits=_value_limits(embedding_var_limits, stack),
+        rounding_seed=_of_stack(rounding_seed, name),
+    )
+    if stack.is_replicated:
+      with jax.named_scope(f"update/{name}"):
+        results[name] = _one_hot.update(
+            update.primitive,
+            update.operands,
+            buffers[name],
+            _sample_ids.axes_of_batch(buffers[name], global_device_count),
+            stack=stack,
+            **update.params,
+        )
+      continue
+    params = update.params | dict(
+        **partition_limits[name]._asdict(),
+        computation_name=f"{stack.optimizer.short_name()}-{name}{label}",
+        sharding_strategy=int(strategy),
+        enable_minibatching=enable_minibatching,
+    )
+    split.append(update._replace(params=params))
+  stepped = of_stacks.bind(
+      of_stacks.update_of_stacks_p, split, num_devices=global_device_count
+  )
+  for update, new in zip(split, stepped, strict=True):
+    results[update.stack] = new
+  return {
+      name: jax.tree.unflatten(
+          jax.tree.structure(variables[name]), jax.tree.leaves(results[name])
+      )
+      for name in stacks
+  }
+
+
+def _update_of_stack(
     stack: embedding_spec.StackedTableSpec,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     buffers: _device_batch.DeviceBuffers | _buffers.SampleIds,
     gradient: jax.Array,
     variables: Any,
     *,
-    strategy: int,
-    label: str,
     step: jax.typing.ArrayLike | None,
-    partition_limits: _buffers.PartitionLimits | None,
-    global_device_count: int,
-    enable_minibatching: bool,
     value_limits: tuple[float | None, float | None],
     rounding_seed: jax.typing.ArrayLike | None,
-) -> Any:
-  """Steps the optimizer of one stack.
-
-  Args:
-    stack: its spec.
-    feature_specs: the prepared specs, any tree, of its tables among others.
-    buffers: those of one device; the samples of a replicated stack.
-    gradient: f32[device_batch, D], of the activations.
-    variables: (table, slots) of this device.
-    strategy: a member of ShardingStrategy.
-    label: as in tpu_sparse_dense_matmul_grad.
-    step: as there.
-    partition_limits: that hold for `buffers`; None for a replicated stack.
-    global_device_count: devices that share the batch.
-    enable_minibatching: as there.
-    value_limits: (min, max) of new table values.
-    rounding_seed: as there.
-
-  Returns:
-    The new (table, slots), in the tree of `variables`.
-
-  Raises:
-    ValueError: if the optimizer depends on the width of tables, and those of
-      the stack differ.
-  """
+) -> of_stacks.OfStack:
+  """The update of one stack, whose arguments are those of step_stacks."""
   minimum, maximum = value_limits
   if step is None and stack.optimizer.depends_on_step:
     # Programs that were written for the reference do so, with this result.
@@ -245,30 +304,13 @@ def step_stack(
     params["stochastic_rounding"] = True
   params |= stack.optimizer.get_static_params()
   params |= dict(min_value=minimum, max_value=maximum)
-  primitive = stack.optimizer.get_optimizer_primitive()
-  with jax.named_scope(f"update/{stack.stack_name}"):
-    if stack.is_replicated:
-      new = _one_hot.update(
-          primitive,
-          operands,
-          buffers,
-          _sample_ids.axes_of_batch(buffers, global_device_count),
-          stack=stack,
-          **params,
-      )
-    else:
-      new = primitive.bind(
-          *operands,
-          **partition_limits._asdict(),
-          computation_name=(
-              f"{stack.optimizer.short_name()}-{stack.stack_name}{label}"
-          ),
-          sharding_strategy=int(strategy),
-          enable_minibatching=enable_minibatching,
-          **params,
-      )
-  # The update of an optimizer without slots has one result, not a list.
-  return jax.tree.unflatten(jax.tree.structure(variables), jax.tree.leaves(new))
+  return of_stacks.OfStack(
+      stack.stack_name,
+      stack.optimizer.get_optimizer_primitive(),
+      operands,
+      params,
+      num_results=1 + len(slots),
+  )
 
 
 def _check_slots(stack: embedding_spec.StackedTableSpec, found: int) -> None:
@@ -289,7 +331,7 @@ def _check_slots(stack: embedding_spec.StackedTableSpec, found: int) -> None:
   )
 
 
-def value_limits(
+def _value_limits(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ),

@@ -23,15 +23,22 @@ by messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import packed
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks as stacks_lib
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import earlier_readers
+
+# Bytes of an array that goes with others. For a larger one it costs more to be
+# put together with them, and taken apart, than a collective of its own.
+_LARGEST_IN_COMMON = 1 << 18
 
 
 def serve_lookup(
@@ -77,73 +84,120 @@ def are_smaller(
 
 
 def lookup(
-    coo: Sequence[jax.Array],
-    table: jax.Array,
-    params: dict[str, Any],
-    axis: mesh_axis.MeshAxis,
-) -> jax.Array:
-  """The lookup in [rows, D] over the devices along `axis`.
+    stacks: Sequence[stacks_lib.Lookup], axis: mesh_axis.MeshAxis
+) -> Sequence[jax.Array]:
+  """The lookups in [rows, D] over the devices along `axis`.
 
   Those that serve_lookup says.
   """
   last = axis.size - 1
 
-  @jax.jit  # as in by_messages.lookup
-  def run(*operands):
-    *coo, table = operands
-    coo = _of_all(coo, axis)
+  @earlier_readers.as_one_reader  # as in by_messages.lookup
+  def run(operands):
+    with stacks_lib.scope_of_all(stacks):
+      batches = _of_all([coo for coo, _ in operands], axis)
     device = lax.axis_index(axis.name)
-    shape = (params["device_batch_size"], table.shape[1])
-    arriving = finished = jnp.zeros(shape, jnp.float32)
+    arriving = [
+        jnp.zeros(
+            (stack.params["device_batch_size"], table.shape[1]), jnp.float32
+        )
+        for stack, (_, table) in zip(stacks, operands, strict=True)
+    ]
+    finished = packed.pack(arriving)
     for number in range(2 * axis.size - 1):
       # Batch k is on device d in round k + d; after the last device it goes home.
-      activations = cpu_calls.lookup_part(
-          coo, table, params, device, number - device, arriving, axis.size
-      )
-      batches = range(max(0, number - last), min(number, last) + 1)
-      arriving = lax.ppermute(
-          activations,
-          axis.name,
-          [
-              (number - k, number - k + 1 if number - k < last else k)
-              for k in batches
-          ],
-      )
-      if number >= last:
-        is_home = device == number - last
-        finished = jnp.where(is_home, arriving, finished)
-    return finished
+      activations = []
+      for stack, (_, table), coo, x in zip(
+          stacks, operands, batches, arriving, strict=True
+      ):
+        with stacks_lib.scope(stack):
+          activations.append(
+              cpu_calls.lookup_part(
+                  coo,
+                  table,
+                  stack.params,
+                  device,
+                  number - device,
+                  x,
+                  axis.size,
+              )
+          )
+      on_their_way = range(max(0, number - last), min(number, last) + 1)
+      with stacks_lib.scope_of_all(stacks):
+        together = lax.ppermute(
+            packed.pack(activations),
+            axis.name,
+            [
+                (number - k, number - k + 1 if number - k < last else k)
+                for k in on_their_way
+            ],
+        )
+        if number >= last:
+          is_home = device == number - last
+          finished = jnp.where(is_home, together, finished)
+        arriving = packed.unpack(together, activations)
+    return packed.unpack(finished, arriving)
 
-  return run(*coo, table)
+  return run([(stack.coo, stack.table) for stack in stacks])
 
 
 def update(
-    rule: update_rules.UpdateRule,
-    operands: update_rules.UpdateOperands,
-    params: dict[str, Any],
-    axis: mesh_axis.MeshAxis,
-) -> Sequence[jax.Array]:
-  """The update over the devices along `axis`; `rule` has its options."""
-  operands, params = by_messages.with_rounding_shards(operands, params, axis)
-  gradient = operands.gradient.reshape(operands.gradient.shape[0], -1)
-  return cpu_calls.update_batches(
-      rule,
-      operands._replace(
-          coo=_of_all(operands.coo, axis),
-          gradient=lax.all_gather(gradient, axis.name, tiled=True),
-      ),
-      params,
-      lax.axis_index(axis.name),
-      axis.size,
-  )
+    stacks: Sequence[stacks_lib.Update], axis: mesh_axis.MeshAxis
+) -> Sequence[Sequence[jax.Array]]:
+  """The updates over the devices along `axis`."""
+  stacks = [by_messages.with_rounding_shards(stack, axis) for stack in stacks]
+  with stacks_lib.scope_of_all(stacks):
+    batches = _of_all([stack.operands.coo for stack in stacks], axis)
+    gradients = _all_gather(
+        [
+            stack.operands.gradient.reshape(
+                stack.operands.gradient.shape[0], -1
+            )
+            for stack in stacks
+        ],
+        axis,
+    )
+  results = []
+  for stack, coo, gradient in zip(stacks, batches, gradients, strict=True):
+    with stacks_lib.scope(stack):
+      results.append(
+          cpu_calls.update_batches(
+              stack.rule,
+              stack.operands._replace(coo=coo, gradient=gradient),
+              stack.params,
+              lax.axis_index(axis.name),
+              axis.size,
+          )
+      )
+  return results
 
 
 def _of_all(
-    coo: Sequence[jax.Array], axis: mesh_axis.MeshAxis
+    batches: Sequence[Sequence[jax.Array]], axis: mesh_axis.MeshAxis
+) -> Sequence[Sequence[jax.Array]]:
+  """Of each batch the buffers of the devices, one after the other."""
+  buffers = [x for (*buffers, _) in batches for x in buffers]
+  gathered = iter(_all_gather(buffers, axis))
+  return [
+      (*(next(gathered) for _ in buffers), num_minibatches)
+      for (*buffers, num_minibatches) in batches
+  ]
+
+
+def _all_gather(
+    arrays: Sequence[jax.Array], axis: mesh_axis.MeshAxis
 ) -> Sequence[jax.Array]:
-  """The buffers of the devices, one after the other."""
-  *buffers, num_minibatches = coo
-  return (
-      *(lax.all_gather(x, axis.name, tiled=True) for x in buffers),
-      num_minibatches,
-  )
+  """Those of the devices, one after the other; the small ones all at once."""
+  gather = functools.partial(lax.all_gather, axis_name=axis.name, tiled=True)
+  results = [None if _is_small(x) else gather(x) for x in arrays]
+  small = [x for x in arrays if _is_small(x)]
+  if small:
+    unpacked = iter(
+        packed.unpack(gather(packed.pack(small)), small, times=axis.size)
+    )
+    results = [next(unpacked) if x is None else x for x in results]
+  return results
+
+
+def _is_small(x: jax.Array) -> bool:
+  return x.size * x.dtype.itemsize <= _LARGEST_IN_COMMON

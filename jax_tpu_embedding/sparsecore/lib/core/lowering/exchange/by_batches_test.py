@@ -3,12 +3,15 @@
 
 """When processes send batches, and when rows."""
 
+import functools
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
+import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)  # as tests of the same process
 
@@ -83,6 +86,33 @@ class ByBatchesTest(parameterized.TestCase):
     self.assertEqual(
         by_batches.serve_lookup(coo, _TABLE, params, axis), expected
     )
+
+  def test_buffers_go_together_unless_they_are_large(self):
+    axis = mesh_axis.MeshAxis(name="x", size=4, is_in_one_process=False)
+    most = 1 << 18  # bytes
+    sizes = [8, most // 4 + 1, most // 4, 24]
+    batches = [
+        [np.arange(4 * size, dtype=np.int32) + k for size in sizes] + [1]
+        for k in range(2)
+    ]
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map,
+        mesh=jax.sharding.Mesh(jax.devices()[:4], ("x",)),
+        in_specs=([[jax.P("x")] * 4 + [jax.P()]] * 2,),
+        out_specs=jax.P(),
+        check_vma=False,
+    )
+    def run(batches):
+      return by_batches._of_all(batches, axis)  # pylint: disable=protected-access
+
+    # One for six buffers, and one for each of the large ones.
+    text = run.lower(batches).as_text()
+    self.assertEqual(text.count("stablehlo.all_gather"), 3)
+    for gathered, batch in zip(run(batches), batches, strict=True):
+      for actual, expected in zip(gathered, batch, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 if __name__ == "__main__":

@@ -17,36 +17,36 @@ import numpy as np
 _PUBLISH_TARGET = "jte_publish_cpu"
 _PUBLISH_TABLE_TARGET = "jte_publish_table_cpu"
 _HOLD_TARGET = "jte_hold_cpu"
+_SPLIT_TARGET = "jte_split_records_cpu"
 _RECORD_WORDS = 64  # kRecordWords in cc/ffi/device_records.h
 
 
-def publish(
-    axis: mesh_axis.MeshAxis | None,
+def record(
     coo: Sequence[jax.Array],
     rows: jax.Array,
     *,
+    num_devices: int,
     rows_per_device: int,
     batch_size: int,
     enable_minibatching: bool,
-) -> tuple[jax.Array, jax.Array]:
-  """Checks the buffers and tells the others where they are, or what is wrong.
+) -> jax.Array:
+  """Checks the buffers and says where they are, or what is wrong.
 
   Args:
-    axis: of the devices; None if there is one.
     coo: row pointers, embedding ids, sample ids, gains, minibatch count.
     rows: of table or gradient, for the others to read.
+    num_devices: that exchange records.
     rows_per_device: of the table.
     batch_size: samples of the device.
     enable_minibatching: which layout the buffers have.
 
   Returns:
-    The records of all devices u32[G, words], and which one this is i32[].
+    u32[words].
   """
-  num_devices = 1 if axis is None else axis.size
   call = jax.ffi.ffi_call(
       _PUBLISH_TARGET, jax.ShapeDtypeStruct((_RECORD_WORDS,), jnp.uint32)
   )
-  record = call(
+  return call(
       *coo,
       rows,
       num_devices=np.int64(num_devices),
@@ -59,51 +59,71 @@ def publish(
       rows_per_device=np.int64(rows_per_device),
       batch_size=np.int64(batch_size),
   )
-  if axis is None:
-    return record[None], jnp.int32(0)
-  return lax.all_gather(record, axis.name), lax.axis_index(axis.name)
 
 
-def publish_table(
-    axis: mesh_axis.MeshAxis, table: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Tells the others where the table is, for lookups from ids.
-
-  Returns:
-    As `publish` does.
-  """
+def record_of_table(table: jax.Array, *, num_devices: int) -> jax.Array:
+  """Says where the table is, for lookups from ids; as `record` does."""
   call = jax.ffi.ffi_call(
       _PUBLISH_TABLE_TARGET,
       jax.ShapeDtypeStruct((_RECORD_WORDS,), jnp.uint32),
   )
-  record = call(table, num_devices=np.int64(axis.size))
-  return lax.all_gather(record, axis.name), lax.axis_index(axis.name)
+  return call(table, num_devices=np.int64(num_devices))
+
+
+def publish(
+    records: Sequence[jax.Array], axis: mesh_axis.MeshAxis | None
+) -> tuple[Sequence[jax.Array], jax.Array]:
+  """Tells the others, in one message, what the records of this device say.
+
+  Args:
+    records: one for each stack, u32[words].
+    axis: of the devices; None if there is one.
+
+  Returns:
+    For each stack the records of all devices u32[G, words]; and which device
+    this is, i32[].
+  """
+  if axis is None:
+    return [x[None] for x in records], jnp.int32(0)
+  device = lax.axis_index(axis.name)
+  if len(records) == 1:
+    return [lax.all_gather(records[0], axis.name)], device
+  together = lax.all_gather(jnp.stack(records), axis.name)
+  of_stack = jax.ShapeDtypeStruct((axis.size, _RECORD_WORDS), jnp.uint32)
+  split = jax.ffi.ffi_call(_SPLIT_TARGET, [of_stack] * len(records))
+  return split(together), device
 
 
 def hold(
     results: Sequence[jax.Array],
-    records: jax.Array,
+    records: Sequence[jax.Array],
     device: jax.Array,
+    read_by_others: Sequence[Sequence[jax.Array]],
     *waited_for: jax.Array,
-) -> list[jax.Array]:
+    num_devices: int,
+) -> Sequence[jax.Array]:
   """`results`, once `waited_for` are there; raises what a record says is wrong.
 
   Args:
     results: of the device.
-    records: of all devices.
+    records: for each stack, of all devices.
     device: the number of this one.
-    *waited_for: what this one published, rows first, if others read it; and
-      anything else.
+    read_by_others: for each stack what this device published and others read:
+      nothing, rows, or rows and buffers.
+    *waited_for: anything.
+    num_devices: that exchange records.
   """
   call = jax.ffi.ffi_call(
       _HOLD_TARGET,
       [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
       input_output_aliases={k: k for k in range(len(results))},
   )
+  held = zip(records, read_by_others, strict=True)
   return call(
       *results,
-      records,
       device,
+      *(x for of_stack, read in held for x in (of_stack, *read)),
       *waited_for,
-      num_devices=np.int64(records.shape[0]),
+      num_devices=np.int64(num_devices),
+      num_held=np.array([len(read) for read in read_by_others], np.int64),
   )

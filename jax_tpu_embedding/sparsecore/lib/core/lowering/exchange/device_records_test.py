@@ -73,6 +73,21 @@ def _update(coo, table, gradient, records, device):
   ]
 
 
+def _hold(values, *operands, num_held):
+  """`values`, once they are held with what others read."""
+  (held,) = jax.ffi.ffi_call(
+      "jte_hold_cpu",
+      [jax.ShapeDtypeStruct(values.shape, values.dtype)],
+      input_output_aliases={0: 0},
+  )(
+      values,
+      *operands,
+      num_devices=np.int64(2),
+      num_held=np.array(num_held, np.int64),
+  )
+  return held.block_until_ready()
+
+
 def _twice(record):
   """The records of two devices that have the same memory."""
   return jnp.stack([record, record])
@@ -132,13 +147,47 @@ class DeviceRecordsTest(parameterized.TestCase):
           self.coo, self.table, self.gradient, records, np.int32(device)
       ).block_until_ready()
     with self.assertRaisesRegex(_NATIVE_ERRORS, message):
-      jax.ffi.ffi_call(
-          "jte_hold_cpu",
-          [jax.ShapeDtypeStruct((4, _DIM), jnp.float32)],
-          input_output_aliases={0: 0},
-      )(self.table, records, np.int32(device), num_devices=np.int64(2))[
-          0
-      ].block_until_ready()
+      _hold(self.table, np.int32(device), records, num_held=[0])
+
+  def test_records_are_split_by_stack(self):
+    together = jnp.arange(2 * 3 * 64, dtype=jnp.uint32).reshape(2, 3, 64)
+
+    def split(*shapes):
+      return jax.block_until_ready(
+          jax.ffi.ffi_call(
+              "jte_split_records_cpu",
+              [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in shapes],
+          )(together)
+      )
+
+    for k, of_stack in enumerate(split(*[(2, 64)] * 3)):
+      np.testing.assert_array_equal(of_stack, together[:, k])
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, "There are records of 3 stacks, and 2 results"
+    ):
+      split((2, 64), (2, 64))
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, r"Result 1 must be uint32 of shape \[2, 64\]"
+    ):
+      split((2, 64), (2, 63), (2, 64))
+
+  def test_what_is_held_is_what_each_stack_has_published(self):
+    others = jnp.ones((4, _DIM))
+    stacks = [
+        _twice(_publish(self.coo, self.table)),
+        self.table,
+        _twice(_publish(self.coo, others)),
+    ]
+    held = _hold(self.table, np.int32(1), *stacks, others, num_held=[1, 1])
+    np.testing.assert_array_equal(held, self.table)
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, "Operand 5 is not what the other devices read"
+    ):
+      _hold(self.table, np.int32(1), *stacks, self.table, num_held=[1, 1])
+    with self.assertRaisesRegex(
+        _NATIVE_ERRORS, "A stack holds 6 operands, expected 0 to 5"
+    ):
+      _hold(self.table, np.int32(1), *stacks, others, num_held=[1, 6])
 
   @parameterized.parameters(
       (dict(rows_per_device=2**31 + 2), "The table has 2147483650 rows"),

@@ -13,14 +13,18 @@ from absl.testing import parameterized
 import jax
 from jax.extend import core
 from jax.interpreters import mlir
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
+from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
@@ -62,7 +66,7 @@ def _over_devices(name, look_up):
     axis = devices.axis_of(table)
     if axis is None:
       return cpu_calls.lookup(coo, table, params)
-    return [look_up(coo, table, params, axis)]
+    return look_up([stacks.Lookup(coo, table, params)], axis)
 
   result = core.Primitive(name)
   result.abstract_eval = lookup.lookup_p.abstract_eval
@@ -329,6 +333,109 @@ class UpdateTest(parameterized.TestCase):
     _, one = _update("custom", case, setting, 1)
     for actual, expected in zip(several, one, strict=True):
       np.testing.assert_array_equal(actual, expected)
+
+
+class StacksTest(parameterized.TestCase):
+  """Several stacks at a time have the bits of each by itself."""
+
+  # Rows of 16 and 32 bits, and of any width.
+  _TABLES = (
+      _TABLE,
+      _TABLE[:, :5].astype(jnp.bfloat16),
+      _TABLE[:, 0],
+      _TABLE[::-1, :8],
+  )
+
+  def _run(self, lowering, coo, tables):
+    limits = dict(
+        max_ids_per_partition=_BATCH_PER_SC * 4,
+        max_unique_ids_per_partition=_ROWS_PER_SHARD,
+    )
+
+    def run(coo, tables):
+      stacks = [
+          of_stacks.OfStack(
+              f"t{k}",
+              lookup.lookup_p,
+              (*coo, table),
+              limits
+              | dict(
+                  device_batch_size=_NUM_SCS
+                  * _BATCH_PER_SC
+                  // lowering.num_devices
+              ),
+          )
+          for k, table in enumerate(tables)
+      ]
+      (activations,) = zip(*lowering.bind_of_stacks("lookup_of_stacks", stacks))
+      stacks = [
+          of_stacks.OfStack(
+              f"t{k}",
+              update.UPDATE_PRIMITIVES["sgd" if k % 2 else "adagrad"],
+              (
+                  *coo,
+                  table,
+                  *(() if k % 2 else (jnp.ones_like(table, jnp.float32),)),
+                  gradient,
+                  np.float32(0.5),
+              ),
+              limits,
+              num_results=1 if k % 2 else 2,
+          )
+          for k, (table, gradient) in enumerate(zip(tables, activations))
+      ]
+      return activations, lowering.bind_of_stacks("update_of_stacks", stacks)
+
+    coo = lowering.coo_operands(coo, _NUM_SCS)
+    return jax.tree.map(np.asarray, lowering.compiled(run)(coo, tables))
+
+  @parameterized.parameters(
+      "cpu_shared_memory", "cpu_messages", "cpu_batches", "gpu_messages"
+  )
+  def test_same_bits_as_on_one_device(self, name):
+    coo = _coo()
+    several = self._run(every_lowering.LOWERINGS[name], coo, self._TABLES)
+    one = self._run(every_lowering.LOWERINGS["cpu"], coo, self._TABLES)
+    jax.tree.map(np.testing.assert_array_equal, several, one)
+
+  def test_all_devices_raise_what_is_wrong_with_one_stack(self):
+    lowering = every_lowering.LOWERINGS["cpu_shared_memory"]
+    coo = _coo()
+    ids = coo.embedding_ids.copy()
+    ids[ids.size // _NUM_SCS * 4] = 1000  # of the third of four devices
+
+    @lowering.compiled
+    def run(batches, table):
+      return lowering.bind_of_stacks(
+          "lookup_of_stacks",
+          [
+              of_stacks.OfStack(
+                  f"t{k}",
+                  lookup.lookup_p,
+                  (*batch, table),
+                  dict(
+                      device_batch_size=2 * _BATCH_PER_SC,
+                      max_ids_per_partition=_BATCH_PER_SC * 4,
+                      max_unique_ids_per_partition=_ROWS_PER_SHARD,
+                  ),
+              )
+              for k, batch in enumerate(batches)
+          ],
+      )
+
+    good, bad = (
+        lowering.coo_operands(x, _NUM_SCS)
+        for x in (coo, dataclasses.replace(coo, embedding_ids=ids))
+    )
+    with self.assertRaisesRegex(
+        (ValueError, RuntimeError),
+        r"Device 2 of the axis: embedding_ids\[\d+\] is 1000, expected 0 to 23",
+    ):
+      jax.block_until_ready(run([good, bad, good], _TABLE))
+    (first,), (second,) = run(
+        [good, good], _TABLE
+    )  # as if nothing had happened
+    np.testing.assert_array_equal(first, second)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import messages
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks as stacks_lib
 
 
 def axis_of_rows(
@@ -49,25 +50,46 @@ def axis_of_rows(
 
 
 def row_gradients(
-    operands: Sequence[jax.Array],
     steps: types.ModuleType,
-    params: dict[str, Any],
+    stacks: Sequence[stacks_lib.RowGradients],
     axis: mesh_axis.MeshAxis | None,
-) -> Sequence[jax.Array]:
+) -> Sequence[Sequence[jax.Array]]:
   """The distinct rows of this device that any device names, and their gradients.
 
   Args:
-    operands: of the primitive.
     steps: messages.py, or a module like it.
-    params: of the primitive.
+    stacks: with the parameters of the primitive.
     axis: from `axis_of_rows`.
   """
+  results = []
+  for stack, (wanted, gradients) in zip(
+      stacks, by_messages.send_gradients(steps, stacks, axis), strict=True
+  ):
+    with stacks_lib.scope(stack):
+      results.append(_sum_received(steps, stack, wanted, gradients, axis))
+  return results
+
+
+def of_operands(
+    operands: Sequence[jax.Array], params: dict[str, Any], scope: str = ""
+) -> stacks_lib.RowGradients:
+  """What the operands and parameters of the primitive ask for."""
   *coo, gradient = operands
-  rows_per_device = params["rows_per_device"]
-  enable_minibatching = params.get("enable_minibatching", False)
-  wanted, gradients = by_messages.send_gradients(
-      steps, coo, gradient, rows_per_device, params, axis
+  return stacks_lib.RowGradients(
+      coo, gradient, params["rows_per_device"], params, scope
   )
+
+
+def _sum_received(
+    steps: types.ModuleType,
+    stack: stacks_lib.RowGradients,
+    wanted: messages.Blocks,
+    gradients: messages.Blocks,
+    axis: mesh_axis.MeshAxis | None,
+) -> Sequence[jax.Array]:
+  """The rows of one stack, and the sum for each of what devices have sent."""
+  rows_per_device = stack.rows_per_device
+  enable_minibatching = stack.params.get("enable_minibatching", False)
   num_devices, device = 1, 0
   if axis is not None:
     num_devices, device = axis.size, lax.axis_index(axis.name)
@@ -80,7 +102,7 @@ def row_gradients(
       for x in wanted
   ]
   num_sc_per_device = layout.num_sc_per_device_from_row_pointers(
-      coo[0].size, num_devices, enable_minibatching
+      stack.coo[0].size, num_devices, enable_minibatching
   )
   # A minibatch is sorted by row, all of them are not.
   if num_devices == num_sc_per_device == 1 and not enable_minibatching:

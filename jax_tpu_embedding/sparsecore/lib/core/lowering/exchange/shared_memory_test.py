@@ -12,6 +12,8 @@ import re
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
@@ -58,7 +60,7 @@ class SharedMemoryTest(parameterized.TestCase):
     published, held, gathered = _calls(
         "lookup", _TABLE, device_batch_size=_BATCH_PER_SC
     )
-    # Activations, records, device; then what the others read.
+    # Activations, device, records; then what the others read.
     self.assertEqual(held[3:-1], published[-1:])
     self.assertIn(held[-1], gathered)
 
@@ -66,9 +68,40 @@ class SharedMemoryTest(parameterized.TestCase):
     published, held, gathered = _calls(
         "update_sgd", _TABLE, _GRADIENT, np.float32(1)
     )
-    # Table, records, device.
-    self.assertEqual(held[3:-1], [published[-1], *published[:-1]])
+    # Table, device, records. Nobody reads the minibatch count of another.
+    *buffers, _, gradient = published
+    self.assertEqual(held[3:-1], [gradient, *buffers])
     self.assertIn(held[-1], gathered)
+
+  def test_a_lookup_of_stacks_holds_every_table(self):
+    lowering = every_lowering.LOWERINGS["cpu_shared_memory"]
+
+    @lowering.compiled
+    def run(coo, *tables):
+      params = dict(device_batch_size=_BATCH_PER_SC, **_LIMITS)
+      return lowering.bind_of_stacks(
+          "lookup_of_stacks",
+          [
+              of_stacks.OfStack(f"t{k}", lookup.lookup_p, (*coo, table), params)
+              for k, table in enumerate(tables)
+          ],
+      )
+
+    coo = lowering.coo_operands(_COO, _NUM_SCS)
+    tables = (_TABLE, _TABLE[:, :2], _TABLE[:, :3])
+    text = jax.jit(run).lower(coo, *tables).as_text()
+    published = [
+        operands.split(", ")[-1]
+        for operands in re.findall(
+            r"custom_call @jte_publish_cpu\((.*?)\)", text
+        )
+    ]
+    self.assertLen(set(published), 3)
+    # What says that the device has read all; activations, device, and for each
+    # stack records and table.
+    _, held = re.findall(r"custom_call @jte_hold_cpu\((.*?)\)", text)
+    self.assertEqual(held.split(", ")[5:-1:2], published)
+    self.assertIn("num_held = dense<1> : tensor<3xi64>", text)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 """What compiled programs for several devices send, and what they copy."""
 
+import functools
 import math
 import re
 from unittest import mock
@@ -15,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
+from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
@@ -70,9 +72,14 @@ def _custom(coo, table):
 
 
 def _compiled(program, rows_per_device):
+  table = jax.ShapeDtypeStruct((_DEVICES * rows_per_device, _DIM), jnp.float32)
+  return _compiled_for(program.__name__.lstrip("_"), program, table)
+
+
+def _compiled_for(way, program, tables):
+  """`program` of buffers and tables, which are donated, sent in one of _WAYS."""
   axis = jax.sharding.PartitionSpec("x")
   specs = (*[axis] * 4, jax.sharding.PartitionSpec())
-  table = jax.ShapeDtypeStruct((_DEVICES * rows_per_device, _DIM), jnp.float32)
   run = jax.jit(
       jax.shard_map(
           program,
@@ -83,16 +90,47 @@ def _compiled(program, rows_per_device):
       ),
       donate_argnums=1,
   )
-  is_in_one_process = program not in (_messages, _batches)
+  is_in_one_process = way not in ("messages", "batches")
   with (
       mock.patch.object(
           mesh_axis, "_is_in_one_process", lambda unused_mesh: is_in_one_process
       ),
-      mock.patch.object(
-          by_batches, "are_smaller", lambda *_: program is _batches
-      ),
+      mock.patch.object(by_batches, "are_smaller", lambda *_: way == "batches"),
   ):
-    return run.lower(_COO.operands, table).compile()
+    return run.lower(_COO.operands, tables).compile()
+
+
+def _step_of_stacks(primitive, params, coo, tables):
+  """A lookup in each table, and an update that depends on it."""
+  lookups = [
+      of_stacks.OfStack(
+          f"t{k}",
+          lookup.lookup_p,
+          (*coo, table),
+          dict(device_batch_size=_BATCH, **_LIMITS),
+      )
+      for k, table in enumerate(tables)
+  ]
+  activations = of_stacks.bind(
+      of_stacks.lookup_of_stacks_p, lookups, num_devices=_DEVICES
+  )
+  updates = [
+      of_stacks.OfStack(
+          f"t{k}",
+          primitive,
+          (*coo, table, jnp.tanh(gradient), np.float32(1)),
+          params | _LIMITS,
+      )
+      for k, (table, (gradient,)) in enumerate(zip(tables, activations))
+  ]
+  if params:  # a custom update has the gradient before the table
+    updates = [
+        x._replace(operands=(*coo, x.operands[6], x.operands[5]))
+        for x in updates
+    ]
+  return of_stacks.bind(
+      of_stacks.update_of_stacks_p, updates, num_devices=_DEVICES
+  )
 
 
 def _collectives(compiled) -> dict[str, int]:
@@ -163,6 +201,35 @@ class TrafficTest(parameterized.TestCase):
     self.assertRegex(text, rf"f32\[{block_size},{_DIM}\].* all-to-all\(")
     self.assertNotRegex(text, rf"f32\[{_DEVICES},{block_size},{_DIM}\]")
     self.assertNotRegex(text, rf"f32\[{_DEVICES * block_size},{_DIM}\]")
+
+  # A lookup and an update in shared memory have two each. By messages there are
+  # requests, rows and gradients; batches have their buffers once, activations in
+  # seven rounds, and gradients. A custom update checks buffers, and sends requests
+  # and gradients.
+  @parameterized.parameters(
+      ("shared_memory", 4), ("messages", 3), ("batches", 9), ("custom", 5)
+  )
+  def test_stacks_share_messages(self, way, num_collectives):
+    primitive, params = update.UPDATE_PRIMITIVES["sgd"], {}
+    if way == "custom":
+      primitive = custom_update.custom_update_p
+      params = dict(
+          num_hyperparameters=0,
+          custom_computation_fn=lambda gradient, row: row - gradient,
+      )
+    for num_stacks in (1, 4, 12):
+      tables = [
+          jax.ShapeDtypeStruct((_DEVICES * 512, 8 + k), jnp.float32)
+          for k in range(num_stacks)
+      ]
+      compiled = _compiled_for(
+          way, functools.partial(_step_of_stacks, primitive, params), tables
+      )
+      with self.subTest(num_stacks=num_stacks):
+        self.assertLen(_collectives(compiled), num_collectives)
+        self.assertEmpty(
+            re.findall(r".*= f32\[512,\d+\]\S* copy\(.*", compiled.as_text())
+        )
 
   @parameterized.named_parameters(_PROGRAMS)
   def test_donated_table_is_not_copied(self, program):

@@ -20,7 +20,6 @@ from typing import Any
 import warnings
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 
 # "plain" asks for plain JAX on GPUs, to compare with, or while a kernel is wrong.
 ENVIRONMENT_VARIABLE = "JAX_TPU_EMBEDDING_GPU"
@@ -76,12 +75,12 @@ def where_usable(
     rule: Callable[..., Sequence[Any]],
     plain_rule: Callable[..., Sequence[Any]],
 ) -> Callable[..., Sequence[Any]]:
-  """The rule, which calls it, or one of arrays."""
+  """The rule, which calls it, or the other."""
 
   def choose(operands, *args):
     if is_usable():
       return rule(operands, *args)
-    return native_call.traced(plain_rule, operands, *args)
+    return plain_rule(operands, *args)
 
   return choose
 

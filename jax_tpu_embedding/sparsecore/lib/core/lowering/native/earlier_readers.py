@@ -16,10 +16,27 @@ about copies (tried with jaxlib 0.10.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import math
+from typing import Any
 
+import jax
 from jax.interpreters import mlir
+
+# The names of what as_one_reader returns, but for a number that JAX appends.
+_ONE_READER = "jte_one_reader"
+
+
+def as_one_reader(function: Callable[..., Any]) -> Callable[..., Any]:
+  """`function`, jitted, for rules that trace it.
+
+  None of its results may be there before it has read all of its operands: then
+  an update of one of them waits for one result. It would for each result, and
+  the lookups of many stacks are one such function, whose results are as many.
+  """
+  function.__name__ = function.__qualname__ = _ONE_READER
+  return jax.jit(function)
 
 
 def results_of_earlier_readers(
@@ -46,7 +63,7 @@ def results_of_earlier_readers(
       reader = _enclosing_operation(use.owner, block)
       if reader is None:
         continue
-      for number, result in enumerate(reader.results):
+      for number, result in _last_results(reader):
         if (reader, number) in results:
           continue
         is_large = _num_elements(result) >= limit
@@ -64,6 +81,19 @@ def _enclosing_operation(
   while operation is not None and operation.block != block:
     operation = operation.parent
   return operation
+
+
+def _last_results(
+    reader: mlir.ir.Operation,
+) -> list[tuple[int, mlir.ir.Value]]:
+  """Results of `reader`, with their numbers, after which it has read all."""
+  results = list(enumerate(reader.results))
+  if reader.name == "func.call":
+    if mlir.ir.FlatSymbolRefAttr(reader.attributes["callee"]).value.startswith(
+        _ONE_READER
+    ):
+      return [min(results, key=lambda x: _num_elements(x[1]))]
+  return results
 
 
 def _num_elements(value: mlir.ir.Value) -> float:
