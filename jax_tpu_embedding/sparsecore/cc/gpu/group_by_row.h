@@ -4,10 +4,10 @@
 // The plan of an update: the entries of a batch in the order of rows.
 // It depends on ids alone, not on tables or gradients.
 //
-// The terms of a row from one source SparseCore are added from left to right in
-// blocks of `block_size`, then the blocks in their order, then the sources in
-// theirs. So a row that all samples name is the work of many, and the sum has
-// the same bits whoever is first.
+// The terms of a row are added in the order of the CPU's
+// (kernels/update/sum_rows.h), with blocks of `block_size`. So a row that all
+// samples name is the work of many, and the sum has the same bits whoever is
+// first.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_ROW_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_ROW_H_

@@ -20,6 +20,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/hot_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/long_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/row_ranges.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
@@ -59,22 +60,22 @@ bool IsOnePass(const Optimizer& optimizer, const TableValues& table,
          gradient.has_one_source() && OnePassServes(gradient.dim);
 }
 
-// Steps every row whose entries are in [begin, end), which are all its entries.
+// Steps these rows in one pass, none of which is long.
+void StepInOnePass(const PartitionOrder& order, int64_t begin, int64_t end,
+                   const Job& job) {
+  if (begin == end) return;
+  const RowUpdate& update = job.update;
+  job.step_entries(order, begin, end,
+                   {.gradient = {job.gradient.rows[0], job.gradient.dim},
+                    .table = std::get<std::span<float>>(update.table).data(),
+                    .slots = update.slots,
+                    .hyperparameters = update.hyperparameters});
+}
+
+// Steps these rows in two passes.
 template <typename Order>
-void ApplyRange(const Order& order, int64_t begin, int64_t end, const Job& job,
-                RowStepper& stepper) {
-  if constexpr (std::is_same_v<Order, PartitionOrder>) {
-    if (job.step_entries != nullptr) {
-      const RowUpdate& update = job.update;
-      job.step_entries(
-          order, begin, end,
-          {.gradient = {job.gradient.rows[0], job.gradient.dim},
-           .table = std::get<std::span<float>>(update.table).data(),
-           .slots = update.slots,
-           .hyperparameters = update.hyperparameters});
-      return;
-    }
-  }
+void StepInTwoPasses(const Order& order, int64_t begin, int64_t end,
+                     const Job& job, RowStepper& stepper) {
   while (begin < end) {
     const SummedRows sums =
         SumRows(order, begin, end, job.gradient, job.MaxRows(), stepper.rows(),
@@ -82,6 +83,21 @@ void ApplyRange(const Order& order, int64_t begin, int64_t end, const Job& job,
     stepper.Add(sums.num_rows);
     begin = sums.end;
   }
+}
+
+// Steps every row whose entries are in [begin, end), which are all its entries.
+template <typename Order>
+void ApplyRange(const Order& order, int64_t begin, int64_t end, const Job& job,
+                RowStepper& stepper) {
+  if constexpr (std::is_same_v<Order, PartitionOrder>) {
+    while (job.step_entries != nullptr && begin < end) {
+      const EntryRange row = NextLongRow(order, begin, end, kTermsPerBlock + 1);
+      StepInOnePass(order, begin, row.begin, job);
+      StepInTwoPasses(order, row.begin, row.end, job, stepper);
+      begin = row.end;
+    }
+  }
+  StepInTwoPasses(order, begin, end, job, stepper);
 }
 
 // The same, but for the entries of some rows, which are in ascending order.

@@ -18,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/testing/random_coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
 
 namespace jte::kernels {
 
@@ -57,8 +58,8 @@ Result<void> Apply(const RandomCoo& coo, int64_t dim,
                    {.table = state.table, .slots = slots}, executor);
 }
 
-// One SGD step in the order that the kernel promises: entries of a source, then
-// sources.
+// One SGD step in the order that the kernel promises: entries of a source in
+// blocks, then blocks, then sources.
 std::vector<float> ExpectedAfterSgd(const RandomCoo& coo, int64_t dim,
                                     const State& state, float learning_rate) {
   std::vector<float> expected = state.table;
@@ -74,13 +75,19 @@ std::vector<float> ExpectedAfterSgd(const RandomCoo& coo, int64_t dim,
         const auto source_of = [&coo, &entries](size_t k) {
           return entries[k].sample / coo.geometry.batch_size_per_sc;
         };
-        float partial = 0.0f;
+        float of_source = 0.0f;
         const int64_t source = source_of(i);
-        for (; i < end && source_of(i) == source; ++i) {
-          partial +=
-              entries[i].gain * state.gradient[entries[i].sample * dim + d];
+        while (i < end && source_of(i) == source) {
+          float of_block = 0.0f;
+          for (int64_t k = 0;
+               k < kTermsPerBlock && i < end && source_of(i) == source;
+               ++k, ++i) {
+            of_block +=
+                entries[i].gain * state.gradient[entries[i].sample * dim + d];
+          }
+          of_source += of_block;
         }
-        total += partial;
+        total += of_source;
       }
       expected[entries[begin].row * dim + d] -= total * learning_rate;
     }
@@ -136,7 +143,7 @@ TEST_P(ApplyRowsTest, GivesTheSameBitsForAnyNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(All, ApplyRowsTest,
                          testing::Combine(testing::Values(1, 2, 3, 9),
-                                          testing::Values(1, 8, 72),
+                                          testing::Values(1, 8, 64, 72),
                                           testing::Values(0, 1, 3)));
 
 // Eight of its rows have a thousand entries or more, in a gradient that is

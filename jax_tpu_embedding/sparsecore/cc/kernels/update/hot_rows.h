@@ -17,10 +17,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ranges>
 #include <span>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/long_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
 
 namespace jte::kernels {
@@ -32,22 +32,6 @@ inline constexpr int64_t kMinHotEntries = 64;
 // other thread of the core.
 inline constexpr int64_t kSampleBlockBytes = int64_t{1} << 18;
 
-// The entries [begin, end) of a row.
-struct EntryRange {
-  int64_t begin;
-  int64_t end;
-};
-
-// One past the entries of the row that entry `i` is of.
-template <typename Order>
-int64_t RowEnd(const Order& order, int64_t i, int64_t num_entries) {
-  const auto rest = std::views::iota(i, num_entries);
-  const auto is_of_row = [&order, row = order.row(i)](int64_t k) {
-    return order.row(k) == row;
-  };
-  return *std::ranges::partition_point(rest, is_of_row);
-}
-
 // Whether SumHotRows is faster than SumRows for rows with many entries.
 inline bool HotRowsPay(const ActivationGradient& gradient,
                        int64_t num_samples) {
@@ -56,27 +40,13 @@ inline bool HotRowsPay(const ActivationGradient& gradient,
 }
 
 // The rows with kMinHotEntries or more of the `num_entries` entries.
-//
-// Complexity: num_entries / kMinHotEntries, and log(num_entries) per row.
 template <typename Order>
 std::vector<EntryRange> FindHotRows(const Order& order, int64_t num_entries) {
-  // Two probes or more are in each such row.
-  constexpr int64_t kStep = kMinHotEntries / 2;
   std::vector<EntryRange> found;
-  int64_t begin = 0;  // no hot row has an entry in [its end, begin)
-  for (int64_t i = kStep; i < num_entries; i += kStep) {
-    const int32_t row = order.row(i);
-    if (i < begin || order.row(i - kStep) != row) continue;
-    begin = std::max(begin, i - 2 * kStep);
-    const auto before = std::views::iota(begin, i);
-    const auto is_less = [&order, row](int64_t k) {
-      return order.row(k) < row;
-    };
-    begin = *std::ranges::partition_point(before, is_less);
-    const int64_t end = RowEnd(order, i, num_entries);
-    if (end - begin >= kMinHotEntries) found.push_back({begin, end});
-    begin = end;
+  for (int64_t begin = 0; begin < num_entries; begin = found.back().end) {
+    found.push_back(NextLongRow(order, begin, num_entries, kMinHotEntries));
   }
+  if (!found.empty() && found.back().begin == num_entries) found.pop_back();
   return found;
 }
 
@@ -91,12 +61,23 @@ std::vector<float> SumHotRows(const Order& order,
   const int64_t block_size = std::max<int64_t>(
       kSampleBlockBytes / (dim * static_cast<int64_t>(sizeof(float))), 1);
   std::vector<float> sums(rows.size() * dim, 0.0f);
+  // Of the terms since the last multiple of kTermsPerBlock.
+  std::vector<float> of_blocks(rows.size() * dim, 0.0f);
   std::vector<int64_t> next;
   for (const EntryRange& row : rows) next.push_back(row.begin);
   for (int64_t first = 0; first < num_samples; first += block_size) {
     for (size_t r = 0; r < rows.size(); ++r) {
-      next[r] = AddTerms(order, next[r], rows[r].end, gradient,
-                         first + block_size, sums.data() + r * dim);
+      const auto& [begin, end] = rows[r];
+      const auto of_block = std::span(of_blocks).subspan(r * dim, dim);
+      while (next[r] < end) {
+        const int64_t place = (next[r] - begin) % kTermsPerBlock;
+        const int64_t block_end =
+            std::min(next[r] - place + kTermsPerBlock, end);
+        next[r] = AddTerms(order, next[r], block_end, gradient,
+                           first + block_size, of_block.data());
+        if (next[r] < block_end) break;
+        MoveSum(of_block, sums.data() + r * dim);
+      }
     }
   }
   return sums;

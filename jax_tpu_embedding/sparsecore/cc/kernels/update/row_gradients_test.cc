@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/testing/random_coo.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte::kernels {
@@ -62,16 +64,22 @@ Gradients InOrder(const std::map<int32_t, std::vector<float>>& sums,
   return expected;
 }
 
-// In the order that an update promises: the entries of a source, then sources.
+// In the order that an update promises: the entries of a source in blocks, then
+// blocks, then sources.
 Gradients ExpectedGradients(const RandomCoo& coo,
                             const std::vector<float>& gradient, int64_t dim,
                             int64_t num_rows) {
-  // Row -> source -> sum.
-  std::map<int32_t, std::map<int64_t, std::vector<float>>> parts;
+  // Row -> source -> sums of blocks.
+  using Blocks = std::vector<std::vector<float>>;
+  std::map<int32_t, std::map<int64_t, Blocks>> parts;
+  std::map<std::pair<int32_t, int64_t>, int64_t> num_terms;
   for (const Entry& entry : coo.entries) {
     const int64_t source = entry.sample / coo.geometry.batch_size_per_sc;
-    std::vector<float>& part = parts[entry.row][source];
-    part.resize(dim);
+    Blocks& blocks = parts[entry.row][source];
+    if (num_terms[{entry.row, source}]++ % kTermsPerBlock == 0) {
+      blocks.emplace_back(dim);
+    }
+    std::vector<float>& part = blocks.back();
     for (int64_t d = 0; d < dim; ++d) {
       part[d] += entry.gain * gradient[entry.sample * dim + d];
     }
@@ -80,8 +88,12 @@ Gradients ExpectedGradients(const RandomCoo& coo,
   for (const auto& [row, by_source] : parts) {
     std::vector<float>& sum = sums[row];
     sum.resize(dim);
-    for (const auto& [source, part] : by_source) {
-      for (int64_t d = 0; d < dim; ++d) sum[d] += part[d];
+    for (const auto& [source, blocks] : by_source) {
+      for (int64_t d = 0; d < dim; ++d) {
+        float of_source = 0.0f;
+        for (const std::vector<float>& block : blocks) of_source += block[d];
+        sum[d] += of_source;
+      }
     }
   }
   return InOrder(sums, num_rows, dim);

@@ -17,7 +17,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/merge_runs.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/update/hot_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/long_rows.h"
 
 namespace jte::kernels {
 

@@ -32,10 +32,10 @@ struct Tables {
 
 class StepEntriesTest : public testing::TestWithParam<int64_t> {
  protected:
-  // Two rows in three have 1 to 4 entries, and one has 200.
+  // Two rows in three have 1 to 4 entries, and one has a block of them.
   StepEntriesTest() {
     for (int32_t row = 0; row < kNumRows; ++row) {
-      const int64_t size = row == 70      ? 200
+      const int64_t size = row == 70      ? kTermsPerBlock
                            : row % 3 == 0 ? 0
                                           : 1 + random_() % 4;
       for (int64_t i = 0; i < size; ++i) {

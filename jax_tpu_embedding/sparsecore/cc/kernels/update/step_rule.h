@@ -43,7 +43,8 @@ constexpr bool OnePassServes(int64_t dim) {
 
 // Sums and steps the rows of entries in one pass: step_entries.h. Steps every
 // row that has an entry in [begin, end), which has all its entries.
-// Requires: OnePassServes(update.gradient.dim).
+// Requires: OnePassServes(update.gradient.dim); no row has more than
+// kTermsPerBlock entries.
 using StepEntriesFunction = void (*)(const PartitionOrder& entries,
                                      int64_t begin, int64_t end,
                                      const EntriesUpdate& update);

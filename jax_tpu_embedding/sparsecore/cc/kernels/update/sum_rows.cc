@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/long_rows.h"
 
 namespace jte::kernels {
 
@@ -31,7 +34,7 @@ int64_t SourceEnd(int64_t sample, const ActivationGradient& gradient) {
 
 uint32_t Mask(bool condition) { return -static_cast<uint32_t>(condition); }
 
-// SumRows in the `kWidth` columns from `column` on.
+// SumRows in the `kWidth` columns from `column` on, none of whose rows is long.
 //
 // Sums stay in registers. Every entry writes the sum so far to its row's place,
 // and the last one of a row clears it with a mask: a branch for it would be
@@ -125,12 +128,13 @@ template <bool kHasOneSource, typename Rows, typename Order>
   return summed;
 }
 
+// SumRows of rows none of which is long.
 template <typename Order>
-JTE_VECTOR_CLONES SummedRows SumRowsOf(const Order& order, int64_t begin,
-                                       int64_t end,
-                                       const ActivationGradient& gradient,
-                                       int64_t max_rows, int32_t* rows,
-                                       float* gradients) {
+JTE_VECTOR_CLONES SummedRows SumShortRows(const Order& order, int64_t begin,
+                                          int64_t end,
+                                          const ActivationGradient& gradient,
+                                          int64_t max_rows, int32_t* rows,
+                                          float* gradients) {
   if (gradient.has_one_source()) {
     return SumAllColumns<true>(order, begin, end,
                                ArrayRows{gradient.rows[0], gradient.dim},
@@ -140,17 +144,57 @@ JTE_VECTOR_CLONES SummedRows SumRowsOf(const Order& order, int64_t begin,
                               max_rows, rows, gradients);
 }
 
+// Writes the sum of a row of any number of entries to `sum`.
+template <typename Order>
+void SumLongRow(const Order& order, const EntryRange& row,
+                const ActivationGradient& gradient, float* sum) {
+  std::vector<float> of_block(gradient.dim);
+  std::vector<float> of_source(gradient.dim);
+  std::fill_n(sum, gradient.dim, 0.0f);
+  for (int64_t i = row.begin; i < row.end;) {
+    const int64_t source_end = SourceEnd(order.sample(i), gradient);
+    while (i < row.end && order.sample(i) < source_end) {
+      i = AddTerms(order, i, std::min(i + kTermsPerBlock, row.end), gradient,
+                   source_end, of_block.data());
+      MoveSum(of_block, of_source.data());
+    }
+    MoveSum(of_source, sum);
+  }
+}
+
+template <typename Order>
+SummedRows SumRowsOf(const Order& order, int64_t begin, int64_t end,
+                     const ActivationGradient& gradient, int64_t max_rows,
+                     int32_t* rows, float* gradients) {
+  int64_t num_rows = 0;
+  while (begin < end && num_rows < max_rows) {
+    const EntryRange row = NextLongRow(order, begin, end, kTermsPerBlock + 1);
+    if (begin < row.begin) {
+      const SummedRows summed =
+          SumShortRows(order, begin, row.begin, gradient, max_rows - num_rows,
+                       rows + num_rows, gradients + num_rows * gradient.dim);
+      num_rows += summed.num_rows;
+      begin = summed.end;
+    } else {
+      rows[num_rows] = order.row(begin);
+      SumLongRow(order, row, gradient, gradients + num_rows * gradient.dim);
+      ++num_rows;
+      begin = row.end;
+    }
+  }
+  return {num_rows, begin};
+}
+
 // AddTerms in as many pieces of `kWidth` columns as there are from `column` on,
 // which it moves.
-template <int kWidth, typename Order>
+template <int kWidth, typename Rows, typename Order>
 [[gnu::always_inline]] inline void AddPieces(const Order& order, int64_t begin,
-                                             int64_t end,
-                                             const ArrayRows<float>& rows,
-                                             int64_t sample_end,
+                                             int64_t end, const Rows& rows,
+                                             int64_t dim, int64_t sample_end,
                                              float* __restrict sum,
                                              int64_t& column, int64_t& stop) {
-  const int64_t distance = PrefetchDistance(rows.dim * sizeof(float));
-  for (; column + kWidth <= rows.dim; column += kWidth) {
+  const int64_t distance = PrefetchDistance(dim * sizeof(float));
+  for (; column + kWidth <= dim; column += kWidth) {
     float sums[kWidth];
     std::copy_n(sum + column, kWidth, sums);
     int64_t i = begin;
@@ -166,19 +210,34 @@ template <int kWidth, typename Order>
   }
 }
 
-template <typename Order>
-JTE_VECTOR_CLONES int64_t AddTermsOf(const Order& entries, int64_t begin,
-                                     int64_t end,
-                                     const ActivationGradient& gradient,
-                                     int64_t sample_end, float* sum) {
-  const Order order = entries;  // stays in registers
-  const ArrayRows rows{gradient.rows[0], gradient.dim};
+template <typename Order, typename Rows>
+JTE_VECTOR_CLONES int64_t AddAllColumns(const Order& entries, int64_t begin,
+                                        int64_t end, const Rows& all_rows,
+                                        int64_t dim, int64_t sample_end,
+                                        float* sum) {
+  // Copies stay in registers.
+  const Order order = entries;
+  const Rows rows = all_rows;
   int64_t stop = begin;
   int64_t column = 0;
-  AddPieces<64>(order, begin, end, rows, sample_end, sum, column, stop);
-  AddPieces<16>(order, begin, end, rows, sample_end, sum, column, stop);
-  AddPieces<1>(order, begin, end, rows, sample_end, sum, column, stop);
+  AddPieces<64>(order, begin, end, rows, dim, sample_end, sum, column, stop);
+  AddPieces<32>(order, begin, end, rows, dim, sample_end, sum, column, stop);
+  AddPieces<16>(order, begin, end, rows, dim, sample_end, sum, column, stop);
+  AddPieces<8>(order, begin, end, rows, dim, sample_end, sum, column, stop);
+  AddPieces<1>(order, begin, end, rows, dim, sample_end, sum, column, stop);
   return stop;
+}
+
+template <typename Order>
+int64_t AddTermsOf(const Order& order, int64_t begin, int64_t end,
+                   const ActivationGradient& gradient, int64_t sample_end,
+                   float* sum) {
+  const int64_t dim = gradient.dim;
+  if (gradient.has_one_source()) {
+    return AddAllColumns(order, begin, end, ArrayRows{gradient.rows[0], dim},
+                         dim, sample_end, sum);
+  }
+  return AddAllColumns(order, begin, end, gradient.rows, dim, sample_end, sum);
 }
 
 }  // namespace
@@ -205,6 +264,13 @@ int64_t AddTerms(const SortedOrder& order, int64_t begin, int64_t end,
                  const ActivationGradient& gradient, int64_t sample_end,
                  float* sum) {
   return AddTermsOf(order, begin, end, gradient, sample_end, sum);
+}
+
+void MoveSum(std::span<float> from, float* __restrict to) {
+  for (float& value : from) {
+    *to++ += value;
+    value = 0.0f;
+  }
 }
 
 }  // namespace jte::kernels

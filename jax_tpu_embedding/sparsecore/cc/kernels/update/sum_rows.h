@@ -8,9 +8,16 @@
 //   // rows[i] has the gradient gradients[i * dim...], for i < sums.num_rows;
 //   // the entries from sums.end on are left.
 //
-// Terms are added from left to right. Those of one source SparseCore are summed
-// by themselves, and a source could send that sum instead of its entries
-// without changing a bit of the result.
+// The terms of a row from one source SparseCore are added from left to right in
+// blocks of kTermsPerBlock, then the blocks in their order, then the sources in
+// theirs. So a source could send its sum instead of its entries without
+// changing a bit of the result, and many can share the work of a row that very
+// many samples name: GPUs do (cc/gpu/group_by_row.h), with the same bits.
+//
+// A row with at most kTermsPerBlock entries is one block of each source.
+// Against sums without blocks, an update takes 0.92 to 1.02 of the CPU time:
+// SGD and Adagrad, ids of Zipf 1.05 or of 8 rows, medians of turns in one
+// process, one thread of a shared Xeon.
 //
 // Threading: free functions over the caller's memory.
 
@@ -24,6 +31,9 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
+
+// As BLOCK_SIZE of lib/core/lowering/reference/lookup_and_update.py.
+inline constexpr int64_t kTermsPerBlock = 512;
 
 // Entries ordered by row, read from one partition of the buffers.
 struct PartitionOrder {
@@ -85,15 +95,17 @@ SummedRows SumRows(const SortedOrder& order, int64_t begin, int64_t end,
                    const ActivationGradient& gradient, int64_t max_rows,
                    int32_t* rows, float* gradients);
 
-// Adds the terms of the entries from `begin` on to `sum`, one row's; up to
+// Adds the terms of the entries from `begin` on to `sum`, of one block; up to
 // `end`, or to the first sample from `sample_end` on. Returns where it stopped.
-// Requires: gradient.has_one_source().
 int64_t AddTerms(const PartitionOrder& order, int64_t begin, int64_t end,
                  const ActivationGradient& gradient, int64_t sample_end,
                  float* sum);
 int64_t AddTerms(const SortedOrder& order, int64_t begin, int64_t end,
                  const ActivationGradient& gradient, int64_t sample_end,
                  float* sum);
+
+// Adds `from` to the sum that it is a part of, and makes it zero.
+void MoveSum(std::span<float> from, float* to);
 
 }  // namespace jte::kernels
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -33,7 +34,8 @@ struct Sums {
 class SumRowsTest
     : public testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {
  protected:
-  // Rows with 1 to 5 entries, and one with 300.
+  // Rows with 1 to 5 entries, one with a block of some sources, and two with
+  // more, one of which is the last.
   SumRowsTest() {
     std::mt19937_64 random(1);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
@@ -41,7 +43,10 @@ class SumRowsTest
     const int bits = RowBits(num_devices_, batch_size);
     for (int32_t row = 0; row < 100; ++row) {
       const int64_t first = std::ssize(entries_);
-      const int64_t size = row == 30 ? 300 : 1 + random() % 5;
+      const int64_t size = row == 30   ? kTermsPerBlock
+                           : row == 31 ? kTermsPerBlock + 1
+                           : row == 99 ? 12 * kTermsPerBlock + 7
+                                       : 1 + random() % 5;
       for (int64_t i = 0; i < size; ++i) {
         const int64_t device = random() % num_devices_;
         const int64_t sample = random() % batch_size;
@@ -82,12 +87,17 @@ class SumRowsTest
       for (int64_t d = 0; d < dim_; ++d) {
         float total = 0.0f;
         for (auto k = i; k != end;) {
-          float partial = 0.0f;
-          const int64_t of = source(*k);
-          for (; k != end && source(*k) == of; ++k) {
-            partial += k->gain * gradient.rows[k->sample][d];
+          float of_source = 0.0f;
+          float of_block = 0.0f;
+          int64_t place = 0;
+          const int64_t number = source(*k);
+          for (; k != end && source(*k) == number; ++k) {
+            if (place++ % kTermsPerBlock == 0) {
+              of_source += std::exchange(of_block, 0.0f);
+            }
+            of_block += k->gain * gradient.rows[k->sample][d];
           }
-          total += partial;
+          total += of_source + of_block;
         }
         sums.gradients.push_back(total);
       }

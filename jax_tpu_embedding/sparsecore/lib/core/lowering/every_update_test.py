@@ -4,7 +4,8 @@
 """Every update rule in every setting, lowered in every way.
 
 The results are what the formula says in float64, and those of four devices are
-those of one. Native calls have the same bits, those of GPUs too. New rows of UPDATE_RULES need a formula and a case.
+those of one. Native calls have the same bits, those of GPUs too. New rows of
+UPDATE_RULES need a formula and a case.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
@@ -135,6 +137,68 @@ def _program(lowering, setting):
   return program
 
 
+def _popular_rows(num_scs, counts, batch_size_per_sc):
+  """Buffers whose first rows have many terms, and these.
+
+  Args:
+    num_scs: S.
+    counts: of each row, the number of its terms from each source.
+    batch_size_per_sc: samples name a row as often as it takes.
+
+  Returns:
+    The buffers, and the samples of each row by source, i32[n] each. All gains
+    are 1: products are exact, whatever XLA fuses them with.
+  """
+  rng = np.random.default_rng(0)
+  size = 8 * len(counts) + max(map(sum, zip(*counts, strict=True)))
+  size += -size % 8
+  ids, samples = np.zeros((2, num_scs, size), np.int32)
+  row_pointers = np.zeros((num_scs, max(num_scs, 8)), np.int32)
+  samples_of = [[None] * num_scs for _ in counts]
+  for source in range(num_scs):
+    end = 0
+    for target in range(num_scs):
+      begin = end + -end % 8
+      end = begin
+      for row in range(target, len(counts), num_scs):
+        begin, end = end, end + counts[row][source]
+        ids[source, begin:end] = row // num_scs
+        samples[source, begin:end] = np.sort(
+            rng.integers(batch_size_per_sc, size=end - begin)
+        )
+        samples_of[row][source] = samples[source, begin:end].copy()
+      row_pointers[source, target] = end
+    row_pointers[source, num_scs:] = end
+  buffers = random_coo.RandomCoo(
+      row_pointers=row_pointers.reshape(-1),
+      embedding_ids=ids.reshape(-1),
+      sample_ids=samples.reshape(-1),
+      gains=np.ones(ids.size, np.float32),
+      num_minibatches=np.int32(1),
+      weights=None,
+      touched=None,
+  )
+  return buffers, samples_of
+
+
+def _sum_in_order(samples_of_row, gradient):
+  """The sum of a row's terms in the order that docs/reference promises."""
+
+  def from_left_to_right(terms):
+    return np.add.accumulate(np.stack(terms), axis=0, dtype=np.float32)[-1]
+
+  sources = []
+  for samples, of_source in zip(samples_of_row, gradient, strict=True):
+    terms = of_source[samples]
+    blocks = [
+        from_left_to_right(terms[first : first + 512])
+        for first in range(0, len(terms), 512)
+    ]
+    if blocks:
+      sources.append(from_left_to_right(blocks))
+  return from_left_to_right(sources)
+
+
 class EveryUpdateTest(parameterized.TestCase):
 
   def test_every_rule_has_a_formula_and_a_case(self):
@@ -188,6 +252,43 @@ class EveryUpdateTest(parameterized.TestCase):
       self.assert_are_those_of_one_device(
           implementation, results, on_one_device
       )
+
+  @parameterized.parameters(
+      # Rows of one and several blocks; of more blocks than a block has terms.
+      dict(num_scs=4, counts=[(512, 3, 0, 514), (1, 512 * 512 + 700, 8, 9)]),
+      dict(num_scs=1, counts=[(5,), (512,), (514,), (512 * 512 + 700,)]),
+  )
+  def test_popular_rows_are_summed_in_one_order(self, num_scs, counts):
+    batch_size_per_sc, dim = 96, 16
+    coo, samples_of = _popular_rows(num_scs, counts, batch_size_per_sc)
+    rng = np.random.default_rng(1)
+    gradient = np.float32(rng.normal(size=(num_scs, batch_size_per_sc, dim)))
+    expected = np.zeros((num_scs, 8, dim), np.float32)
+    for row, samples in enumerate(samples_of):
+      total = _sum_in_order(samples, gradient)
+      expected[row % num_scs, row // num_scs] -= total
+      # In another order, the bits are others.
+      if max(counts[row]) > 513:
+        terms = [x[s] for x, s in zip(gradient, samples, strict=True)]
+        at_once = np.add.accumulate(np.concatenate(terms), axis=0)
+        self.assertTrue(np.any(at_once[-1] != total))
+    for name, lowering in _LOWERINGS.items():
+      if num_scs % lowering.num_devices:
+        continue
+      with self.subTest(name):
+        (table,) = lowering.compiled(
+            lambda *operands: lowering.bind(
+                "update_sgd", *operands, **update_programs.LIMITS
+            )
+        )(
+            *lowering.coo_operands(coo, num_scs),
+            np.zeros((num_scs * 8, dim), np.float32),
+            gradient.reshape(-1, dim),
+            np.float32(1),
+        )
+        np.testing.assert_array_equal(
+            np.asarray(table), expected.reshape(-1, dim)
+        )
 
   def assert_are_those_of_one_device(self, implementation, results, expected):
     for actual, expected in zip(

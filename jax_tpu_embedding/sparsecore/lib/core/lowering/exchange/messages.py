@@ -247,7 +247,8 @@ def sum_gradients(
     on_device: module with the rules for one device.
 
   Returns:
-    G times f32[C, D]. It is a lookup in `gradient`, of which slots are samples.
+    G times f32[C, D]. It is a lookup in `gradient`, of which slots are samples,
+    but for the order of sums, which is that of an update.
   """
   num_slots = num_devices * block_size
   sums = on_device.lookup(
@@ -259,6 +260,7 @@ def sum_gradients(
       gradient,
       device_batch_size=num_slots,
       num_sc_per_device=1,
+      adds_in_blocks=True,
   )
   return jnp.split(sums, num_devices)
 

@@ -25,13 +25,12 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 import numpy as np
 
 Array = native_call.Array
 
-# Terms of a row from one source that are added from left to right; of more, the
-# sums of such blocks are added.
-BLOCK_SIZE = 512
+BLOCK_SIZE = lookup_and_update.BLOCK_SIZE
 
 
 class Library(Protocol):

@@ -21,12 +21,18 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import partitions
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
+
+# Terms of a row from one source SparseCore that are added from left to right; of
+# more, the sums of such blocks are added. As kTermsPerBlock of
+# cc/kernels/update/sum_rows.h.
+BLOCK_SIZE = 512
 
 # As jax.ops.segment_sum, with the arguments that it is called with here.
 SegmentSum = Callable[..., jax.Array]
@@ -54,6 +60,7 @@ def lookup(
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
     int8_columns: int | None = None,
+    adds_in_blocks: bool = False,
     segment_sum: SegmentSum = jax.ops.segment_sum,
 ) -> jax.Array:
   """Sums gain * table row over the entries of each sample.
@@ -71,6 +78,8 @@ def lookup(
     quantization_config: (min, max, buckets) that rows are rounded to, if any.
     enable_minibatching: which layout the buffers have.
     int8_columns: D, if rows are those of quantized_rows.py.
+    adds_in_blocks: whether the terms of a sample, which are neighbours, are
+      added as those of a row are in an update.
     segment_sum: adds the terms of each sample.
 
   Returns:
@@ -95,8 +104,12 @@ def lookup(
     rows = jnp.where(is_row[:, None], rows, jnp.nan)
   if quantization_config is not None:
     rows = quantize(rows, *quantization_config)
-  terms = entries.gain[:, None] * rows
-  return segment_sum(terms, entries.sample, num_segments=device_batch_size)
+  terms, sample = entries.gain[:, None] * rows, entries.sample
+  if adds_in_blocks:
+    (sample,), terms = _sum_blocks(
+        (sample,), terms, device_batch_size, segment_sum
+    )
+  return segment_sum(terms, sample, num_segments=device_batch_size)
 
 
 def update(
@@ -282,36 +295,70 @@ def _sum_per_row(
   """The distinct rows i32[B], ascending, and the gradient f32[B, D] of each.
 
   There are as many results as cells; the surplus has row `num_table_rows`.
-  Terms are summed per source SparseCore first, and then over sources, each in
-  the order of the buffers.
+  Terms are summed per source SparseCore first, in blocks, each in the order of
+  the buffers; then blocks, and then sources.
   """
   order = jnp.argsort(entries.row, stable=True)
   row, sample, gain, source = (x[order] for x in entries)
   terms = gain[:, None] * gradient.at[sample].get(mode="fill", fill_value=0)
-  row, partial_sums = _sum_runs(
-      row, (row, source), terms, num_table_rows, segment_sum
-  )
-  return _sum_runs(row, (row,), partial_sums, num_table_rows, segment_sum)
+  keys, sums = _sum_blocks((row, source), terms, num_table_rows, segment_sum)
+  (row, _), sums = _sum_runs(keys, sums, num_table_rows, segment_sum)
+  (row,), sums = _sum_runs((row,), sums, num_table_rows, segment_sum)
+  return row, sums
+
+
+def _sum_blocks(
+    keys: tuple[jax.Array, ...],
+    terms: jax.Array,
+    surplus: int,
+    segment_sum: SegmentSum,
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+  """Sums each BLOCK_SIZE `terms` of a run of equal keys, and what is left of it.
+
+  Returns:
+    The keys of blocks, and their sums, as of _sum_runs. Or keys and terms as
+    they are, if all runs are short.
+  """
+  if terms.shape[0] <= BLOCK_SIZE:
+    return keys, terms
+  place = lax.iota(jnp.int32, terms.shape[0])
+  rank = place - lax.cummax(jnp.where(_is_start(keys), place, 0))
+  block = rank // BLOCK_SIZE
+
+  def sum_blocks():
+    (*of_blocks, _), sums = _sum_runs(
+        (*keys, block), terms, surplus, segment_sum
+    )
+    return tuple(of_blocks), sums
+
+  # Cells that are no entries are long runs of the surplus.
+  has_blocks = jnp.any((block > 0) & (keys[0] < surplus))
+  return lax.cond(has_blocks, sum_blocks, lambda: (keys, terms))
 
 
 def _sum_runs(
-    row: jax.Array,
     keys: tuple[jax.Array, ...],
     terms: jax.Array,
-    surplus_row: int,
+    surplus: int,
     segment_sum: SegmentSum,
-) -> tuple[jax.Array, jax.Array]:
-  """Sums `terms` over runs of equal keys; `row` and sum of each run.
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+  """Sums `terms` over runs of equal keys; keys and sum of each run.
 
-  Of the results, as many as there are terms, the surplus has row `surplus_row`
-  and sum 0.
+  Of the results, as many as there are terms, the surplus has `surplus` as first
+  key, and sum 0.
   """
-  is_start = jnp.zeros(row.shape, bool).at[:1].set(True)
+  run = jnp.cumsum(_is_start(keys)) - 1
+  sums = segment_sum(terms, run, num_segments=run.size, indices_are_sorted=True)
+  of_runs = (jnp.full_like(key, surplus).at[run].set(key) for key in keys)
+  return tuple(of_runs), sums
+
+
+def _is_start(keys: tuple[jax.Array, ...]) -> jax.Array:
+  """bool[n], where other keys begin."""
+  is_start = jnp.zeros(keys[0].shape, bool).at[:1].set(True)
   for key in keys:
     is_start = is_start.at[1:].set(is_start[1:] | (key[1:] != key[:-1]))
-  run = jnp.cumsum(is_start) - 1
-  sums = segment_sum(terms, run, num_segments=row.size, indices_are_sorted=True)
-  return jnp.full_like(row, surplus_row).at[run].set(row), sums
+  return is_start
 
 
 def quantize(

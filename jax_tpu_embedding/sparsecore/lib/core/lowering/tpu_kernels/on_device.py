@@ -38,8 +38,10 @@ def lookup(
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
     int8_columns: int | None = None,
+    adds_in_blocks: bool = False,
 ) -> jax.Array:
   """lookup_and_update.lookup."""
+  del adds_in_blocks  # Sums have the order of sum_runs.
   entries = lookup_and_update.read_entries(
       (row_pointers, embedding_ids, sample_ids, gains, num_minibatches),
       num_table_rows=table.shape[0],
