@@ -109,7 +109,9 @@ def measure(is_quick: bool) -> list[curve.Curve]:
           name="hosts",
           title="One host's share of a job",
           text=(
-              f"{_NUM_TABLES} tables of {_ROWS:,} rows x {_DIM}, an id per"
+              f"{_NUM_TABLES} tables of {_ROWS:,} rows x {_DIM}, not stacked:"
+              " a partition of a table takes eight cells or more however few"
+              " ids it has, and that is what grows. An id per"
               f" sample, {_BATCH:,} samples for the {_LOCAL_DEVICES} devices of"
               f" a host with {_NUM_SC} SparseCores each, whatever the number of"
               " devices of the job. Limits are twice the average and some more,"

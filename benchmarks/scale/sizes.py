@@ -83,7 +83,7 @@ def _peak_mebibytes() -> float:
 
 def measure(is_quick: bool) -> list[curve.Curve]:
   points = []
-  for mebibytes in (1, 2) if is_quick else _MEBIBYTES:
+  for mebibytes in (1,) if is_quick else _MEBIBYTES:
     free = machine.available_memory_bytes() / 2**20
     if free < mebibytes + _OTHER_MEBIBYTES:
       print(
