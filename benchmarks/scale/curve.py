@@ -102,6 +102,6 @@ class Curve:
 def _number(value: float | None) -> str:
   if value is None:
     return "-"
-  if value == int(value):
-    return f"{int(value):,}"
+  if value == int(value) or value >= 1000:
+    return f"{value:,.0f}"
   return f"{value:.3g}"

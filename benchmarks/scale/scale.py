@@ -6,8 +6,8 @@
     bazel run //benchmarks/scale -- --output_dir=$PWD/benchmarks/scale
 
 Prints tables; with --output_dir, writes them to RESULTS.md there, with a picture
-of each. --curves=tables,sizes measures some of them, whose sections and pictures
-alone are then written anew.
+of each. --curves=tables --curves=sizes measures some of them, whose sections and
+pictures alone are then written anew.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Worker:
 
   def compile(self, name: str) -> dict[str, float]:
     mesh = topology.topology_mesh(name)
-    chips = len({d.coords for d in mesh.devices.flat})
+    chips = len({tuple(d.coords) for d in mesh.devices.flat})
     num_sc = hardware.num_sparsecores_per_device(mesh.devices.flat[0])
     specs = models.features(
         [_ROWS_PER_CHIP * mesh.size] * _NUM_TABLES,

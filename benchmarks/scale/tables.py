@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import time
 
 import jax
@@ -14,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
+from benchmarks import turns
 from benchmarks import worker_process
 from benchmarks.scale import curve
 from benchmarks.scale import models
@@ -130,11 +132,10 @@ class _Clock:
     return self._last - last
 
 
-def _quickest(call) -> float:
+def _quickest(call: Callable[[], object]) -> float:
   """Wall seconds, of ten calls."""
   call()
-  clock = _Clock()
-  return min((call(), clock.lap())[1] for _ in range(10))
+  return min(turns.time_calls(call, 1)["wall"] for _ in range(10))
 
 
 def measure(is_quick: bool) -> list[curve.Curve]:
