@@ -50,6 +50,10 @@ def _cuda_objects_impl(ctx):
             gpus[0],
             ",".join(["sm_" + gpu for gpu in gpus] + ["compute_" + gpus[0]]),
         ))
+
+        # The machine code of the GPUs beside each other: the largest source
+        # takes a minute and a half for one, and tests wait for it.
+        args.add("--threads={}".format(len(gpus)))
         args.add("-Xptxas=-v")
         args.add_all(["-Xfatbin", "-compress-all"])
         args.add("-I.")
