@@ -29,6 +29,7 @@ _KERNELS = (
     "StepBlock<jte::kernels::AdagradRule",
     "StepBlock<jte::kernels::AdamRule",
     "UnpackSamples(",
+    "jte::kernels::SortRows(",
 )
 _CLONES_OF_A_LOOP = """
   [[gnu::target_clones("avx2", "default")]]

@@ -18,6 +18,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/pool_rows.h"
 
@@ -32,9 +33,6 @@ inline int64_t NumIds(const Ids& ids) {
 
 class SampleRows {
  public:
-  // Samples of more ids are sorted one by one.
-  static constexpr int64_t kMaxNetworkIds = 128;
-
   // Reads samples: sample s has the ids [splits[s], splits[s + 1]) of `ids` and
   // as many of `weights`, which may be empty: every weight is 1. Ids are read
   // once each, so that who writes them meanwhile makes them other ids and
@@ -57,9 +55,10 @@ class SampleRows {
 
   size_t capacity_bytes() const {
     return rows_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
-           each_memory_.capacity_bytes() + numbers_memory_.capacity_bytes() +
-           gains_memory_.capacity_bytes() + lanes_.capacity_bytes() +
-           long_sample_.capacity_bytes() + splits.capacity_bytes();
+           each_memory_.capacity_bytes() + numbers_.capacity_bytes() +
+           narrow_numbers_.capacity_bytes() + gains_memory_.capacity_bytes() +
+           lanes_.capacity_bytes() + long_sample_.capacity_bytes() +
+           splits.capacity_bytes();
   }
 
   // For the caller: of the splits that it reads.
@@ -68,27 +67,40 @@ class SampleRows {
  private:
   struct IdAt {
     uint64_t row;
-    int64_t position;
+    size_t position;
   };
 
-  // The numbers of rows, rows() for those that there are not; false if there
-  // was one.
-  bool WriteNumbers(const MappedTable& table, const Ids& ids, int64_t begin,
-                    int64_t n);
+  // The numbers of rows of the ids from `begin` on, rows() for those that there
+  // are not; false if there was one.
+  template <typename Number>
+  static bool WriteNumbers(const MappedTable& table, const Ids& ids,
+                           int64_t begin, std::span<Number> numbers);
+  // Writes gains_.
   void WriteGains(convert::Combiner combiner, std::span<const float> weights,
                   std::span<const int64_t> splits);
+  // Writes rows_ and ends_, with gains_ if there are any.
+  template <typename Number>
+  void WriteRows(const MappedTable& table, convert::Combiner combiner,
+                 std::span<const Number> numbers,
+                 std::span<const int64_t> splits);
+  // Writes the rows of a sample of many ids from `out` on; returns the end.
+  template <typename Number>
+  WeightedRow* WriteLongSample(const MappedTable& table,
+                               std::span<const Number> numbers,
+                               const float* gains, float same_gain,
+                               WeightedRow* out);
 
   std::span<WeightedRow> rows_;
   std::span<int64_t> ends_;
   std::span<const std::byte*> each_;
-  std::span<uint64_t> numbers_;
   std::span<float> gains_;  // of every id, if there are weights
   ScratchArray<WeightedRow> rows_memory_;
   ScratchArray<int64_t> ends_memory_;
   ScratchArray<const std::byte*> each_memory_;
-  ScratchArray<uint64_t> numbers_memory_;
+  ScratchArray<uint64_t> numbers_;
+  ScratchArray<uint32_t> narrow_numbers_;
   ScratchArray<float> gains_memory_;
-  ScratchArray<uint64_t> lanes_;
+  kernels::SampleLanes lanes_;
   ScratchArray<IdAt> long_sample_;
 };
 

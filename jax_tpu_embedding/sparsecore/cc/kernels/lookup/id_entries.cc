@@ -4,9 +4,8 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <type_traits>
@@ -20,7 +19,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/radix_sort.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sort_lanes.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
@@ -28,13 +27,7 @@ namespace {
 
 using convert::SortKey;
 
-// No id has this key: a row is below 2^31 / num_scs.
-constexpr uint32_t kNoKey = ~uint32_t{0};
-
-struct KeyAndGain {
-  uint32_t key;
-  float gain;
-};
+constexpr int64_t kLanes = SampleLanes::kLanes;
 
 // The keys of n ids; returns the largest id. One that is larger than `last_id`
 // has the key of that.
@@ -118,7 +111,9 @@ bool IdEntries::WriteGains(const convert::StackPlan& plan,
 bool IdEntries::WriteKeysOf(const convert::StackPlan& plan,
                             const convert::FeaturePlan& feature,
                             const convert::Slice& slice) {
-  const std::span<uint32_t> keys = keys_memory_.Take(slice.num_ids());
+  const std::span<uint32_t> keys =
+      keys_memory_.Take(slice.num_ids() + SampleLanes::kReadsBehind)
+          .first(slice.num_ids());
   keys_ = keys;
   return convert::WithIdToKey(
       plan, feature, [&feature, &slice, keys](const auto& key_of) {
@@ -136,184 +131,75 @@ bool IdEntries::WriteKeysOf(const convert::StackPlan& plan,
       });
 }
 
+WeightedRow* IdEntries::WriteLongSample(const convert::StackPlan& plan,
+                                        const convert::Slice& slice,
+                                        int64_t begin, int64_t end,
+                                        const RowNumbers& numbers,
+                                        WeightedRow* out) {
+  const int64_t n = end - begin;
+  const std::span<uint64_t> elements = elements_.Take(n);
+  for (int64_t i = 0; i < n; ++i) {
+    elements[i] = SortKey::Element(keys_[begin + i], static_cast<uint32_t>(i));
+  }
+  const std::span<uint64_t> sorted = convert::SortElements(
+      elements, sorted_elements_.Take(n), plan.sort_key.num_bits());
+  const float same = convert::UnweightedGain(plan.combiner, n);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t key = SortKey::KeyOf(sorted[i]);
+    const float gain =
+        slice.weights ? gains_[begin + SortKey::PayloadOf(sorted[i])] : same;
+    if (i > 0 && key == SortKey::KeyOf(sorted[i - 1])) {
+      out[-1].gain += gain;
+    } else {
+      *out++ = {numbers[key], gain};
+    }
+  }
+  return out;
+}
+
 void IdEntries::WriteEntries(const convert::StackPlan& plan,
                              const convert::Slice& slice,
                              const RowNumbers& numbers) {
   const int64_t num_samples = slice.samples.size;
-  const uint32_t* const keys = keys_.data();
-  const float* const gains = slice.weights ? gains_.data() : nullptr;
-  const bool are_numbers = numbers.are_keys();
-  const auto number = [&numbers, are_numbers](uint32_t key) {
-    return are_numbers ? static_cast<int32_t>(key) : numbers[key];
-  };
-  const auto size_of = [&slice](int64_t sample) {
-    return slice.FirstId(sample + 1) - slice.FirstId(sample);
-  };
   WeightedRow* const out = entries_memory_.Take(slice.num_ids()).data();
+  WeightedRow* end = out;
   ends_ = ends_memory_.Take(num_samples);
-  int64_t num_entries = 0;
-
-  // Entries of a sample from its n sorted ids; id_at(i) is the key and the gain
-  // of the i-th.
-  const auto merge = [out, &number, &num_entries](int64_t n,
-                                                  const auto& id_at) {
-    uint32_t previous = kNoKey;
-    for (int64_t i = 0; i < n; ++i) {
-      const auto [key, gain] = id_at(i);
-      if (key == previous) {
-        out[num_entries - 1].gain += gain;
-      } else {
-        out[num_entries++] = {number(key), gain};
-      }
-      previous = key;
-    }
-  };
-
-  // A sample of many ids.
-  const auto read_long_sample = [this, gains, &plan, &slice, &size_of, keys,
-                                 &merge](int64_t sample) {
-    const int64_t begin = slice.FirstId(sample);
-    const int64_t n = size_of(sample);
-    const std::span<uint64_t> elements = elements_.Take(n);
-    for (int64_t i = 0; i < n; ++i) {
-      elements[i] = SortKey::Element(keys[begin + i], static_cast<uint32_t>(i));
-    }
-    const std::span<uint64_t> sorted = convert::SortElements(
-        elements, sorted_elements_.Take(n), plan.sort_key.num_bits());
-    const float gain = convert::UnweightedGain(plan.combiner, n);
-    merge(n, [sorted, begin, gains, gain](int64_t i) {
-      return KeyAndGain{SortKey::KeyOf(sorted[i]),
-                        gains != nullptr
-                            ? gains[begin + SortKey::PayloadOf(sorted[i])]
-                            : gain};
-    });
-  };
-
-  // Puts what make(key, position) says into the lanes, for samples from `first`
-  // on, and sorts them.
-  const auto sort_lanes = [this, keys, &slice, &size_of](
-                              int64_t first, int64_t num_lanes, int64_t most,
-                              auto padding, const auto& make) {
-    using Value = decltype(padding);
-    auto* const values = reinterpret_cast<Value*>(
-        lanes_.Take(kLanes * std::max<int64_t>(most, 1)).data());
-    for (int64_t k = 0; k < kLanes; ++k) {
-      const int64_t begin = k < num_lanes ? slice.FirstId(first + k) : 0;
-      const int64_t n = k < num_lanes ? size_of(first + k) : 0;
-      for (int64_t i = 0; i < n; ++i) {
-        values[i * kLanes + k] = make(keys[begin + i], i);
-      }
-      for (int64_t i = n; i < most; ++i) values[i * kLanes + k] = padding;
-    }
-    SortLanes(values, most);
-    return values;
-  };
-
-  // pack(key, position): what to sort; unpack: these two of it.
-  const auto read_lanes_with_weights =
-      [this, gains, &slice, &size_of, &sort_lanes, &merge, &num_entries](
-          int64_t first, int64_t num_lanes, int64_t most, auto padding,
-          const auto& pack, const auto& unpack) {
-        const auto* const values =
-            sort_lanes(first, num_lanes, most, padding, pack);
-        for (int64_t k = 0; k < num_lanes; ++k) {
-          const int64_t begin = slice.FirstId(first + k);
-          merge(size_of(first + k),
-                [values, k, begin, gains, &unpack](int64_t i) {
-                  const auto [key, position] = unpack(values[i * kLanes + k]);
-                  return KeyAndGain{key, gains[begin + position]};
-                });
-          ends_[first + k] = static_cast<uint32_t>(num_entries);
-        }
-      };
-
-  struct KeyAndPosition {
-    uint32_t key;
-    uint32_t position;
-  };
-  const auto read_wide_lanes = [&read_lanes_with_weights](int64_t first,
-                                                          int64_t num_lanes,
-                                                          int64_t most) {
-    // Signed, of which more machines have the minimum; without the top bit
-    // of keys, the order is the same.
-    constexpr uint64_t kSign = uint64_t{1} << 63;
-    read_lanes_with_weights(
-        first, num_lanes, most, std::numeric_limits<int64_t>::max(),
-        [](uint32_t key, int64_t position) {
-          return static_cast<int64_t>(
-              SortKey::Element(key, static_cast<uint32_t>(position)) ^ kSign);
-        },
-        [](int64_t value) {
-          const uint64_t element = static_cast<uint64_t>(value) ^ kSign;
-          return KeyAndPosition{SortKey::KeyOf(element),
-                                SortKey::PayloadOf(element)};
-        });
-  };
-
-  // Where a key and a position have 32 bits together, two of them are sorted in
-  // the time of one.
-  const auto read_narrow_lanes = [&read_lanes_with_weights](
-                                     int64_t first, int64_t num_lanes,
-                                     int64_t most, int position_bits) {
-    read_lanes_with_weights(
-        first, num_lanes, most, kNoKey,
-        [position_bits](uint32_t key, int64_t position) {
-          return key << position_bits | static_cast<uint32_t>(position);
-        },
-        [position_bits](uint32_t value) {
-          return KeyAndPosition{value >> position_bits,
-                                value & ((1u << position_bits) - 1)};
-        });
-  };
-
-  const auto read_lanes = [this, out, &plan, &number, &size_of, &sort_lanes,
-                           &merge, &num_entries](
-                              int64_t first, int64_t num_lanes, int64_t most) {
-    const uint32_t* const sorted =
-        sort_lanes(first, num_lanes, most, kNoKey,
-                   [](uint32_t key, int64_t) { return key; });
-    uint32_t repeats[kLanes];
-    FindRepeats(sorted, most, repeats);
-    for (int64_t k = 0; k < num_lanes; ++k) {
-      const int64_t n = size_of(first + k);
-      const float gain = convert::UnweightedGain(plan.combiner, n);
-      if (repeats[k] != 0) {
-        merge(n, [sorted, k, gain](int64_t i) {
-          return KeyAndGain{sorted[i * kLanes + k], gain};
-        });
-      } else {
-        for (int64_t i = 0; i < n; ++i) {
-          out[num_entries + i] = {number(sorted[i * kLanes + k]), gain};
-        }
-        num_entries += n;
-      }
-      ends_[first + k] = static_cast<uint32_t>(num_entries);
-    }
-  };
-
+  const auto number = [&numbers](uint32_t key) { return numbers[key]; };
+  const auto as_it_is = [](uint32_t key) { return static_cast<int32_t>(key); };
   for (int64_t first = 0; first < num_samples; first += kLanes) {
-    const int64_t num_lanes = std::min(kLanes, num_samples - first);
+    SampleLanes::Begins begins;
     int64_t most = 0;
-    for (int64_t s = first; s < first + num_lanes; ++s) {
-      most = std::max(most, size_of(s));
+    for (int64_t k = 0; k <= kLanes; ++k) {
+      begins[k] = slice.FirstId(std::min(first + k, num_samples));
+      if (k > 0) most = std::max(most, begins[k] - begins[k - 1]);
     }
-    if (most > kMaxNetworkIds) {
-      for (int64_t s = first; s < first + num_lanes; ++s) {
-        read_long_sample(s);
-        ends_[s] = static_cast<uint32_t>(num_entries);
-      }
-    } else if (gains != nullptr) {
-      const int position_bits = std::bit_width(static_cast<uint64_t>(most));
-      if (plan.sort_key.num_bits() + position_bits <= 32) {
-        read_narrow_lanes(first, num_lanes, most, position_bits);
-      } else {
-        read_wide_lanes(first, num_lanes, most);
-      }
+    if (most > SampleLanes::kMaxIds) {
+      // One by one, below.
+    } else if (slice.weights) {
+      lanes_.Sort(keys_.data(), begins, plan.sort_key.num_bits(),
+                  gains_.data());
     } else {
-      read_lanes(first, num_lanes, most);
+      std::array<float, kLanes> gains;
+      for (int64_t k = 0; k < kLanes; ++k) {
+        gains[k] =
+            convert::UnweightedGain(plan.combiner, begins[k + 1] - begins[k]);
+      }
+      lanes_.Sort(keys_.data(), begins, gains);
+    }
+    const int64_t num_lanes = std::min(kLanes, num_samples - first);
+    for (int64_t k = 0; k < num_lanes; ++k) {
+      if (most > SampleLanes::kMaxIds) {
+        end = WriteLongSample(plan, slice, begins[k], begins[k + 1], numbers,
+                              end);
+      } else if (numbers.are_keys()) {
+        end = lanes_.Write(k, as_it_is, end);
+      } else {
+        end = lanes_.Write(k, number, end);
+      }
+      ends_[first + k] = static_cast<uint32_t>(end - out);
     }
   }
-  entries_ = {out, static_cast<size_t>(num_entries)};
+  entries_ = {out, end};
 }
 
 void IdEntries::WriteSingleEntries(const convert::StackPlan& plan,

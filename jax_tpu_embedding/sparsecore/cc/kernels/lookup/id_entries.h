@@ -12,10 +12,8 @@
 // sample by partition and row, an id that repeats as one entry with the sum of
 // its gains. So a lookup has the same bits from ids and from buffers.
 //
-// A sample has few ids, and the keys of 16 samples are sorted together, one in
-// each lane of vectors, by a network of minima and maxima (Batcher's merge
-// exchange; Knuth, The Art of Computer Programming 3, algorithm 5.2.2M). CPU
-// time per id, without weights: see docs/design/lookup_from_ids.md.
+// A sample has few ids, and those of 16 samples are sorted together
+// (sample_lanes.h); CPU time per id: see docs/design/lookup_from_ids.md.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_ID_ENTRIES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_ID_ENTRIES_H_
@@ -30,6 +28,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
 
 namespace jte::kernels {
 
@@ -55,9 +54,6 @@ class RowNumbers {
 
 class IdEntries {
  public:
-  // Samples of more ids are sorted one by one.
-  static constexpr int64_t kMaxNetworkIds = 128;
-
   // Reads a slice. Returns false, with nothing useful to view, if an id is
   // outside of the feature's table or a weight is not finite that has to be:
   // then convert::Clean says what that means. Weights are read, whatever the
@@ -82,6 +78,12 @@ class IdEntries {
   bool WriteKeysOf(const convert::StackPlan& plan,
                    const convert::FeaturePlan& feature,
                    const convert::Slice& slice);
+  // Writes the entries of a sample with the ids [begin, end), which are many,
+  // from `out` on; returns the end.
+  WeightedRow* WriteLongSample(const convert::StackPlan& plan,
+                               const convert::Slice& slice, int64_t begin,
+                               int64_t end, const RowNumbers& numbers,
+                               WeightedRow* out);
   // Write entries_ and ends_ from keys_ and gains_; the second one those of
   // samples that have one id each.
   void WriteEntries(const convert::StackPlan& plan, const convert::Slice& slice,
@@ -104,7 +106,7 @@ class IdEntries {
   ScratchArray<float> factors_;
   ScratchArray<uint32_t> keys_memory_;
   ScratchArray<float> gains_memory_;
-  ScratchArray<uint64_t> lanes_;
+  SampleLanes lanes_;
   ScratchArray<uint64_t> elements_;
   ScratchArray<uint64_t> sorted_elements_;
 };
