@@ -85,10 +85,11 @@ class ModulesTest(parameterized.TestCase):
   )
   def test_kernels_use_the_vectors_of_newer_processors(self, kernel, clone):
     suffix, register = clone
+    # What is seldom run may stand apart.
     clones = [
         name
         for name in self.functions
-        if kernel in name and f"[clone .{suffix}]" in name
+        if kernel in name and name.endswith(f"[clone .{suffix}]")
     ]
     self.assert_uses(register, clones)
 
