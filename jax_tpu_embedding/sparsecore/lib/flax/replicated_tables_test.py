@@ -74,9 +74,12 @@ def _specs(placement):
 class _Refs:
   """Linen, with tables in mutable arrays."""
 
-  def __init__(self, placement, num_devices, frozen=()):
+  def __init__(self, placement, num_devices, frozen=(), num_sc=1):
     self.num_devices = num_devices
     self.specs = _specs(placement)
+    embedding.prepare_feature_specs_for_training(
+        self.specs, num_devices, num_sc
+    )
     mesh = _mesh(num_devices)
     self.layer = linen_embed.SparseCoreEmbed(
         self.specs, mesh=mesh, tables="ref", frozen=frozen
@@ -178,6 +181,22 @@ class ReplicatedTablesTest(parameterized.TestCase):
     )
     jax.tree.map(np.testing.assert_array_equal, before, run.logical())
     with self.assertRaisesRegex(ValueError, f"'{feature}': sample 0 has id"):
+      embedding.raise_errors(out)
+    run.step()
+    embedding.raise_errors()
+
+  @parameterized.product(is_ragged=[False, True], num_sc=[1, 2])
+  def test_error_says_on_which_device_the_sample_is(self, is_ragged, num_sc):
+    run = _Refs("tensorcore", 4, num_sc=num_sc)
+    ids = _IDS["day"].copy()
+    ids[9] = 1000  # The second one of the third device.
+    if is_ragged:
+      splits = np.tile(np.arange(5, dtype=np.int32), 4)
+      ids = (ids.reshape(-1), splits)
+    out = run.step(dict(_IDS, day=ids))
+    with self.assertRaisesRegex(
+        ValueError, "^Device 2 of the axis: Feature 'day': sample 1 has id 1000"
+    ):
       embedding.raise_errors(out)
     run.step()
     embedding.raise_errors()

@@ -277,6 +277,7 @@ def of_device(
     operands: Sequence[jax.Array],
     *,
     combiner: str,
+    num_devices: int,
     num_runs: int,
     keeps_errors: bool,
 ) -> SampleIds:
@@ -286,6 +287,7 @@ def of_device(
     features: those of the stack, by row offset.
     operands: theirs, as raw_ids.Operands, in that order.
     combiner: of the stack.
+    num_devices: that share the batch.
     num_runs: runs of a device batch.
     keeps_errors: see _convert.convert_ids.
 
@@ -337,6 +339,7 @@ def of_device(
           features,
           operands,
           combiner,
+          num_devices,
           keeps_errors,
       )[None],
       sample=sample,
@@ -348,29 +351,36 @@ def _say_what_failed(
     features: Sequence[raw_ids.Feature],
     operands: Sequence[jax.Array],
     combiner: str,
+    num_devices: int,
     keeps_errors: bool,
 ) -> jax.Array:
   """has_failed bool[], of which a program on CPU has said why.
 
   Only a native call can. It is that of the conversion to buffers, for the sake
-  of its messages, and of their check, and runs if something is wrong.
+  of its messages, and of their check, which says on which device the sample is.
+  They run if something is wrong.
   """
+  device, num_devices = _place_among(num_devices, operands[0])
+  features = tuple(
+      dataclasses.replace(x, row_offset=num_devices * x.row_offset)
+      for x in features
+  )
 
   def convert():
     buffers = convert_ids.convert_ids_p.bind(
         *operands,
         combiner=combiner,
-        features=tuple(features),
+        features=features,
         feature_stacking_strategy="SPLIT_THEN_STACK",
-        global_device_count=1,
+        global_device_count=num_devices,
         num_sc_per_device=1,
         keeps_errors=keeps_errors,
     )
     _, is_wrong = check_batch.check_batch_p.bind(
         *buffers,
         jnp.int32(1),  # minibatch
-        jnp.int32(0),  # device
-        num_devices=1,
+        device,
+        num_devices=num_devices,
         num_sc_per_device=1,
         rows_per_device=features[0].vocabulary_size,
         batch_size=max(
@@ -389,6 +399,19 @@ def _say_what_failed(
       default=lambda: has_failed,
   )
   return has_failed | said
+
+
+def _place_among(num_devices: int, ids: jax.Array) -> tuple[jax.Array, int]:
+  """The number of this device, and how many there are; 0 of 1 if unknown."""
+  axes = _axes_that_may_split(ids)
+  mesh = jax.sharding.get_abstract_mesh()
+  if (
+      num_devices == 1
+      or not set(axes) <= set(mesh.manual_axes)
+      or math.prod(mesh.shape[name] for name in axes) != num_devices
+  ):
+    return jnp.int32(0), 1
+  return jax.lax.axis_index(tuple(axes)).astype(jnp.int32), num_devices
 
 
 def _as_samples(
@@ -478,12 +501,7 @@ def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
   if num_devices == 1:
     return ()
   mesh = jax.sharding.get_abstract_mesh()
-  axes = mesh_axis.named_axes()
-  if axes is None:
-    axes = _axes_of_several_devices(mesh)
-    varying = jax_private.varies_over(jax.typeof(samples.ids))
-    if varying:
-      axes = [name for name in axes if name in varying]
+  axes = _axes_that_may_split(samples.ids)
   if math.prod(mesh.shape[name] for name in axes) != num_devices:
     raise NotImplementedError(
         f"The batch is split over {num_devices} devices, and of the mesh axes"
@@ -513,6 +531,16 @@ def num_devices_of_batch() -> int:
           " with mesh_axis.rows_are_split_over(axes)."
       )
   return math.prod(mesh.shape[name] for name in axes)
+
+
+def _axes_that_may_split(ids: jax.Array) -> list[str]:
+  """Those that the caller has named, or over which ids may be split."""
+  axes = mesh_axis.named_axes()
+  if axes is not None:
+    return axes
+  axes = _axes_of_several_devices(jax.sharding.get_abstract_mesh())
+  varying = jax_private.varies_over(jax.typeof(ids))
+  return [name for name in axes if name in varying] if varying else axes
 
 
 def _axes_of_several_devices(mesh: jax.sharding.AbstractMesh) -> list[str]:
