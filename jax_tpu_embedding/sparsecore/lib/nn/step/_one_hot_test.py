@@ -587,7 +587,9 @@ class ConversionTest(parameterized.TestCase):
     # Any number of ids, one sample with many; beside an array; with policies.
     splits = np.r_[0, 0, 1, 25, np.arange(26, 54), 70].astype(np.int32)
     rng = np.random.default_rng(0)
-    values = rng.integers(-3, _ROWS + 3, 80, dtype=np.int32)
+    values = rng.integers(-3, 27, 80, dtype=np.int32)
+    # Not in the table, and dropped: the last row has no id.
+    values[values > 24] = 40
     values[splits[3] : splits[4]] = values[0]  # many times the same
     ids = dict(_batch(), b=(values, splits))
     weights = None
@@ -600,7 +602,8 @@ class ConversionTest(parameterized.TestCase):
       weights["b"][[3, 17]] = np.nan
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      specs = _specs(placement, combiner=combiner)
+      optimizer = _SGD(0.1, decoupled_weight_decay=0.1)
+      specs = _specs(placement, combiner=combiner, optimizer=optimizer)
       specs["b"].non_finite_weights = "drop"
       model = _Model(specs, 1, num_sc)
       topology = layout.Topology(
@@ -680,6 +683,22 @@ class ConversionTest(parameterized.TestCase):
     most = np.bincount(place[:, 0]).max()
     self.assertLess(most, inputs.samples["small"].ids.shape[1] + 1)
     self.assertLess(inputs.samples["small"].ids.shape[1], 2 * most)
+
+  def test_every_process_has_one_width(self):
+    model = _Model(_specs("tensorcore"), 2)
+    ids = {name: x[: _BATCH // 2] for name, x in _batch().items()}
+    rows = np.empty(_BATCH // 2, object)
+    rows[:] = [list(row) for row in ids["a"]]
+    rows[0] = rows[0][:1]
+    found = [
+        embedding.preprocess_sparse_dense_matmul_input(
+            form, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
+        )[0].samples["small"]
+        for form in (ids, dict(ids, a=rows))
+    ]
+    # Of "a" and "b", half of the batch of each.
+    self.assertEqual(found[0].ids.shape, (_BATCH, 3))
+    np.testing.assert_array_equal(found[0].ids[1:], found[1].ids[1:])
 
   def test_shapes_are_known_before(self):
     for leading in (False, True):
