@@ -377,7 +377,7 @@ class PlacementTest(parameterized.TestCase):
     # Of the sum over devices, which is an all-reduce elsewhere: compile_for_tpu_
     # test.py.
     self.assertEqual(found["tensorcore"], ["all-to-all"])
-    self.assertIn("sort(", found["sparsecore"])
+    self.assertIn("jte_", found["sparsecore"])
 
 
 class SparseGradientsTest(parameterized.TestCase):
