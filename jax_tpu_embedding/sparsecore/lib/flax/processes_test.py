@@ -25,12 +25,12 @@ class ProcessesTest(absltest.TestCase):
       self.assertEqual(list(actual), ["refs", "parameters", "nnx"])
       for form, arrays in actual.items():
         with self.subTest(form):
-          self.assertLen(arrays, 2, "A table and its accumulator.")
+          self.assertLen(arrays, 4, "Two tables and their accumulators.")
           for parts, of_one in zip(arrays, expected[form], strict=True):
             self.assertLen(parts, 2, "One of each device.")
-            for first_row, rows in parts.items():
+            for device, rows in parts.items():
               self.assertTrue(np.isfinite(rows).all())
-              np.testing.assert_array_equal(rows, of_one[first_row])
+              np.testing.assert_array_equal(rows, of_one[device])
 
   def test_raw_ids_may_name_more_rows_than_the_limits_of_tables(self):
     job = process_job.ProcessJob(

@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
+import optax
 
 from flax import nnx
 import flax.linen as nn
@@ -73,9 +74,12 @@ def _specs(placement):
 class _Refs:
   """Linen, with tables in mutable arrays."""
 
-  def __init__(self, placement, num_devices, frozen=()):
+  def __init__(self, placement, num_devices, frozen=(), num_sc=1):
     self.num_devices = num_devices
     self.specs = _specs(placement)
+    embedding.prepare_feature_specs_for_training(
+        self.specs, num_devices, num_sc
+    )
     mesh = _mesh(num_devices)
     self.layer = linen_embed.SparseCoreEmbed(
         self.specs, mesh=mesh, tables="ref", frozen=frozen
@@ -181,6 +185,22 @@ class ReplicatedTablesTest(parameterized.TestCase):
     run.step()
     embedding.raise_errors()
 
+  @parameterized.product(is_ragged=[False, True], num_sc=[1, 2])
+  def test_error_says_on_which_device_the_sample_is(self, is_ragged, num_sc):
+    run = _Refs("tensorcore", 4, num_sc=num_sc)
+    ids = _IDS["day"].copy()
+    ids[9] = 1000  # The second one of the third device.
+    if is_ragged:
+      splits = np.tile(np.arange(5, dtype=np.int32), 4)
+      ids = (ids.reshape(-1), splits)
+    out = run.step(dict(_IDS, day=ids))
+    with self.assertRaisesRegex(
+        ValueError, "^Device 2 of the axis: Feature 'day': sample 1 has id 1000"
+    ):
+      embedding.raise_errors(out)
+    run.step()
+    embedding.raise_errors()
+
   @parameterized.product(
       name=list(_MESHES), form=["linen_ref", "linen_param", "nnx_ref"]
   )
@@ -279,15 +299,48 @@ class ReplicatedTablesTest(parameterized.TestCase):
     self.assertEqual(shardings["days"].spec, P())
     self.assertEqual(shardings["words"].spec, P("x", None))
 
-  def test_nnx_has_no_sharding_for_a_variable_of_both_kinds(self):
+  def test_nnx_shardings_are_those_that_tables_have(self):
     mesh = _mesh(4)
+    everywhere = jax.sharding.NamedSharding(mesh, P())
+
+    def loss(layer):
+      return sum(jnp.sum(jnp.sin(x)) for x in layer(_IDS).values())
+
+    def step(layer, optimizer):
+      optimizer.update(layer, nnx.grad(loss, allow_int=True)(layer))
+
+    results = []
+    for with_shardings in (False, True):
+      layer = nnx_embed.SparseCoreEmbed(
+          _specs("tensorcore"), mesh=mesh, rngs=nnx.Rngs(0), tables="param"
+      )
+      optimizer = nnx_embed.PartitionedOptimizer(layer, optax.sgd(0.1))
+      options = {}
+      if with_shardings:
+        of_layer, of_optimizer = (
+            nnx_embed.get_named_sharding(x, mesh) for x in (layer, optimizer)
+        )
+        # Of words and days together there is no one sharding.
+        self.assertCountEqual(of_layer.shardings, (None, everywhere))
+        options = dict(in_shardings=(of_layer, of_optimizer))
+      train = nnx.jit(step, donate_argnums=(0, 1), **options)
+      for _ in range(2):
+        train(layer, optimizer)
+      results.append(layer.embedding_table.get_value())
+    jax.tree.map(np.testing.assert_array_equal, *results)
+    self.assertTrue(results[1]["days"].table.sharding.is_fully_replicated)
+    self.assertFalse(results[1]["words"].table.sharding.is_fully_replicated)
+
+  def test_nnx_sharding_of_replicated_tables_alone(self):
+    mesh = _mesh(4)
+    specs = {"day": _specs("tensorcore")["day"]}
     layer = nnx_embed.SparseCoreEmbed(
-        _specs("tensorcore"), mesh=mesh, rngs=nnx.Rngs(0), tables="param"
+        specs, mesh=mesh, rngs=nnx.Rngs(0), tables="param"
     )
-    with self.assertRaisesRegex(
-        NotImplementedError, r"tables \['days'\] have placement 'tensorcore'"
-    ):
-      nnx_embed.get_named_sharding(layer, mesh)
+    self.assertEqual(
+        nnx_embed.get_named_sharding(layer, mesh).shardings,
+        (jax.sharding.NamedSharding(mesh, P()),),
+    )
 
 
 if __name__ == "__main__":

@@ -64,6 +64,11 @@ def describe(costs: _costs.ModelCost) -> str:
       f"Update: {band(update)}",
       f"Host: {costs.host_seconds * 1e3:.3f} ms of a core.",
   ]
+  if any(stack.limits is None for stack in costs.stacks):
+    lines.append(
+        "Stacks without limits are of tables that every device has: looked up by"
+        " products, and their gradients are summed over devices."
+    )
   if costs.dense_seconds is None:
     lines.append("Dense part: not known; dense= says.")
   else:
@@ -85,8 +90,9 @@ def describe(costs: _costs.ModelCost) -> str:
 
 def _row(costs: _costs.ModelCost, stack: _costs.StackCost) -> Sequence[str]:
   mib = lambda x: f"{x / 2**20:.2f}"
-  cells = stack.limits.coo_cells_per_sc * costs.topology.chip.num_sc
+  cells = _costs.num_cells(stack, costs.topology)
   empty = max(1 - stack.num_ids / cells, 0)
+  limits = stack.limits
   return (
       stack.name,
       mib(stack.table_bytes),
@@ -98,8 +104,8 @@ def _row(costs: _costs.ModelCost, stack: _costs.StackCost) -> Sequence[str]:
       f"{stack.num_ids:.0f}",
       f"{stack.distinct_rows:.0f}",
       f"{stack.load:.2f}",
-      str(stack.limits.max_ids_per_partition),
-      str(stack.limits.max_unique_ids_per_partition),
+      str(limits.max_ids_per_partition) if limits else "-",
+      str(limits.max_unique_ids_per_partition) if limits else "-",
       str(stack.num_minibatches),
       f"{stack.lookup_seconds * 1e3:.3f}",
       stack.lookup_bound,

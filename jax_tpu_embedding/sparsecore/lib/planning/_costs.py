@@ -12,6 +12,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 
 MODES = ("off", "exact", "stale")  # of pipelining.pipelined
+BYTES_PER_ID = 8  # of a replicated stack: id and gain
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,15 +28,17 @@ class StackCost:
     activation_bytes: of a batch; gradients have as many.
     buffer_bytes: of a batch, with the limits.
     num_ids: of a batch.
-    distinct_rows: that its SparseCores ask for, each by itself.
-    owned_rows: of its own that all devices ask for.
-    needs: largest numbers of the batches.
-    limits: that AdaptiveLimits would set.
+    distinct_rows: that its SparseCores ask for, each by itself; of a replicated
+      stack, that the device asks for.
+    owned_rows: of its own that all devices ask for; of a replicated stack all,
+      which a product reads and a step writes.
+    needs: largest numbers of the batches; a replicated stack has none.
+    limits: that AdaptiveLimits would set; a replicated stack has none.
     num_minibatches: that a batch takes with them.
     load: entries of the SparseCore that has most, over the mean.
     lookup_seconds: estimate, and the same of updates.
     update_seconds: see there.
-    lookup_bound: "memory" or "network".
+    lookup_bound: "memory", "network", or of a replicated stack "product".
     update_bound: the same.
   """
 
@@ -49,8 +52,8 @@ class StackCost:
   num_ids: float
   distinct_rows: float
   owned_rows: float
-  needs: embedding.StackLimits
-  limits: embedding.StackLimits
+  needs: embedding.StackLimits | None
+  limits: embedding.StackLimits | None
   num_minibatches: int
   load: float
   lookup_seconds: float
@@ -61,6 +64,13 @@ class StackCost:
   @property
   def bytes_at_rest(self) -> int:
     return self.table_bytes + self.slot_bytes + self.padding_bytes
+
+
+def num_cells(stack: StackCost, topology: chips.Topology) -> int:
+  """How many ids a device's buffers have room for."""
+  if stack.limits is None:
+    return stack.buffer_bytes // BYTES_PER_ID
+  return stack.limits.coo_cells_per_sc * topology.chip.num_sc
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

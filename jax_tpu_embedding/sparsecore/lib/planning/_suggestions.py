@@ -31,7 +31,7 @@ def _width(costs: _costs.ModelCost) -> Iterator[str]:
       if table.embedding_dim % _ALIGNMENT:
         names.append(f"{table.name!r} ({table.embedding_dim})")
         columns = table.padded_embedding_dim - table.embedding_dim
-        values = columns * table.padded_vocabulary_size
+        values = stack.num_copies * columns * table.padded_vocabulary_size
         padding += values * stack.table_value_bytes
   if names:
     yield (
@@ -57,7 +57,7 @@ def _few_rows(costs: _costs.ModelCost) -> Iterator[str]:
   names, rows, padded = [], 0, 0
   for stack in costs.plan.stacks:
     for table in stack.tables:
-      if table.vocabulary_size < least:
+      if table.vocabulary_size < least and not stack.is_replicated:
         names.append(f"{table.name!r} ({table.vocabulary_size})")
         rows += table.vocabulary_size
         padded += table.padded_vocabulary_size
@@ -65,7 +65,9 @@ def _few_rows(costs: _costs.ModelCost) -> Iterator[str]:
     yield (
         f"Tables with fewer than {least} rows, {_ALIGNMENT} for each"
         f" SparseCore: {_some(names)}. They have {padded} rows with padding; as"
-        f" dense parameters they have {rows}, and need no lookup."
+        f" dense parameters they have {rows}, and need no lookup. With"
+        " placement='tensorcore' every device has them, and nothing is sent for"
+        " a lookup."
     )
 
 
@@ -76,7 +78,10 @@ def _slots(costs: _costs.ModelCost) -> Iterator[str]:
   # Slots with one number per row are small already.
   if slots >= at_rest - slots - padding and slots > _LITTLE_BYTES:
     rows = sum(
-        4 * table.vocabulary_size / costs.topology.num_devices
+        4
+        * stack.num_copies
+        * table.vocabulary_size
+        / costs.topology.num_devices
         for stack in costs.plan.stacks
         for table in stack.tables
     )
@@ -101,7 +106,17 @@ def _memory(costs: _costs.ModelCost) -> Iterator[str]:
         " batch does."
     )
     return
-  enough = math.ceil(at_rest * num_devices / (chip.memory_bytes - others))
+  # More devices have as much of replicated tables.
+  copies = sum(x.bytes_at_rest for x in costs.stacks if x.limits is None)
+  room = chip.memory_bytes - others - copies
+  if room <= 0:
+    yield (
+        f"Tables with placement 'tensorcore' take"
+        f" {readable_text.format_bytes(copies)} of each device: more devices do"
+        " not help, placement 'sparsecore' does."
+    )
+    return
+  enough = math.ceil((at_rest - copies) * num_devices / room)
   yield (
       f"A device has {readable_text.format_bytes(chip.memory_bytes)}, and {readable_text.format_bytes(needed)} are needed:"
       f" {readable_text.format_bytes(needed - chip.memory_bytes)} too much. {enough} devices or more"
@@ -112,6 +127,8 @@ def _memory(costs: _costs.ModelCost) -> Iterator[str]:
 def _ceiling(costs: _costs.ModelCost) -> Iterator[str]:
   most = costs.topology.chip.max_unique_ids_per_partition
   for stack in costs.stacks:
+    if stack.needs is None:
+      continue
     needed = stack.needs.max_unique_ids_per_partition
     if most and needed > most:
       yield (

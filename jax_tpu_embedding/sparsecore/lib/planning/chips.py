@@ -32,6 +32,8 @@ class Chip:
     memory_bytes_per_second: from its memory.
     network_bytes_per_second: to other devices, all links together.
     flops_per_second: of matrix products of bfloat16.
+    float32_flops_per_second: of those of float32; 0: on TPUs, where they are
+      six of bfloat16, a sixth of that; elsewhere as many.
     cycles_per_second: of the TensorCore; 0 where nothing is estimated in it.
     max_unique_ids_per_partition: the largest power of two that the compiler was
       seen to take, with 128 columns; None: no limit is known.
@@ -47,6 +49,7 @@ class Chip:
   memory_bytes_per_second: float
   network_bytes_per_second: float
   flops_per_second: float
+  float32_flops_per_second: float = 0.0
   cycles_per_second: float = 0.0
   max_unique_ids_per_partition: int | None = None
   lookup_efficiency: float = 0.5
@@ -56,6 +59,12 @@ class Chip:
   @property
   def is_tpu(self) -> bool:
     return self.cycles_per_second > 0
+
+  @property
+  def float32_products_per_second(self) -> float:
+    """Multiplications and additions, each one, of matrix products of float32."""
+    passes = 6 if self.is_tpu else 1
+    return self.float32_flops_per_second or self.flops_per_second / passes
 
 
 _TPU_SOURCE = "pltpu.get_tpu_info; network: cloud.google.com/tpu/docs"
@@ -103,6 +112,7 @@ CHIPS = {
             memory_bytes_per_second=3.35e12,
             network_bytes_per_second=450e9,
             flops_per_second=989e12,
+            float32_flops_per_second=67e12,
             lookup_efficiency=0.8,
             update_efficiency=0.8,
             source=_GPU_SOURCE,
@@ -113,6 +123,7 @@ CHIPS = {
             memory_bytes_per_second=4.8e12,
             network_bytes_per_second=450e9,
             flops_per_second=989e12,
+            float32_flops_per_second=67e12,
             lookup_efficiency=0.8,
             update_efficiency=0.8,
             source=_GPU_SOURCE,

@@ -10,7 +10,8 @@
 Memory follows from the plan and from limits; these from batches that are drawn
 and go through the real converter. Times are bounds by bandwidth, divided by an
 efficiency that nobody measured yet: they say what is large and what bounds it,
-not how long a step takes.
+not how long a step takes. Replicated tables are looked up by products with all
+of their rows, and bounds are those of the products too.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ def estimate(
   Raises:
     ValueError: if an argument is none of these, or the batch does not divide
       among the SparseCores.
-    NotImplementedError: for tables with placement "tensorcore".
   """
   if isinstance(topology, str):
     topology = chips.topology(topology)
@@ -153,18 +153,16 @@ def estimate(
   num_devices, num_sc = topology.num_devices, topology.chip.num_sc
   features = prepared_specs.prepared(feature_specs, num_devices, num_sc)
   plan = embedding.get_plan(features, num_devices, num_sc)
-  replicated = [stack.name for stack in plan.stacks if stack.is_replicated]
-  if replicated:
-    raise NotImplementedError(
-        f"Tables {replicated} have placement 'tensorcore', and the report knows"
-        " what SparseCores do. Leave their features out, or give them placement"
-        " 'sparsecore'."
-    )
   if isinstance(workload, workload_lib.FromStats):
     counts = _counts_of_stats(workload, plan)
   else:
     counts = _draw(features, plan, workload, ids_per_sample, batches)
-  limits = _limits_for(features, counts, topology)
+  split = {x.name for x in plan.stacks if not x.is_replicated}
+  limits = _limits_for(
+      features,
+      {name: x for name, x in counts.items() if name in split},
+      topology,
+  )
   lookup = sc_efficiency or topology.chip.lookup_efficiency
   update = sc_efficiency or topology.chip.update_efficiency
   stacks = tuple(
@@ -176,6 +174,8 @@ def estimate(
           lookup,
           update,
       )
+      if stack.name in split
+      else _replicated_cost(stack, counts[stack.name], topology, lookup, update)
       for stack in plan.stacks
   )
   num_samples = features[0].input_shape[0] / num_devices
@@ -196,13 +196,18 @@ def estimate(
 
 @dataclasses.dataclass(kw_only=True)
 class _Counts:
-  """Of a stack and a device, means over batches; needs are the largest."""
+  """Of a stack and a device, means over batches; needs are the largest.
 
-  needs: embedding.StackLimits
+  Of a replicated stack there is, in place of needs, how many ids a sample has
+  room for.
+  """
+
+  needs: embedding.StackLimits | None
   num_ids: float
   distinct_rows: float
   owned_rows: float
   load: float
+  valency: int = 0
 
 
 def _draw(
@@ -227,23 +232,10 @@ def _draw(
   for batch in workload_lib.draw_batches(
       workload, features, num_batches, num_local / num_devices, ids_per_sample
   ):
-    _, stats = embedding.preprocess_sparse_dense_matmul_input(
-        batch,
-        None,
-        features,
-        num_local,
-        num_devices,
-        num_sc_per_device=num_sc,
-        # Counted all the same. Limits are what is looked for.
-        allow_id_dropping=True,
-        limits="specs",
-    )
-    needs = dict(_limits.needs_of(stats).stacks)
+    needs = _needs(features, batch, num_local, num_devices, num_sc)
     drawn.append(
         {
-            stack.name: _count(
-                features, batch, stack.name, needs, plan, num_local
-            )
+            stack.name: _count(features, batch, stack, needs, plan, num_local)
             for stack in plan.stacks
         }
     )
@@ -255,32 +247,65 @@ def _draw(
     mean = lambda name: float(np.mean([getattr(x, name) for x in of_stack]))
     needs = of_stack[0].needs
     for x in of_stack[1:]:
-      needs = needs.union(x.needs)
+      needs = needs and needs.union(x.needs)
     counts[stack.name] = _Counts(
         needs=needs,
         num_ids=mean("num_ids"),
         distinct_rows=mean("distinct_rows"),
         owned_rows=mean("owned_rows"),
         load=mean("load"),
+        valency=max(x.valency for x in of_stack),
     )
   return counts
+
+
+def _needs(
+    features: list[Any],
+    batch: list[Any],
+    num_local: int,
+    num_devices: int,
+    num_sc: int,
+) -> dict[str, embedding.StackLimits]:
+  """What a batch needs of the stacks that are split over devices."""
+  split = [
+      pair
+      for pair in zip(features, batch, strict=True)
+      if not pair[0].table_spec.is_replicated
+  ]
+  if not split:
+    return {}
+  of_split, ids = map(list, zip(*split))
+  _, stats = embedding.preprocess_sparse_dense_matmul_input(
+      ids,
+      None,
+      of_split,
+      num_local,
+      num_devices,
+      num_sc_per_device=num_sc,
+      # Counted all the same. Limits are what is looked for.
+      allow_id_dropping=True,
+      limits="specs",
+  )
+  return dict(_limits.needs_of(stats).stacks)
 
 
 def _count(
     features: list[Any],
     batch: list[Any],
-    stack_name: str,
+    stack: Any,
     needs: Mapping[str, Any],
     plan: embedding.StackingPlan,
     num_local: int,
 ) -> _Counts:
   """What the devices that were drawn for ask for."""
   num_sc, num_scs = plan.num_sc_per_device, plan.num_shards
-  by_table = {}
+  by_table, valency = {}, 1
+  num_parts = num_local * (1 if stack.is_replicated else num_sc)
   for feature, ids in zip(features, batch, strict=True):
     table = feature.table_spec
-    if table.setting_in_stack.stack_name == stack_name:
-      parts = _by_sc(ids, num_local * num_sc)
+    if table.setting_in_stack.stack_name == stack.name:
+      parts = _by_sc(ids, num_parts)
+      valency = max(valency, _valency(ids))
       by_table.setdefault(table.name, (table, []))[1].append(parts)
   num_ids, distinct, all_distinct = 0, 0, 0
   load = np.zeros(num_scs)
@@ -293,12 +318,21 @@ def _count(
     rotation = table.setting_in_stack.shard_rotation
     shards = (np.concatenate(parts) + rotation) % num_scs
     load += np.bincount(shards, minlength=num_scs)
+  if stack.is_replicated:
+    return _Counts(
+        needs=None,
+        num_ids=num_ids / num_local,
+        distinct_rows=distinct / num_local,
+        owned_rows=stack.num_rows,
+        load=1.0,
+        valency=valency,
+    )
   num_devices = plan.global_device_count
   # Other devices ask for other rows, at most.
   vocabulary = sum(table.vocabulary_size for table, _ in by_table.values())
   owned = min(all_distinct * num_devices / num_local, vocabulary)
   return _Counts(
-      needs=needs[stack_name],
+      needs=needs[stack.name],
       num_ids=num_ids / num_local,
       distinct_rows=distinct / num_local,
       owned_rows=owned / num_devices,
@@ -306,8 +340,17 @@ def _count(
   )
 
 
+def _valency(ids: Any) -> int:
+  """How many ids a sample of a replicated table has room for."""
+  if isinstance(ids, tuple):
+    most = int(np.diff(ids[1]).max(initial=1))
+    return 2 ** (most - 1).bit_length()
+  ids = np.asarray(ids)
+  return math.prod(ids.shape[1:])
+
+
 def _by_sc(ids: Any, num_parts: int) -> list[np.ndarray]:
-  """The ids of the samples of each SparseCore."""
+  """The ids of the samples of each SparseCore, or device."""
   if isinstance(ids, tuple):  # values and row splits
     values, splits = ids
     begins = splits[:: (len(splits) - 1) // num_parts]
@@ -322,6 +365,9 @@ def _counts_of_stats(
   needs = dict(_limits.needs_of(stats).stacks)
   counts = {}
   for stack in plan.stacks:
+    if stack.is_replicated:
+      counts[stack.name] = _counts_of_shapes(stack, plan)
+      continue
     if stack.name not in needs:
       raise ValueError(
           f"The statistics have the stacks {sorted(needs)}, and the plan for"
@@ -351,6 +397,26 @@ def _counts_of_stats(
         load=float(load.max() / max(load.mean(), 1e-9)),
     )
   return counts
+
+
+def _counts_of_shapes(stack: Any, plan: embedding.StackingPlan) -> _Counts:
+  """Of a replicated stack, of whose ids there are no statistics."""
+  if stack.ids_per_device is None:
+    raise ValueError(
+        f"Table {stack.name!r} has placement 'tensorcore', of which there are no"
+        " statistics, and input_shape of a feature does not say how many ids a"
+        " sample has. Give it as (batch, ids per sample), or pass another"
+        " workload."
+    )
+  num_samples = stack.num_samples / plan.global_device_count
+  return _Counts(
+      needs=None,
+      num_ids=stack.ids_per_device,
+      distinct_rows=min(stack.ids_per_device, stack.num_rows),
+      owned_rows=stack.num_rows,
+      load=1.0,
+      valency=math.ceil(stack.ids_per_device / num_samples),
+  )
 
 
 def _limits_for(
@@ -432,6 +498,63 @@ def _stack_cost(
       update_seconds=max(update, network) / update_efficiency,
       lookup_bound=bound(lookup),
       update_bound=bound(update),
+  )
+
+
+def _replicated_cost(
+    stack: Any,
+    counts: _Counts,
+    topology: chips.Topology,
+    lookup_efficiency: float,
+    update_efficiency: float,
+) -> StackCost:
+  """That of a table that every device has; see lib/nn/step/_one_hot.py."""
+  chip, num_devices = topology.chip, topology.num_devices
+  num_samples = stack.num_samples // num_devices
+  table_bytes = stack.num_table_bytes // num_devices
+  slot_bytes = stack.num_slot_bytes // num_devices
+  padding_bytes = stack.num_padding_bytes // num_devices
+  activation_bytes = num_samples * stack.num_columns * _VALUE_BYTES
+  buffer_bytes = _costs.BYTES_PER_ID * num_samples * counts.valency
+  # The matrix of gains is written and read, and so is the gradient.
+  gain_bytes = 2 * _VALUE_BYTES * num_samples * stack.num_rows
+  gradient_bytes = _VALUE_BYTES * stack.num_rows * stack.num_columns
+  inputs = buffer_bytes + gain_bytes + activation_bytes
+  at_rest = table_bytes + slot_bytes + padding_bytes
+  product = (
+      2 * num_samples * stack.num_rows * stack.num_columns
+  ) / chip.float32_products_per_second
+  # Of an all-reduce: each device sends its part of the rows to all, twice.
+  sent = 2 * gradient_bytes * (num_devices - 1) / num_devices
+  lookup = {
+      "memory": (table_bytes + inputs) / chip.memory_bytes_per_second,
+      "product": product,
+  }
+  update = {
+      "memory": (2 * at_rest + 2 * gradient_bytes + inputs)
+      / chip.memory_bytes_per_second,
+      "product": product,
+      "network": sent / chip.network_bytes_per_second,
+  }
+  return StackCost(
+      name=stack.name,
+      num_columns=stack.num_columns,
+      table_bytes=table_bytes,
+      slot_bytes=slot_bytes,
+      padding_bytes=padding_bytes,
+      activation_bytes=activation_bytes,
+      buffer_bytes=buffer_bytes,
+      num_ids=counts.num_ids,
+      distinct_rows=counts.distinct_rows,
+      owned_rows=counts.owned_rows,
+      needs=None,
+      limits=None,
+      num_minibatches=1,
+      load=counts.load,
+      lookup_seconds=max(lookup.values()) / lookup_efficiency,
+      update_seconds=max(update.values()) / update_efficiency,
+      lookup_bound=max(lookup, key=lookup.get),
+      update_bound=max(update, key=update.get),
   )
 
 

@@ -274,6 +274,107 @@ class CostsTest(parameterized.TestCase):
           + (1 + copies) * activations,
       )
 
+  @parameterized.parameters("memory", "product", "network")
+  def test_replicated_tables_by_hand(self, bound):
+    # 8 rows of 16 columns on each of 4 devices, with 16 samples of 2 ids each.
+    feature = _feature(rows=8, dim=16, batch=64, valency=2, optimizer=_ADAGRAD)
+    feature.table_spec.placement = "tensorcore"
+    ids = np.tile([[0, 1], [1, 3]], (32, 1))
+    speeds = dict(memory=1e12, product=1e12, network=1e12) | {bound: 1e6}
+    topology = chips.Topology(
+        name="four",
+        chip=chips.Chip(
+            name="x",
+            num_sc=2,
+            memory_bytes=10**9,
+            memory_bytes_per_second=speeds["memory"],
+            network_bytes_per_second=speeds["network"],
+            flops_per_second=1e15,
+            float32_flops_per_second=speeds["product"],
+            source="a test",
+        ),
+        num_devices=4,
+    )
+    report = cost_report.estimate(
+        [feature, _feature("split", batch=64)],
+        topology,
+        workload=workload.FromBatches([[ids, np.zeros((64, 4), int)]]),
+    )
+    of_split, stack = sorted(
+        report.stacks, key=lambda stack: stack.table_bytes
+    )[::-1]
+    self.assertEqual(
+        [name for name, _ in report.limits.stacks], [of_split.name]
+    )
+    table = 8 * 16 * 4
+    self.assertEqual(
+        (stack.table_bytes, stack.slot_bytes, stack.padding_bytes),
+        (table, table, 0),
+    )
+    activations, buffers, gains = 16 * 16 * 4, 16 * 2 * 8, 2 * 16 * 8 * 4
+    self.assertEqual(stack.activation_bytes, activations)
+    self.assertEqual(stack.buffer_bytes, buffers)
+    self.assertEqual((stack.num_ids, stack.distinct_rows), (32, 3))
+    self.assertEqual(stack.owned_rows, 8)
+    inputs = activations + buffers + gains
+    product = 2 * 16 * 8 * 16 / speeds["product"]
+    lookup = dict(memory=(table + inputs) / speeds["memory"], product=product)
+    update = dict(
+        memory=(6 * table + inputs) / speeds["memory"],
+        product=product,
+        network=2 * table * 3 / 4 / speeds["network"],
+    )
+    self.assertAlmostEqual(0.5 * stack.lookup_seconds / max(lookup.values()), 1)
+    self.assertAlmostEqual(0.5 * stack.update_seconds / max(update.values()), 1)
+    self.assertEqual(stack.update_bound, bound)
+    if bound in lookup:
+      self.assertEqual(stack.lookup_bound, bound)
+    text = report.describe()
+    self.assertRegex(text, r"\nf_table .* 0%.* - +- ")
+    self.assertIn("Stacks without limits are of tables that every device", text)
+    in_json = json.loads(report.to_json())["stacks"]
+    self.assertEqual([x["limits"] is None for x in in_json].count(True), 1)
+
+  def test_replicated_tables_alone_with_means_and_of_statistics(self):
+    features = _model(batch=1024, valency=4)
+    features["items"].table_spec.placement = "tensorcore"
+    report = cost_report.estimate(
+        features, "v6e:2x2", ids_per_sample={"items": 2.5}
+    )
+    (items,) = (x for x in report.stacks if x.limits is None)
+    self.assertAlmostEqual(items.num_ids / (2.5 * 256), 1, delta=0.1)
+    # Up to 8 or 9 ids of a sample, where the mean is 2.5.
+    self.assertIn(items.buffer_bytes, (256 * 8 * 8, 256 * 16 * 8))
+    alone = cost_report.estimate({"items": features["items"]}, "v6e:2x2")
+    self.assertEqual(alone.stacks[0].num_ids, 4 * 256)
+    self.assertEqual(alone.limits.stacks, ())
+    embedding.prepare_feature_specs_for_training(features, 4, 2)
+    _, stats = embedding.preprocess_sparse_dense_matmul_input(
+        {name: np.ones((1024, 4), int) for name in features},
+        None,
+        features,
+        4,
+        4,
+        num_sc_per_device=2,
+        limits="specs",
+    )
+    law = workload.FromStats(stats)
+    (of_stats,) = (
+        x
+        for x in cost_report.estimate(features, "v6e:2x2", workload=law).stacks
+        if x.limits is None
+    )
+    self.assertEqual(of_stats.distinct_rows, 1024)
+    self.assertEqual(
+        dataclasses.replace(of_stats, distinct_rows=0),
+        dataclasses.replace(alone.stacks[0], distinct_rows=0),
+    )
+    features["items"].input_shape = (1024, None)
+    with self.assertRaisesRegex(
+        ValueError, "Table 'items_table' has placement .* no statistics"
+    ):
+      cost_report.estimate(features, "v6e:2x2", workload=law)
+
   def test_network_may_be_the_bound(self):
     slow = dataclasses.replace(chips.CHIPS["v6e"], network_bytes_per_second=1e6)
     topology = chips.Topology(name="slow", chip=slow, num_devices=4)
@@ -323,14 +424,6 @@ class CostsTest(parameterized.TestCase):
   def test_topologies(self, name, message):
     with self.assertRaisesRegex(ValueError, message):
       cost_report.estimate(_model(), name)
-
-  def test_replicated_tables_are_not_known(self):
-    features = _model(batch=64)
-    features["users"].table_spec.placement = "tensorcore"
-    with self.assertRaisesRegex(
-        NotImplementedError, r"Tables \['users_table'\] have placement"
-    ):
-      cost_report.estimate(features, "v5p:2x2x1")
 
   def test_arguments(self):
     estimate = lambda **kwargs: cost_report.estimate(
@@ -397,6 +490,19 @@ class SuggestionsTest(parameterized.TestCase):
   )
   def test_of_the_specs(self, feature, message):
     self.assertRegex(self._of(feature, batches=1), message)
+
+  def test_more_devices_do_not_help_replicated_tables(self):
+    feature = _feature(rows=10**8, dim=128)
+    feature.table_spec.placement = "tensorcore"
+    self.assertRegex(
+        self._of(feature, batches=1),
+        "'tensorcore' take 47.7 GiB of each device: more devices do not",
+    )
+
+  def test_few_rows_are_not_padded_where_every_device_has_them(self):
+    feature = _feature(rows=10, optimizer=_ROWWISE)
+    feature.table_spec.placement = "tensorcore"
+    self.assertEqual(self._of(feature, batches=1), "")
 
   def test_load(self):
     ids = np.zeros((4096, 4), np.int64)

@@ -51,11 +51,12 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
   Returns:
     The state of `node` with a NamedSharding for every array: for those of
     EmbeddingVariablesParams, the one in their metadata, and for tables that are
-    jax.Refs, their own.
+    jax.Refs, their own. nnx.jit takes one sharding for a variable: where some
+    of its tables are split and others replicated it is None, with which each
+    array keeps the sharding that it has.
 
   Raises:
     ValueError: if an EmbeddingVariablesParam has no embedding_sharding.
-    NotImplementedError: if some of its tables are replicated.
   """
 
   def shardings(path, leaf):
@@ -69,13 +70,8 @@ def get_named_sharding(node: Any, mesh: jax.sharding.Mesh) -> nnx.StateSharding:
         )
       sharding = leaf.get_metadata("embedding_sharding")
       if isinstance(sharding, tuple):
-        whole = [name for name, of_stack in sharding if not any(of_stack.spec)]
-        raise NotImplementedError(
-            f"{jax.tree_util.keystr(path)}: the tables {whole} have placement"
-            " 'tensorcore' and others do not, and nnx.jit takes one sharding for"
-            " a variable. Leave in_shardings out, since arrays have theirs, or"
-            " pass tables='ref' to the layer."
-        )
+        by_stack = {of_stack for _, of_stack in sharding}
+        sharding = by_stack.pop() if len(by_stack) == 1 else None
       return leaf.replace(sharding)
     if isinstance(leaf, jax.Ref):
       return leaf.sharding

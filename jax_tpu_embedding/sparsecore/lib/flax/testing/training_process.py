@@ -5,7 +5,8 @@
 
 Every process has its part of each batch. All forms of the layer make one step
 with raw ids, one with an id out of range, which is to change nothing, and one
-with inputs that were preprocessed.
+with inputs that were preprocessed. One table is split over the devices, and all
+of them have the other.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def train() -> dict[str, list[dict[int, np.ndarray]]]:
   """The tables and slots of each form, after its two steps.
 
   Returns:
-    Form -> for each array, the first row of a device's part -> the part; of the
-    devices of this process.
+    Form -> for each array, the number of a device -> its part; of the devices
+    of this process.
   """
   # Compiling is all that takes time here.
   jax.config.update("jax_disable_most_optimizations", True)
@@ -166,20 +167,29 @@ def _train_nnx(options: dict[str, Any]) -> Any:
 
 
 def _specs() -> dict[str, embedding_spec.FeatureSpec]:
-  table = embedding_spec.TableSpec(
-      name="t",
-      vocabulary_size=_VOCAB,
-      embedding_dim=_DIM,
-      combiner="sum",
-      optimizer=embedding_spec.AdagradOptimizerSpec(learning_rate=0.1),
+  split, whole = (
+      embedding_spec.TableSpec(
+          name=placement,
+          vocabulary_size=_VOCAB,
+          embedding_dim=_DIM,
+          combiner="sum",
+          optimizer=embedding_spec.AdagradOptimizerSpec(learning_rate=0.1),
+          placement=placement,
+      )
+      for placement in ("sparsecore", "tensorcore")
   )
-  make = lambda name: embedding_spec.FeatureSpec(
+  make = lambda name, table: embedding_spec.FeatureSpec(
       name=name,
       table_spec=table,
       input_shape=(_BATCH, 2),
       output_shape=(_BATCH, _DIM),
   )
-  return {"dense": make("dense"), "ragged": make("ragged")}
+  return {
+      "dense": make("dense", split),
+      "ragged": make("ragged", split),
+      "dense_of_all": make("dense_of_all", whole),
+      "ragged_of_all": make("ragged_of_all", whole),
+  }
 
 
 def _preprocess_with(layer: embed.SparseCoreEmbed) -> Callable[[Any], Any]:
@@ -201,6 +211,8 @@ def _batches(layer: Any, preprocess: Callable[[Any], Any]) -> list[Any]:
   raw = {
       "dense": ids(_BATCH, 2),
       "ragged": (ids(NUM_DEVICES * 8), row_splits),
+      "dense_of_all": ids(_BATCH, 2),
+      "ragged_of_all": (ids(NUM_DEVICES * 8), row_splits),
   }
   second = {name: ids(_BATCH, 2) for name in raw}
   # The last process has it.
@@ -227,7 +239,7 @@ def _loss(activations: Any) -> jax.Array:
 def _parts(variables: Any) -> list[dict[int, np.ndarray]]:
   return [
       {
-          shard.index[0].start or 0: np.asarray(shard.data)
+          jax.devices().index(shard.device): np.asarray(shard.data)
           for shard in array.addressable_shards
       }
       for array in jax.tree.leaves(variables)

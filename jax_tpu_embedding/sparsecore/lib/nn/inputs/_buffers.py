@@ -32,17 +32,22 @@ class SampleIds:
   """The ids of one replicated stack, of B samples with up to K ids.
 
   For L local devices B is L times the device batch, or arrays are [L, B, K].
+  Where ids were ragged inside of a program, arrays are of N entries in place of
+  B samples: K is 1, and `sample` says whose each entry is.
 
   Attributes:
     ids: i32[B, K], rows of the table; 2^31 - 1 where there is none.
     gains: f32[B, K], what each row is multiplied with; 0 where there is no id.
     has_failed: bool[L] (or [L, 1]), whether an id or weight is wrong, and
       nobody has said so yet.
+    sample: i32[N], the number of the sample of each entry in the device batch;
+      None if there are no entries.
   """
 
   ids: ArrayLike
   gains: ArrayLike
   has_failed: ArrayLike
+  sample: ArrayLike | None = None
 
 
 class SparseDenseMatmulInput(NamedTuple):

@@ -137,6 +137,7 @@ class RawBatch:
           self.features[stack_name],
           self.operands[stack_name],
           combiner=self.stacks[stack_name].combiner,
+          num_devices=self.settings.global_device_count,
           num_runs=_feature_stacking.runs_per_device(
               strategy, self.settings.num_sc_per_device
           ),

@@ -143,6 +143,7 @@ def _of_one_device(samples: _buffers.SampleIds) -> _buffers.SampleIds:
       ids=jnp.asarray(samples.ids).reshape(-1, valency),
       gains=jnp.asarray(samples.gains).reshape(-1, valency),
       has_failed=jnp.asarray(samples.has_failed).reshape(-1),
+      sample=samples.sample,
   )
 
 
@@ -159,8 +160,10 @@ def _check_samples(
         f"Stack {stack.stack_name!r}: its placement is {stack.placement!r}, and"
         f" the inputs have its ids {found}. Preprocess with the same specs."
     )
+  if not has_samples or buffers.sample is not None:
+    return
   expected = stack.total_sample_count // global_device_count
-  if has_samples and buffers.ids.shape[0] != expected:
+  if buffers.ids.shape[0] != expected:
     raise ValueError(
         f"Stack {stack.stack_name!r}: the inputs have {buffers.ids.shape[0]}"
         f" samples, expected {expected} for one of {global_device_count}"

@@ -6,7 +6,8 @@
 A table that each device has as a whole needs no buffers: ids are not sent, so
 they are neither sorted nor cut into partitions. Each sample has a row of ids,
 and one of gains. Samples are in the order of their stack's device batch, see
-_feature_stacking.py.
+_feature_stacking.py. Ragged ids of a program may all be of one sample: they stay
+entries, with the sample of each beside them.
 
 On the host the converter reads ids, for the sake of all the forms that they
 come in; inside jit, what policies and combiners make of them is that of the
@@ -32,6 +33,7 @@ from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import occurrences
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
@@ -62,7 +64,8 @@ def of_host(
 
   K is the width of arrays of ids. Where samples of a feature have any number of
   ids, it is the most that one of the batch has, rounded up to a power of two:
-  programs are compiled for each K.
+  programs are compiled for each K. Several processes have to have the same K
+  without asking each other: there it is what input_shape says.
 
   Args:
     ids: of each feature, as the converter takes them.
@@ -75,16 +78,11 @@ def of_host(
     num_threads: of the conversion.
 
   Raises:
-    NotImplementedError: if there are several processes.
-    ValueError and TypeError: as preprocess_sparse_dense_matmul_input does.
+    ValueError and TypeError: as preprocess_sparse_dense_matmul_input does; and
+      ValueError if there are several processes, and input_shape does not say
+      how many ids a sample has, or a sample has more.
   """
-  if local_device_count < global_device_count:
-    raise NotImplementedError(
-        f"Table {features[0].table_spec.name!r} has placement 'tensorcore', of"
-        " which batches are preprocessed in one process so far: this one has"
-        f" {local_device_count} of {global_device_count} devices. Use placement"
-        " 'sparsecore'."
-    )
+  is_of_one_process = local_device_count == global_device_count
   sizes = [
       span.stop - span.start
       for span in (
@@ -98,7 +96,10 @@ def of_host(
       converter.preprocess_sparse_dense_matmul_input(
           list(ids),
           list(weights),
-          _with_room(ids, features),
+          _with_room(
+              ids,
+              _of_process(features, local_device_count, global_device_count),
+          ),
           1,
           1,
           num_sc_per_device=1,
@@ -120,7 +121,11 @@ def of_host(
         for array in _by_sample(
             *(x[name][:num_cells] for x in (rows, samples, gains)),
             sum(sizes_of_stack) * num_parts,
-            [ids[i] for i in members],
+            *_valency(
+                [ids[i] for i in members],
+                [features[i] for i in members],
+                is_of_one_process,
+            ),
         )
     )
     has_failed = np.zeros((local_device_count, 1), bool)
@@ -153,6 +158,19 @@ def _in_device_order(
   return np.concatenate(runs, axis=2).reshape(num_devices, -1, valency)
 
 
+def _of_process(
+    features: Sequence[_tables.FeatureSpec], num_local: int, num_devices: int
+) -> Sequence[_tables.FeatureSpec]:
+  """The specs, with the batch of one of several processes."""
+  batches = {
+      feature.name: feature.output_shape[0] * num_local // num_devices
+      for feature in features
+  }
+  return _batch_sizes.resize(
+      list(features), batches if num_local < num_devices else {}
+  )
+
+
 def _with_room(
     ids: Sequence[Any], features: Sequence[_tables.FeatureSpec]
 ) -> list[_tables.FeatureSpec]:
@@ -181,17 +199,25 @@ def _by_sample(
     samples: np.ndarray,
     gains: np.ndarray,
     num_samples: int,
-    ids: Sequence[Any],
+    valency: int,
+    too_many: str | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Ids and gains [num_samples, K] of cells in any order."""
+  """Ids and gains [num_samples, K] of cells in any order.
+
+  Args:
+    rows: of the table.
+    samples: of all features, one feature after another.
+    gains: of each cell.
+    num_samples: of all features.
+    valency: the least K.
+    too_many: the error where a sample has more; None: K is more, too.
+  """
   num_ids = np.bincount(samples, minlength=num_samples)
   most = int(num_ids.max(initial=1))
-  widths = [
-      x.shape[1] for x in ids if getattr(x, "ndim", 0) == 2 and x.shape[1]
-  ]
-  if len(widths) < len(ids):
-    most = 2 ** (most - 1).bit_length()
-  valency = max(most, *widths, 1)
+  if most > valency:
+    if too_many is not None:
+      raise ValueError(too_many.format(most))
+    valency = 2 ** (most - 1).bit_length()
   # NumPy sorts numbers of 16 bits by radix, in a fraction of the time.
   small = num_samples <= 2**16
   order = np.argsort(samples.astype("u2") if small else samples, kind="stable")
@@ -205,11 +231,53 @@ def _by_sample(
   return of_ids, of_gains
 
 
+def _valency(
+    ids: Sequence[Any],
+    features: Sequence[_tables.FeatureSpec],
+    is_of_one_process: bool,
+) -> tuple[int, str | None]:
+  """How many ids samples of a stack have, and the error if one has more.
+
+  Raises:
+    ValueError: if there are several processes, and nothing says.
+  """
+  widths = [_width(x) for x in ids]
+  if is_of_one_process:
+    return max(1, *(width or 1 for width in widths)), None
+  table = features[0].table_spec.name
+  for i, feature in enumerate(features):
+    if widths[i] is None:
+      shape = feature.input_shape
+      if len(shape) < 2 or shape[-1] is None:
+        raise ValueError(
+            f"Feature {feature.name!r}: its table {table!r} has placement"
+            " 'tensorcore', for which processes have to know how many ids a"
+            f" sample has at most, and input_shape {tuple(shape)} does not say."
+            " Give it as (batch, ids per sample), or pass arrays of ids."
+        )
+      widths[i] = shape[-1]
+  names = [feature.name for feature in features]
+  return max(1, *widths), (
+      f"Table {table!r} has placement 'tensorcore', and a sample of one of its"
+      f" features {names} has {{}} ids, where there is room for"
+      f" {max(widths)} in every process. Raise the last number of input_shape,"
+      " or pass arrays of ids."
+  )
+
+
+def _width(ids: Any) -> int | None:
+  """The most ids of a sample, if arrays are of as many."""
+  if not isinstance(ids, (np.ndarray, jax.Array)) or ids.dtype == object:
+    return None
+  return ids.shape[1] if ids.ndim == 2 else 1
+
+
 def of_device(
     features: Sequence[raw_ids.Feature],
     operands: Sequence[jax.Array],
     *,
     combiner: str,
+    num_devices: int,
     num_runs: int,
     keeps_errors: bool,
 ) -> SampleIds:
@@ -219,11 +287,11 @@ def of_device(
     features: those of the stack, by row offset.
     operands: theirs, as raw_ids.Operands, in that order.
     combiner: of the stack.
+    num_devices: that share the batch.
     num_runs: runs of a device batch.
     keeps_errors: see _convert.convert_ids.
 
   Raises:
-    NotImplementedError: if a feature is ragged.
     ValueError: if the runs cannot share the samples of a feature.
     jax.errors.JaxRuntimeError: as convert_ids does.
   """
@@ -235,13 +303,6 @@ def of_device(
           f" {num_runs} SparseCores of a device can share equally, got"
           f" {of_feature.num_samples} samples. Use a multiple of {num_runs}."
       )
-    if feature.is_ragged:
-      raise NotImplementedError(
-          f"Feature {feature.name!r}: its table has placement 'tensorcore', for"
-          " which ragged ids (values, row_splits) are not converted inside of"
-          " programs. Preprocess them on the host, or pad them to an array and"
-          " let out_of_range_ids='drop' take the padding away."
-      )
   # One SparseCore has all rows, and the samples of the device.
   num_samples = np.cumsum([0, *(x.num_samples for x in grouped)])
   features = [
@@ -250,8 +311,7 @@ def of_device(
       )
       for feature, first in zip(features, num_samples)
   ]
-  valency = max(of_feature.ids.shape[1] for of_feature in grouped)
-  parts, failures = [], []
+  occurring, failures = [], []
   # As in the conversion to buffers: the gains have the same bits.
   with jax.enable_x64(True):
     for feature, of_feature in zip(features, grouped):
@@ -260,19 +320,17 @@ def of_device(
           feature, of_feature, places, combiner, _ONE_SPARSECORE
       )
       failures.append(has_error)
-      parts.append(
-          [
-              _in_runs(array, of_feature.ids.shape, valency, num_runs, padding)
-              for array, padding in (
-                  (jnp.where(found.is_kept, found.row, NO_ID), NO_ID),
-                  (jnp.where(found.is_kept, found.gain, 0), 0),
-              )
-          ]
+      occurring.append(
+          found._replace(
+              row=jnp.where(found.is_kept, found.row, NO_ID),
+              gain=jnp.where(found.is_kept, found.gain, 0),
+          )
       )
-    ids, gains = (
-        jnp.concatenate(arrays, axis=1).reshape(-1, valency)
-        for arrays in zip(*parts)
-    )
+    if any(feature.is_ragged for feature in features):
+      ids, gains, sample = _as_entries(occurring, grouped, num_runs)
+    else:
+      ids, gains = _as_samples(occurring, grouped, num_runs)
+      sample = None
   return SampleIds(
       ids=ids.astype(jnp.int32),
       gains=gains.astype(jnp.float32),
@@ -281,8 +339,10 @@ def of_device(
           features,
           operands,
           combiner,
+          num_devices,
           keeps_errors,
       )[None],
+      sample=sample,
   )
 
 
@@ -291,29 +351,36 @@ def _say_what_failed(
     features: Sequence[raw_ids.Feature],
     operands: Sequence[jax.Array],
     combiner: str,
+    num_devices: int,
     keeps_errors: bool,
 ) -> jax.Array:
   """has_failed bool[], of which a program on CPU has said why.
 
   Only a native call can. It is that of the conversion to buffers, for the sake
-  of its messages, and of their check, and runs if something is wrong.
+  of its messages, and of their check, which says on which device the sample is.
+  They run if something is wrong.
   """
+  device, num_devices = _place_among(num_devices, operands[0])
+  features = tuple(
+      dataclasses.replace(x, row_offset=num_devices * x.row_offset)
+      for x in features
+  )
 
   def convert():
     buffers = convert_ids.convert_ids_p.bind(
         *operands,
         combiner=combiner,
-        features=tuple(features),
+        features=features,
         feature_stacking_strategy="SPLIT_THEN_STACK",
-        global_device_count=1,
+        global_device_count=num_devices,
         num_sc_per_device=1,
         keeps_errors=keeps_errors,
     )
     _, is_wrong = check_batch.check_batch_p.bind(
         *buffers,
         jnp.int32(1),  # minibatch
-        jnp.int32(0),  # device
-        num_devices=1,
+        device,
+        num_devices=num_devices,
         num_sc_per_device=1,
         rows_per_device=features[0].vocabulary_size,
         batch_size=max(
@@ -334,21 +401,62 @@ def _say_what_failed(
   return has_failed | said
 
 
-def _in_runs(
-    array: jax.Array,
-    shape: tuple[int, int],
-    valency: int,
+def _place_among(num_devices: int, ids: jax.Array) -> tuple[jax.Array, int]:
+  """The number of this device, and how many there are; 0 of 1 if unknown."""
+  axes = _axes_that_may_split(ids)
+  mesh = jax.sharding.get_abstract_mesh()
+  if (
+      num_devices == 1
+      or not set(axes) <= set(mesh.manual_axes)
+      or math.prod(mesh.shape[name] for name in axes) != num_devices
+  ):
+    return jnp.int32(0), 1
+  return jax.lax.axis_index(tuple(axes)).astype(jnp.int32), num_devices
+
+
+def _as_samples(
+    occurring: Sequence[occurrences.Occurrences],
+    operands: Sequence[raw_ids.Operands],
     num_runs: int,
-    padding: int,
-) -> jax.Array:
-  """What `shape` has, as [num_runs, samples of a run, valency]."""
-  by_sample = array.reshape(shape)
-  by_sample = jnp.pad(
-      by_sample,
-      ((0, 0), (0, valency - shape[1])),
-      constant_values=np.asarray(padding, array.dtype),
+) -> tuple[jax.Array, jax.Array]:
+  """Ids and gains [B, K] of features whose ids are arrays."""
+  valency = max(of_feature.ids.shape[1] for of_feature in operands)
+
+  def in_runs(array, of_feature, padding):
+    num_samples, width = of_feature.ids.shape
+    by_sample = jnp.pad(
+        array.reshape(num_samples, width),
+        ((0, 0), (0, valency - width)),
+        constant_values=np.asarray(padding, array.dtype),
+    )
+    return by_sample.reshape(num_runs, num_samples // num_runs, valency)
+
+  def joined(arrays, padding):
+    parts = [in_runs(*pair, padding) for pair in zip(arrays, operands)]
+    return jnp.concatenate(parts, axis=1).reshape(-1, valency)
+
+  return (
+      joined([found.row for found in occurring], NO_ID),
+      joined([found.gain for found in occurring], 0),
   )
-  return by_sample.reshape(num_runs, shape[0] // num_runs, valency)
+
+
+def _as_entries(
+    occurring: Sequence[occurrences.Occurrences],
+    operands: Sequence[raw_ids.Operands],
+    num_runs: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Ids and gains [N, 1], and the sample i32[N] of each, of any features."""
+  sizes = [of_feature.num_samples // num_runs for of_feature in operands]
+  samples = []
+  for i, found in enumerate(occurring):
+    run, in_run = jnp.divmod(found.sample, max(sizes[i], 1))
+    samples.append(run * sum(sizes) + sum(sizes[:i]) + in_run)
+  return (
+      jnp.concatenate([found.row for found in occurring])[:, None],
+      jnp.concatenate([found.gain for found in occurring])[:, None],
+      jnp.concatenate(samples).astype(jnp.int32),
+  )
 
 
 def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
@@ -370,6 +478,15 @@ def without_ids_if(condition: jax.Array, samples: SampleIds) -> SampleIds:
   )
 
 
+def of_rows(rows: jax.Array) -> SampleIds:
+  """Rows i32[B] as the ids of B samples of one id, with gain one."""
+  return SampleIds(
+      ids=rows[:, None],
+      gains=jnp.ones((rows.shape[0], 1), jnp.float32),
+      has_failed=jnp.zeros(1, bool),
+  )
+
+
 def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
   """The mesh axes of the surrounding shard_map that split the batch.
 
@@ -384,16 +501,7 @@ def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
   if num_devices == 1:
     return ()
   mesh = jax.sharding.get_abstract_mesh()
-  axes = mesh_axis.named_axes()
-  if axes is None:
-    axes = [
-        name
-        for name in mesh.axis_names
-        if name in mesh.manual_axes and mesh.shape[name] > 1
-    ]
-    varying = jax_private.varies_over(jax.typeof(samples.ids))
-    if varying:
-      axes = [name for name in axes if name in varying]
+  axes = _axes_that_may_split(samples.ids)
   if math.prod(mesh.shape[name] for name in axes) != num_devices:
     raise NotImplementedError(
         f"The batch is split over {num_devices} devices, and of the mesh axes"
@@ -403,3 +511,42 @@ def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
         " mesh_axis.rows_are_split_over(axes)."
     )
   return tuple(axes)
+
+
+def num_devices_of_batch() -> int:
+  """How many devices share a batch, where all that is known is the mesh.
+
+  Raises:
+    NotImplementedError: if several axes of the surrounding shard_map may split
+      the batch.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  axes = mesh_axis.named_axes()
+  if axes is None:
+    axes = _axes_of_several_devices(mesh)
+    if len(axes) > 1:
+      raise NotImplementedError(
+          "All tables have placement 'tensorcore', and their batch may be split"
+          f" over any of the mesh axes {axes}. Name all that split it, in order:"
+          " with mesh_axis.rows_are_split_over(axes)."
+      )
+  return math.prod(mesh.shape[name] for name in axes)
+
+
+def _axes_that_may_split(ids: jax.Array) -> list[str]:
+  """Those that the caller has named, or over which ids may be split."""
+  axes = mesh_axis.named_axes()
+  if axes is not None:
+    return axes
+  axes = _axes_of_several_devices(jax.sharding.get_abstract_mesh())
+  varying = jax_private.varies_over(jax.typeof(ids))
+  return [name for name in axes if name in varying] if varying else axes
+
+
+def _axes_of_several_devices(mesh: jax.sharding.AbstractMesh) -> list[str]:
+  """Those that a surrounding shard_map splits."""
+  return [
+      name
+      for name in mesh.axis_names
+      if name in mesh.manual_axes and mesh.shape[name] > 1
+  ]

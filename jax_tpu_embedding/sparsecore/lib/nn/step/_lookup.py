@@ -90,16 +90,17 @@ def tpu_sparse_dense_matmul(
   for name, stack in stacks.items():
     quantization = stack.quantization_config
     table = embedding_variables[name][0]
+    num_samples = stack.total_sample_count // settings.global_device_count
     if stack.is_replicated:
-      activations[name] = _one_hot.lookup(stack, buffers[name], table)
+      activations[name] = _one_hot.lookup(
+          stack, buffers[name], table, num_samples
+      )
       continue
     params = {}
     if table.dtype == jnp.int32:
       params["int8_columns"] = stack.stack_embedding_dim
     params |= dict(
-        device_batch_size=(
-            stack.total_sample_count // settings.global_device_count
-        ),
+        device_batch_size=num_samples,
         **settings.limits_of(name)._asdict(),
         sharding_strategy=int(strategy),
         quantization_config=quantization and quantization.as_tuple(),

@@ -89,19 +89,18 @@ def lookup_ids(
   activations, lookups = {}, []
   for name, stack in batch.stacks.items():
     table = embedding_variables[name][0]
+    num_samples = stack.total_sample_count // topology.global_device_count
     if stack.is_replicated:
       samples = batch.samples_of(name, keeps_errors=keeps_errors)
       samples = _sample_ids.wait_for(num_minibatches, samples)
-      activations[name] = _one_hot.lookup(stack, samples, table)
+      activations[name] = _one_hot.lookup(stack, samples, table, num_samples)
       continue
     quantization = stack.quantization_config
     params = dict(
         **batch.conversion_of(name),
         **batch.settings.limits_of(name)._asdict(),
         keeps_errors=keeps_errors,
-        device_batch_size=(
-            stack.total_sample_count // topology.global_device_count
-        ),
+        device_batch_size=num_samples,
         quantization_config=quantization and quantization.as_tuple(),
     )
     lookups.append(

@@ -16,11 +16,13 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 import numpy as np
+import scipy.sparse
 
 jax.config.update("jax_num_cpu_devices", 4)
 
@@ -99,6 +101,13 @@ def _specs(placement: str, **of_table: Any) -> dict[str, Any]:
       "b": feature("b", small, 1, out_of_range_ids="drop"),
       "c": feature("c", large, 2),
   }
+
+
+@dataclasses.dataclass
+class _SparseTensor:
+  indices: np.ndarray
+  values: np.ndarray
+  dense_shape: np.ndarray
 
 
 def _batch() -> dict[str, np.ndarray]:
@@ -365,8 +374,149 @@ class PlacementTest(parameterized.TestCase):
               lowered.compile().as_text(),
           )
       ]
-    self.assertEqual(found["tensorcore"], [])
-    self.assertNotEmpty(found["sparsecore"])
+    # Of the sum over devices, which is an all-reduce elsewhere: compile_for_tpu_
+    # test.py.
+    self.assertEqual(found["tensorcore"], ["all-to-all"])
+    self.assertIn("jte_", found["sparsecore"])
+
+
+class SparseGradientsTest(parameterized.TestCase):
+
+  def _gradients(self, model, inputs, *, check_vma=False):
+    """Gradients of rows, one step with them, and the step at once."""
+
+    def step(inputs, variables):
+      activations = embedding.tpu_sparse_dense_matmul(
+          inputs, variables, model.specs
+      )
+      gradients = jax.tree.map(lambda x: jnp.sin(3 * x), activations)
+      by_row = embedding.sparse_gradients(gradients, inputs, model.specs)
+      twice = embedding.add_sparse_gradients(by_row, by_row)
+      apply = lambda by_row: embedding.apply_sparse_gradients(
+          by_row, variables, model.specs
+      )
+      return (by_row, twice), (
+          apply(by_row),
+          apply(twice),
+          embedding.tpu_sparse_dense_matmul_grad(
+              gradients, inputs, variables, model.specs
+          ),
+      )
+
+    of_tables = model.partition()
+    return jax.jit(
+        jax.shard_map(
+            step,
+            mesh=model.mesh,
+            in_specs=(P("x"), of_tables),
+            out_specs=(P("x"), (of_tables,) * 3),
+            check_vma=check_vma,
+        )
+    )(inputs, model.variables)
+
+  @parameterized.parameters((1, "ab"), (4, "abc"))
+  def test_are_those_of_the_step_at_once(self, num_devices, features):
+    specs = {n: f for n, f in _specs("tensorcore").items() if n in features}
+    model = _Model(specs, num_devices)
+    ids = _batch()
+    ids["a"][0, 0] = 23  # The last row of the third of four devices.
+    inputs, _ = model.preprocess({name: ids[name] for name in features})
+    (by_row, twice), (new, new_of_twice, at_once) = self._gradients(
+        model, inputs, check_vma=num_devices == 4
+    )
+    self.assertEqual(_bits(new), _bits(at_once))
+    rows, values = by_row["small"]
+    # Every device has an equal part of the rows, in order.
+    size = -(-32 // num_devices)
+    self.assertEqual(rows.shape, (size * num_devices,))
+    named = set(ids["a"].flat) | {7}
+    for device, of_device in enumerate(np.split(rows, num_devices)):
+      expected = [r for r in sorted(named) if r // size == device]
+      self.assertEqual(of_device[: len(expected)].tolist(), expected)
+      np.testing.assert_array_equal(of_device[len(expected) :], 2**31 - 1)
+    np.testing.assert_array_equal(values[rows == 2**31 - 1], 0)
+    self.assertTrue(np.all(np.asarray(values)[rows < 2**31 - 1, 0] != 0))
+    # Sums, such as norms, do not depend on the devices.
+    alone = _Model(dict(_specs("tensorcore")), 1)
+    (expected, _), _ = self._gradients(alone, alone.preprocess(ids)[0])
+    np.testing.assert_allclose(
+        jnp.sum(values**2), jnp.sum(expected["small"].values ** 2), rtol=1e-5
+    )
+    # Gradients that are added are those of twice the loss.
+    self.assertEqual(
+        sorted(np.asarray(twice["small"].rows)),
+        sorted([*np.asarray(rows), *[2**31 - 1] * rows.size]),
+    )
+    self.assertNotEqual(_bits(new_of_twice), _bits(new))
+
+  def test_rows_may_come_twice_from_any_device_and_with_gradient_zero(self):
+    specs = _specs("tensorcore", optimizer=_SGD(1.0))
+    del specs["c"]
+    model = _Model(specs, 2)
+    rows = jnp.array([5, 2**31 - 1, 5, 9], jnp.int32)
+    values = jnp.array([1.0, 8, 2, 0])[:, None] * jnp.ones(8)
+    gradients = {"small": embedding.SparseGradient(rows, values)}
+
+    def apply(gradients, variables):
+      return embedding.apply_sparse_gradients(gradients, variables, specs)
+
+    new = jax.shard_map(
+        apply,
+        mesh=model.mesh,
+        in_specs=(P("x"), model.partition()),
+        out_specs=model.partition(),
+        check_vma=False,
+    )(gradients, model.variables)
+    change = np.asarray(model.variables["small"].table - new["small"].table)
+    self.assertEqual(np.flatnonzero(change[:, 0]).tolist(), [5])
+    np.testing.assert_allclose(change[5], np.full(8, 3.0), rtol=1e-6)
+
+  def test_rows_with_gradient_zero_are_stepped(self):
+    specs = _specs(
+        "tensorcore", optimizer=_SGD(0.5, decoupled_weight_decay=0.5)
+    )
+    del specs["c"]
+    model = _Model(specs, 1)
+    gradients = {
+        "small": embedding.SparseGradient(
+            jnp.array([3], jnp.int32), jnp.zeros((1, 8))
+        )
+    }
+    new = embedding.apply_sparse_gradients(gradients, model.variables, specs)
+    changed = (model.variables["small"].table != new["small"].table).any(axis=1)
+    self.assertEqual(np.flatnonzero(changed).tolist(), [3])
+
+  def test_axes_that_may_split_the_batch(self):
+    specs = _specs("tensorcore")
+    del specs["c"]
+    model = _Model(specs, 4)
+    devices = np.reshape(jax.devices(), (2, 2))
+    mesh = jax.sharding.Mesh(devices, ("x", "y"))
+    gradients = {
+        "small": embedding.SparseGradient(
+            jnp.arange(4, dtype=jnp.int32), jnp.ones((4, 8))
+        )
+    }
+
+    def apply(gradients, variables):
+      return embedding.apply_sparse_gradients(gradients, variables, specs)
+
+    over_both = jax.shard_map(
+        apply,
+        mesh=mesh,
+        in_specs=(P(("x", "y")), P()),
+        out_specs=P(),
+        check_vma=False,
+    )
+    variables = jax.tree.map(np.asarray, model.variables)
+    with self.assertRaisesRegex(
+        NotImplementedError, r"All tables .*any of the mesh axes \['x', 'y'\]"
+    ):
+      over_both(gradients, variables)
+    with mesh_axis.rows_are_split_over(("x", "y")):
+      new = over_both(gradients, variables)
+    changed = (model.variables["small"].table != new["small"].table).any(axis=1)
+    self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 3])
 
 
 class ConversionTest(parameterized.TestCase):
@@ -424,6 +574,131 @@ class ConversionTest(parameterized.TestCase):
       self.assertEqual(inputs.samples["small"].ids.shape, (2 * _BATCH, 4))
       found, _ = model.step(inputs, model.variables)
       _assert_close(self, expected, found, rtol=0, atol=0)
+
+  @parameterized.parameters(
+      ("sum", "SPLIT_THEN_STACK", 2, False),
+      ("sqrtn", "STACK_THEN_SPLIT", 2, False),
+      ("mean", "SPLIT_THEN_STACK", 2, True),
+      ("sqrtn", "SPLIT_THEN_STACK", 1, True),
+  )
+  def test_ragged_ids_in_programs(
+      self, combiner, strategy, num_sc, has_weights
+  ):
+    # Any number of ids, one sample with many; beside an array; with policies.
+    splits = np.r_[0, 0, 1, 25, np.arange(26, 54), 70].astype(np.int32)
+    rng = np.random.default_rng(0)
+    values = rng.integers(-3, 27, 80, dtype=np.int32)
+    # Not in the table, and dropped: the last row has no id.
+    values[values > 24] = 40
+    values[splits[3] : splits[4]] = values[0]  # many times the same
+    ids = dict(_batch(), b=(values, splits))
+    weights = None
+    if has_weights:
+      weights = {
+          "a": 1.5 + np.cos(ids["a"], dtype=np.float32),
+          "b": 1.5 + np.cos(np.arange(80), dtype=np.float32),
+          "c": None,
+      }
+      weights["b"][[3, 17]] = np.nan
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      optimizer = _SGD(0.1, decoupled_weight_decay=0.1)
+      specs = _specs(placement, combiner=combiner, optimizer=optimizer)
+      specs["b"].non_finite_weights = "drop"
+      model = _Model(specs, 1, num_sc)
+      topology = layout.Topology(
+          local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
+      )
+
+      def step(ids, weights, variables, specs=model.specs, topology=topology):
+        options = dict(feature_stacking_strategy=strategy)
+        inputs = embedding.convert_ids(ids, weights, specs, topology, **options)
+        found = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
+        gradients = jax.tree.map(lambda x: jnp.sin(3 * x), found)
+        at_once = embedding.lookup_ids(
+            ids, weights, variables, specs, topology, **options
+        )
+        return (found, at_once), embedding.tpu_sparse_dense_matmul_grad(
+            gradients, inputs, variables, specs
+        )
+
+      out, new = jax.jit(step)(ids, weights, model.variables)
+      results.append((out, model.tables(new)))
+    _assert_close(self, *results, rtol=1e-5, atol=2e-6)
+
+  def test_ragged_ids_of_each_device(self):
+    # Every device has a pair of values and row splits.
+    values = np.arange(2 * 40, dtype=np.int32) % _ROWS
+    splits = np.r_[np.arange(16), 33, np.arange(0, 32, 2), 40].astype(np.int32)
+    ids = dict(_batch(), b=(values, splits))
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement), 2)
+      topology = layout.Topology(
+          local_device_count=1, global_device_count=2, num_sc_per_device=1
+      )
+
+      def step(ids, variables, specs=model.specs, topology=topology):
+        inputs = embedding.convert_ids(ids, None, specs, topology)
+        found = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
+        return found, embedding.tpu_sparse_dense_matmul_grad(
+            found, inputs, variables, specs
+        )
+
+      for check_vma in (False, True):
+        out, new = model.over_mesh(step, tables_out=True, check_vma=check_vma)(
+            ids, model.variables
+        )
+        results.append((out, model.tables(new)))
+    for result in results[1:]:
+      _assert_close(self, results[0], result, rtol=1e-5, atol=2e-6)
+
+  @parameterized.parameters("tensor", "scipy", "ragged")
+  def test_sparse_ids_with_weights(self, form):
+    rng = np.random.default_rng(0)
+    place = np.stack(np.nonzero(rng.random((_BATCH, _ROWS)) < 0.1), axis=1)
+    gains = rng.random(len(place), "f")
+    splits = np.r_[0, np.bincount(place[:, 0], minlength=_BATCH).cumsum()]
+    shape = np.array([_BATCH, _ROWS])
+    of_a, of_weights = dict(
+        tensor=(
+            _SparseTensor(place, place[:, 1], shape),
+            _SparseTensor(place, gains, shape),
+        ),
+        scipy=(
+            scipy.sparse.csr_array((gains, place[:, 1], splits), shape),
+            None,
+        ),
+        ragged=((place[:, 1], splits), (gains, splits)),
+    )[form]
+    results = []
+    for placement in ("sparsecore", "tensorcore"):
+      model = _Model(_specs(placement, combiner="mean"), 2)
+      inputs, _ = model.preprocess(
+          dict(_batch(), a=of_a), dict(a=of_weights, b=None, c=None)
+      )
+      activations, new = model.step(inputs, model.variables)
+      results.append((activations, model.tables(new)))
+    _assert_close(self, *results, rtol=1e-5, atol=2e-6)
+    most = np.bincount(place[:, 0]).max()
+    self.assertLess(most, inputs.samples["small"].ids.shape[1] + 1)
+    self.assertLess(inputs.samples["small"].ids.shape[1], 2 * most)
+
+  def test_every_process_has_one_width(self):
+    model = _Model(_specs("tensorcore"), 2)
+    ids = {name: x[: _BATCH // 2] for name, x in _batch().items()}
+    rows = np.empty(_BATCH // 2, object)
+    rows[:] = [list(row) for row in ids["a"]]
+    rows[0] = rows[0][:1]
+    found = [
+        embedding.preprocess_sparse_dense_matmul_input(
+            form, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
+        )[0].samples["small"]
+        for form in (ids, dict(ids, a=rows))
+    ]
+    # Of "a" and "b", half of the batch of each.
+    self.assertEqual(found[0].ids.shape, (_BATCH, 3))
+    np.testing.assert_array_equal(found[0].ids[1:], found[1].ids[1:])
 
   def test_shapes_are_known_before(self):
     for leading in (False, True):
@@ -509,6 +784,17 @@ class ProductTest(parameterized.TestCase):
         has_failed=jnp.zeros(1, bool),
     )
 
+  def _as_entries(self, samples):
+    """The same, entries of samples from the last one to the first."""
+    num_samples, valency = samples.ids.shape
+    sample = np.repeat(np.arange(num_samples, dtype=np.int32), valency)
+    return _one_hot._sample_ids.SampleIds(
+        ids=samples.ids.reshape(-1, 1)[::-1],
+        gains=samples.gains.reshape(-1, 1)[::-1],
+        has_failed=samples.has_failed,
+        sample=jnp.asarray(sample)[::-1],
+    )
+
   def _stack(self, **options):
     model = _Model(_specs("tensorcore", **options), 1)
     return embedding.get_stacked_table_specs(model.specs)["small"]
@@ -518,37 +804,69 @@ class ProductTest(parameterized.TestCase):
     samples = self._samples(rng.integers(40, size=(50, 2)))
     table = rng.random((40, 8), "f")
     gradient = rng.random((50, 8), "f")
-    whole = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
+    look_up = lambda: _one_hot.lookup(
+        self._stack(), samples, jnp.asarray(table), 50
+    )
+    whole = look_up()
     sums, named = _one_hot.row_gradients(samples, gradient, 40, ())
     with mock.patch.object(_one_hot, "_MAX_COUNTS", 40 * 7):
-      cut = _one_hot.lookup(self._stack(), samples, jnp.asarray(table))
+      cut = look_up()
       cut_sums, cut_named = _one_hot.row_gradients(samples, gradient, 40, ())
-      text = (
-          jax.jit(_one_hot.lookup, static_argnums=0)
-          .lower(self._stack(), samples, table)
-          .as_text()
-      )
+      text = jax.jit(look_up).lower().as_text()
     self.assertIn("while", text)
     np.testing.assert_allclose(whole, cut, **_CLOSE)
     np.testing.assert_allclose(sums, cut_sums, rtol=1e-5)
     np.testing.assert_array_equal(named, cut_named)
     np.testing.assert_allclose(whole, table[samples.ids].sum(1), **_CLOSE)
 
-  def test_what_is_not_finite_stays_where_it_is(self):
-    table = np.ones((4, 8), "f")
+  @parameterized.parameters(False, True)
+  def test_what_is_not_finite_stays_where_it_is(self, are_entries):
+    table = np.ones((5, 8), "f")
     table[1, 2] = np.nan
-    table[2, 3] = np.inf
-    samples = self._samples([[0, 3], [1, 0], [2, 0]])
-    out = np.array(_one_hot.lookup(self._stack(), samples, table))
-    expected = np.full((3, 8), 2.0)
-    expected[1, 2] = expected[2, 3] = np.nan
+    table[2, 3] = table[4, 3] = np.inf
+    table[3, 3] = -np.inf
+    ids = [[0, 0], [1, 0], [2, 0], [2, 4], [2, 3], [3, 0], [2, 0], [2, 0]]
+    gains = np.ones((8, 2))
+    gains[6] = -2, 1
+    gains[7] = 0, 1
+    samples = self._samples(ids, gains)
+    if are_entries:
+      samples = self._as_entries(samples)
+    out = _one_hot.lookup(self._stack(), samples, jnp.asarray(table), 8)
+    with np.errstate(invalid="ignore"):
+      expected = (table[np.array(ids)] * gains[:, :, None]).sum(axis=1)
+    self.assertEqual(
+        [str(x) for x in expected[:, 3]],
+        ["2.0", "2.0", "inf", "inf", "nan", "-inf", "-inf", "nan"],
+    )
     np.testing.assert_array_equal(out, expected)
-    gradient = np.ones((3, 8), "f")
+    gradient = np.ones((8, 8), "f")
     gradient[1, 5] = np.inf
-    sums, _ = _one_hot.row_gradients(samples, gradient, 4, ())
-    expected = np.array([3.0, 1, 1, 1])[:, None] * np.ones(8)
-    expected[[0, 1], 5] = np.nan
+    gradient[6, 6] = -np.inf
+    sums, _ = _one_hot.row_gradients(samples, gradient, 5, ())
+    expected = np.zeros((5, 8))
+    with np.errstate(invalid="ignore"):
+      np.add.at(expected, np.array(ids), gains[:, :, None] * gradient[:, None])
+    self.assertEqual(expected[:2, 5].tolist(), [np.inf, np.inf])
+    self.assertEqual(expected[[0, 2], 6].tolist(), [-np.inf, np.inf])
     np.testing.assert_array_equal(sums, expected)
+
+  def test_entries_are_those_of_samples(self):
+    rng = np.random.default_rng(0)
+    samples = self._samples(
+        rng.integers(40, size=(50, 3)), rng.random((50, 3), "f")
+    )
+    entries = self._as_entries(samples)
+    table, gradient = rng.random((40, 8), "f"), rng.random((50, 8), "f")
+    expected = (table[samples.ids] * samples.gains[:, :, None]).sum(axis=1)
+    gradients, named = _one_hot.row_gradients(samples, gradient, 40, ())
+    for most in (2**24, 40 * 7):
+      with mock.patch.object(_one_hot, "_MAX_COUNTS", most):
+        found = _one_hot.lookup(self._stack(), entries, jnp.asarray(table), 50)
+        np.testing.assert_allclose(found, expected, **_CLOSE)
+        sums, is_named = _one_hot.row_gradients(entries, gradient, 40, ())
+        np.testing.assert_allclose(sums, gradients, rtol=1e-5)
+        np.testing.assert_array_equal(is_named, named)
 
   def test_row_with_gains_of_zero_is_named(self):
     samples = self._samples([[0], [2]], [[0], [1]])
@@ -557,9 +875,15 @@ class ProductTest(parameterized.TestCase):
     self.assertEqual(np.asarray(sums)[:, 0].tolist(), [0, 0, 1, 0])
 
   def test_ids_of_no_row_are_nan(self):
-    samples = self._samples([[0], [4], [2**31 - 1]])
-    out = _one_hot.lookup(self._stack(), samples, np.ones((4, 8), "f"))
-    self.assertEqual(np.isnan(out).all(1).tolist(), [False, True, False])
+    samples = self._samples([[0], [4], [2**31 - 1], [-1]])
+    table = jnp.ones((4, 8))
+    for each in (samples, self._as_entries(samples)):
+      out = _one_hot.lookup(self._stack(), each, table, 4)
+      self.assertEqual(
+          np.isnan(out).all(1).tolist(), [False, True, False, True]
+      )
+      _, named = _one_hot.row_gradients(each, jnp.ones((4, 8)), 4, ())
+      self.assertEqual(named.tolist(), [True, False, False, False])
 
   def test_rows_are_rounded_as_the_spec_says(self):
     stack = self._stack(
@@ -568,7 +892,7 @@ class ProductTest(parameterized.TestCase):
         )
     )
     table = np.full((4, 8), 0.4, "f")
-    out = _one_hot.lookup(stack, self._samples([[1, 2]]), table)
+    out = _one_hot.lookup(stack, self._samples([[1, 2]]), table, 1)
     np.testing.assert_array_equal(out, np.full((1, 8), 1.0))
 
   def test_tables_of_8_bit_codes(self):
@@ -606,18 +930,6 @@ class ErrorsTest(parameterized.TestCase):
         f"Feature 'a': sample 3 has id {_ROWS} at",
     ):
       jax.block_until_ready(convert(ids))
-
-  def test_ragged_ids_inside_of_programs(self):
-    model = _Model(_specs("tensorcore"), 1)
-    ids = _batch()
-    ids["a"] = ids["a"].reshape(-1), np.arange(0, 3 * _BATCH + 1, 3)
-    topology = layout.Topology(
-        local_device_count=1, global_device_count=1, num_sc_per_device=1
-    )
-    with self.assertRaisesRegex(
-        NotImplementedError, "Feature 'a': .*'tensorcore', for which ragged"
-    ):
-      embedding.convert_ids(ids, None, model.specs, topology)
 
   def test_samples_that_sparsecores_cannot_share(self):
     model = _Model(_specs("tensorcore"), 1, 2)
@@ -659,25 +971,23 @@ class ErrorsTest(parameterized.TestCase):
     )
     _assert_close(self, expected, found, rtol=0, atol=0)
 
-  def test_several_processes(self):
-    model = _Model(_specs("tensorcore"), 2)
-    ids = jax.tree.map(lambda x: x[: _BATCH // 2], _batch())
-    with self.assertRaisesRegex(
-        NotImplementedError, "Table 'small'.*one process so far: this one has 1"
-    ):
+  @parameterized.parameters(
+      ((_BATCH, 2), "Table 'small'.*'a', 'b'.* has 3 ids, .* room for 2 in"),
+      ((_BATCH, None), "Feature 'a': its table 'small'.* does not say"),
+      ((_BATCH,), "Feature 'a': its table 'small'.* does not say"),
+  )
+  def test_several_processes_know_how_many_ids_samples_have(
+      self, input_shape, message
+  ):
+    specs = _specs("tensorcore")
+    specs["a"].input_shape = input_shape
+    model = _Model(specs, 2)
+    ids = {name: x[: _BATCH // 2] for name, x in _batch().items()}
+    ids["a"] = ids["a"].reshape(-1), np.arange(0, 3 * _BATCH // 2 + 1, 3)
+    with self.assertRaisesRegex(ValueError, message):
       embedding.preprocess_sparse_dense_matmul_input(
           ids, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
       )
-
-  def test_devices_of_several_processes(self):
-    model = _Model(_specs("tensorcore"), 2)
-    with mock.patch.object(
-        jax.sharding.NamedSharding, "is_fully_addressable", False
-    ):
-      with self.assertRaisesRegex(
-          NotImplementedError, "Table 'small'.*devices of one process so far"
-      ):
-        model.variables  # pylint: disable=pointless-statement
 
   def test_leading_dimension_of_devices(self):
     model = _Model(_specs("tensorcore"), 2)
@@ -690,19 +1000,6 @@ class ErrorsTest(parameterized.TestCase):
           jax.sharding.NamedSharding(model.mesh, P("x", None, None)),
           1,
       )
-
-  def test_sparse_gradients(self):
-    model = _Model(_specs("tensorcore"), 1)
-    inputs, _ = model.preprocess(_batch())
-    gradients = jax.tree.map(lambda s: np.ones(s.output_shape), model.specs)
-    with self.assertRaisesRegex(
-        NotImplementedError, "Table 'small'.*no gradients of single rows"
-    ):
-      embedding.sparse_gradients(gradients, inputs, model.specs)
-    with self.assertRaisesRegex(
-        NotImplementedError, "Table 'small'.*no gradients of single rows"
-    ):
-      embedding.apply_sparse_gradients({}, model.variables, model.specs)
 
   def test_split_table_in_place_of_a_replicated_one(self):
     model = _Model(_specs("tensorcore"), 4)

@@ -29,8 +29,10 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 from jax_tpu_embedding.sparsecore.lib.nn.step import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 
@@ -38,7 +40,8 @@ from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 class SparseGradient(NamedTuple):
   """The gradient of one stack, of the rows that one device has.
 
-  All other rows have gradient zero.
+  All other rows have gradient zero. Of a stack with placement "tensorcore",
+  whose rows all devices have, each device has the gradients of an equal part.
 
   Attributes:
     rows: i32[n], distinct rows, ascending, then padding of 2^31 - 1. They are
@@ -70,7 +73,8 @@ def sparse_gradients(
   tpu_sparse_dense_matmul_grad does: under shard_map, or on a single device.
   Time, memory and messages are in proportion to ids, never to tables.
 
-  n is as many rows as limits and buffers allow, so that any batch fits.
+  n is as many rows as limits and buffers allow, so that any batch fits; of a
+  stack with placement "tensorcore" its rows, divided by the devices.
 
   Args:
     activation_gradients: the tree of `feature_specs` with f32[*output_shape],
@@ -96,7 +100,6 @@ def sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  _check_is_split(feature_specs)
   settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,
@@ -116,9 +119,23 @@ def sparse_gradients(
   _device_batch.check_stack_names(
       stacks, activation_gradients=activation_gradients
   )
-  gradients = []
+  gradients, of_replicated = [], {}
   for name, stack in stacks.items():
     gradient = jnp.asarray(activation_gradients[name])
+    gradient = gradient.reshape(gradient.shape[0], -1)
+    if stack.is_replicated:
+      with jax.named_scope(f"sparse_gradients/{name}"):
+        of_replicated[name] = SparseGradient(
+            *_one_hot.named_rows_of_device(
+                buffers[name],
+                gradient,
+                stack.stack_vocab_size,
+                _sample_ids.axes_of_batch(
+                    buffers[name], settings.global_device_count
+                ),
+            )
+        )
+      continue
     params = dict(
         global_device_count=settings.global_device_count,
         rows_per_device=(
@@ -136,7 +153,7 @@ def sparse_gradients(
         of_stacks.OfStack(
             name,
             row_gradients.row_gradients_p,
-            (*buffers[name], gradient.reshape(gradient.shape[0], -1)),
+            (*buffers[name], gradient),
             params,
             num_results=2,
         )
@@ -146,7 +163,7 @@ def sparse_gradients(
       gradients,
       num_devices=settings.global_device_count,
   )
-  return {
+  return of_replicated | {
       of_stack.stack: SparseGradient(*result)
       for of_stack, result in zip(gradients, results, strict=True)
   }
@@ -237,7 +254,6 @@ def apply_sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  _check_is_split(feature_specs)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   _device_batch.check_stack_names(
       stacks, gradients=gradients, embedding_variables=embedding_variables
@@ -246,18 +262,19 @@ def apply_sparse_gradients(
   topology = _topology_of_tables(
       feature_specs, stacks, embedding_variables, num_sc_per_device
   )
-  buffers = {
-      name: _rows_as_batch.rows_as_batch(
-          terms[name].rows,
-          stack.stack_vocab_size // topology.num_scs,
-          topology,
-          enable_minibatching,
-      )
-      for name, stack in stacks.items()
-  }
-  gradients, limits = {}, {}
+  buffers, gradients, limits = {}, {}, {}
   for name, stack in stacks.items():
     values = terms[name].values
+    if stack.is_replicated:
+      buffers[name] = _sample_ids.of_rows(terms[name].rows)
+      gradients[name] = values
+      continue
+    buffers[name] = _rows_as_batch.rows_as_batch(
+        terms[name].rows,
+        stack.stack_vocab_size // topology.num_scs,
+        topology,
+        enable_minibatching,
+    )
     num_samples = _rows_as_batch.samples_per_sc(values.shape[0], topology)
     padding = num_samples * topology.num_sc_per_device - values.shape[0]
     gradients[name] = jnp.pad(values, ((0, padding), (0, 0)))
@@ -288,20 +305,6 @@ def apply_sparse_gradients(
   )
 
 
-def _check_is_split(
-    feature_specs: _tables.Nested[_tables.FeatureSpec],
-) -> None:
-  """Raises NotImplementedError if there is a table of placement "tensorcore"."""
-  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
-    if stack.is_replicated:
-      raise NotImplementedError(
-          f"Table {name!r} has placement 'tensorcore', of which there are no"
-          " gradients of single rows. Pass the features of the other tables,"
-          " update this one by tpu_sparse_dense_matmul_grad, or give it"
-          " placement 'sparsecore'."
-      )
-
-
 def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:
   """`gradient` without leading axes.
 
@@ -324,11 +327,18 @@ def _topology_of_tables(
     embedding_variables: Mapping[str, Any],
     num_sc_per_device: int | None,
 ) -> layout.Topology:
-  """What the first table says, and all agree with."""
-  name, stack = next(iter(stacks.items()))
-  global_device_count = _device_batch.num_devices_of_table(
-      stack, embedding_variables[name][0]
-  )
+  """What the first table that is split says, and all agree with.
+
+  If none is, the devices are those of the surrounding shard_map.
+  """
+  split = [name for name in stacks if not stacks[name].is_replicated]
+  if split:
+    global_device_count = _device_batch.num_devices_of_table(
+        stacks[split[0]], embedding_variables[split[0]][0]
+    )
+  else:
+    global_device_count = _sample_ids.num_devices_of_batch()
+    num_sc_per_device = num_sc_per_device or 1
   if num_sc_per_device is None:
     num_scs = _device_batch.planned_num_scs(feature_specs, "num_sc_per_device")
     num_sc_per_device = max(num_scs // global_device_count, 1)

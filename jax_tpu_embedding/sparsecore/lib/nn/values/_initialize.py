@@ -102,8 +102,8 @@ def init_embedding_variables(
   Raises:
     ValueError: if a table was prepared for another number of shards, the
       sharding is not by rows, or an initializer returns another shape.
-    NotImplementedError: for tables with placement "tensorcore", over devices of
-      several processes or with a leading dimension of devices.
+    NotImplementedError: for tables with placement "tensorcore", with a leading
+      dimension of devices.
     MemoryError: if it cannot fit; nothing was allocated.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(
@@ -177,16 +177,10 @@ def sharding_of(
 
   Raises:
     NotImplementedError: if a table is replicated and there is a leading
-      dimension of devices, or several processes have them.
+      dimension of devices.
   """
   if not tables[0].is_replicated:
     return global_sharding
-  if not global_sharding.is_fully_addressable:
-    raise NotImplementedError(
-        f"Table {tables[0].name!r} has placement 'tensorcore', which is for the"
-        " devices of one process so far, and the sharding has those of several."
-        " Use placement 'sparsecore'."
-    )
   if len(global_sharding.spec) == 3:
     raise NotImplementedError(
         f"Table {tables[0].name!r} has placement 'tensorcore', which has no"
