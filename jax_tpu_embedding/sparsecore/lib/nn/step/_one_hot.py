@@ -28,6 +28,7 @@ from jax_tpu_embedding.sparsecore.lib.core import custom_update_rule
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -306,10 +307,37 @@ class _Part:
   def counts(self) -> jax.Array:
     """f32[B, V], the gains of a sample by row: each sample is one row of it."""
     if self.sample is not None:
-      zeros = jnp.zeros((self.size, self.num_rows), jnp.float32)
-      return zeros.at[self._place()].add(self.gains, mode="drop")
+      on_gpu = self._sums_of_sorted_gains
+      return jax.lax.platform_dependent(
+          cuda=on_gpu, rocm=on_gpu, default=self._sums_of_gains
+      )
     terms = jnp.where(self._one_hot(), self.gains[:, :, None], 0)
     return terms.sum(axis=1)
+
+  def _sums_of_gains(self) -> jax.Array:
+    """f32[B, V], of entries."""
+    zeros = jnp.zeros((self.size, self.num_rows), jnp.float32)
+    return zeros.at[self._place()].add(self.gains, mode="drop")
+
+  def _sums_of_sorted_gains(self) -> jax.Array:
+    """The same; a GPU adds the terms of a scatter in any order."""
+    sample, row = self._place()
+    num_counts = self.size * self.num_rows
+    is_of_part = (sample < self.size) & (row < self.num_rows)
+    place = jnp.where(is_of_part, sample * self.num_rows + row, num_counts)
+    order = jnp.argsort(place, stable=True)
+    place = place[order]
+    segment = jnp.cumsum(place != jnp.roll(place, 1).at[:1].set(-1)) - 1
+    sums = sorted_sums.segment_sum(
+        self.gains[order][:, None],
+        segment.astype(jnp.int32),
+        num_segments=place.size,
+        indices_are_sorted=True,
+    )
+    # Those of one place write the same number.
+    counts = jnp.zeros(num_counts, jnp.float32)
+    counts = counts.at[place].set(sums[segment, 0], mode="drop")
+    return counts.reshape(self.size, self.num_rows)
 
   def is_named(self) -> jax.Array:
     """bool[B, V], whether a sample has an id, of any gain, of a row."""

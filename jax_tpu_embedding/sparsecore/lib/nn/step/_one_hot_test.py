@@ -653,6 +653,32 @@ class ConversionTest(parameterized.TestCase):
     for result in results[1:]:
       _assert_close(self, results[0], result, rtol=1e-5, atol=2e-6)
 
+  def test_gpus_add_the_gains_of_entries_in_one_order(self):
+    rng = np.random.default_rng(0)
+    samples = _one_hot._sample_ids.SampleIds(
+        ids=rng.integers(-1, 8, (90, 1)).astype(np.int32),  # of 7 rows
+        gains=rng.normal(size=(90, 1)).astype(np.float32),
+        has_failed=np.zeros(1, bool),
+        sample=rng.integers(0, 10, 90).astype(np.int32),
+    )
+
+    def counts(platform):
+      with mock.patch.object(_one_hot, "_MAX_COUNTS", 4 * 7):
+        parts = _one_hot._parts(samples, 10, 7)
+      of_part = {
+          "cpu": _one_hot._Part._sums_of_gains,
+          "cuda": _one_hot._Part._sums_of_sorted_gains,
+      }[platform]
+      return np.stack([of_part(parts.at(i)) for i in range(3)])
+
+    np.testing.assert_allclose(counts("cuda"), counts("cpu"), atol=1e-5)
+    for platform in ("cuda", "rocm"):
+      lowered = jax.jit(lambda: _one_hot._parts(samples, 10, 7).at(0).counts())
+      text = lowered.trace().lower(lowering_platforms=(platform,)).as_text()
+      self.assertNotRegex(
+          text, r'(?s)"stablehlo.scatter"[^}]*stablehlo.add[^}]*tensor<f32>'
+      )
+
   @parameterized.parameters("tensor", "scipy", "ragged")
   def test_sparse_ids_with_weights(self, form):
     rng = np.random.default_rng(0)
