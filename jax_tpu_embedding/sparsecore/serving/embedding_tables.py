@@ -429,10 +429,8 @@ class EmbeddingTables:
         _versions.check_follows(snapshot.run, snapshot.tables, delta)
         changes = [
             (snapshot.numbers[name], c.rows, c.values, c.deleted)
-            for name, c in (
-                (name, _versions.read_changes(table))
-                for name, table in delta.tables.items()
-            )
+            for name, table in delta.tables.items()
+            for c in _versions.read_changes(table)
         ]
         try:
           snapshot.rows.apply(changes, delta.number)

@@ -106,9 +106,10 @@ class EmbeddingTables {
   Result<void> LookHeld(std::span<const Request> requests,
                         Executor& executor) const;
 
-  // Makes another version of the tables, from changes of each table at most
-  // once. Lookups are kept out only while rows are copied: pages are made
-  // private before.
+  // Makes another version of the tables. Changes of one table may come in
+  // several pieces, of which rows and deleted rows ascend from piece to piece.
+  // Lookups are kept out only while rows are copied: pages are made private
+  // before.
   //
   // Errors: InvalidArgument, nothing changed, if something does not fit.
   Result<void> Apply(std::span<const RowChanges> changes, int64_t version,
