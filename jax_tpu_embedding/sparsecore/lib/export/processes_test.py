@@ -166,6 +166,7 @@ class ProcessesTest(absltest.TestCase):
           ("after errors", 1, 0),
           ("restarted", 1, 0),
           ("again", 1, 0),
+          ("moved", 1, 0),
       ):
         changed = {"hours": 0, "items": items, "users": users}
         self.assertEqual(result[key], ["delta", changed], key)
@@ -180,6 +181,9 @@ class ProcessesTest(absltest.TestCase):
         ("lost", 0, "OSError: .*v000003/items.delta-00002-of-00002.safetensors,"
          " which another process has written, is not here"),
         ("locked", 0, "RuntimeError: .*is being written by process"),
+        ("forgotten", None, "TimeoutError: Nobody told"),
+        ("late", None, "OSError: Process 1 could not write its part: it did not"
+         " finish within 1 seconds"),
         ("arguments", 1, "ValueError: .*must be one of .*got 'int7'"),
         ("one process", None, "ValueError: Stack '.*' is on devices of the"
          r" processes \[[01]\], and the job has 2"),
@@ -189,10 +193,10 @@ class ProcessesTest(absltest.TestCase):
         self.assertRegex(result[key], "^" + message)
         self.assertEqual(other in result[key], process not in (None, i), key)
     self.assertFalse((self.directory / "other").exists())
-    self.assert_has_step(4)
+    self.assert_has_step(5)
     self.assertCountEqual(
         os.listdir(self.served),
-        ["CURRENT", "LOCK", *(f"v{number:06}" for number in range(5))],
+        ["CURRENT", "LOCK", *(f"v{number:06}" for number in range(6))],
     )
     # Both processes have changed rows of "items", and one of "users".
     self.assertCountEqual(
@@ -205,10 +209,10 @@ class ProcessesTest(absltest.TestCase):
     )
     # One process goes on.
     with export.Publisher(self.served, self.specs) as publisher:
-      version = publisher.publish(_variables(self.specs, 5), 5)
+      version = publisher.publish(_variables(self.specs, 6), 6)
     self.assertEqual(version.kind, "delta")
     self.assertEqual(version.tables["items"].written_rows, 1)
-    self.assert_has_step(5)
+    self.assert_has_step(6)
 
   def test_a_process_that_dies_leaves_the_version_before(self):
     first, second = _results_of_two("die", self.directory)

@@ -19,12 +19,15 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 from unittest import mock
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
 from jax_tpu_embedding.sparsecore.lib.export import export
@@ -100,7 +103,7 @@ def _export(directory: pathlib.Path) -> Any:
 
 
 def _publish(directory: pathlib.Path, process: int) -> Any:
-  """Publishes steps 0 to 4, with all that goes wrong between; the errors."""
+  """Publishes steps 0 to 5, with all that goes wrong between; the errors."""
   topology = any_tables.Topology(4, 2, "auto")
   specs = any_tables.feature_specs(topology)
   served = directory / "served"
@@ -133,6 +136,13 @@ def _publish(directory: pathlib.Path, process: int) -> Any:
     result["restarted"] = publish(3, publisher)
     result["again"] = publish(4, publisher)
     result["locked"] = _error_of(lambda: export.Publisher(served, specs))
+    # The processes have each other's rows.
+    devices = jax.devices()[::-1]
+    with mock.patch.object(jax, "devices", lambda: devices):
+      result["moved"] = publish(5, publisher)
+    first_key = f"{publisher._agreement._name}/0/0"  # pylint: disable=protected-access
+    result["forgotten"] = _error_of(lambda: jax_private.ask_job(first_key, 0.1))
+  result["late"] = _error_of(lambda: _stage(1.5 * process))
   encoding = "int7" if process == 1 else "int8"
   result["arguments"] = _error_of(
       lambda: export.export_tables(
@@ -147,6 +157,12 @@ def _publish(directory: pathlib.Path, process: int) -> Any:
       lambda: export.export_tables(directory / "other", of_one, specs)
   )
   return result
+
+
+def _stage(seconds: float) -> None:
+  with mock.patch.object(_agreement, "_TIMEOUT_SECONDS", 1):
+    with _agreement.Agreement("test", [OSError]).stage():
+      time.sleep(seconds)
 
 
 @contextlib.contextmanager
