@@ -173,6 +173,7 @@ class ProcessesTest(absltest.TestCase):
     for key, process, message in (
         ("NaN", 0, "ValueError: .*'items': 2 of 1003 rows cannot be encoded as"
          " int8. The first is row 5: nan in column 3"),
+        ("NaN of one", 0, "ValueError: .*'items': 1 of 1003 rows cannot be"),
         ("steps", 0, "ValueError: .*Process 1 publishes step 3, and process 0"
          " step 2"),
         ("disk", 1, "OSError: .*File too large"),

@@ -123,6 +123,7 @@ def _publish(directory: pathlib.Path, process: int) -> Any:
     result["full"] = publish(0, publisher)
     result["delta"] = publish(1, publisher)
     result["NaN"] = _error_of(lambda: publish(2, publisher, items=[900, 5]))
+    result["NaN of one"] = _error_of(lambda: publish(2, publisher, items=5))
     result["steps"] = _error_of(lambda: publish(2 + process, publisher))
     with _small_files() if process == 1 else contextlib.nullcontext():
       result["disk"] = _error_of(lambda: publish(2, publisher))
