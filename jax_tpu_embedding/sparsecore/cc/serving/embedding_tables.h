@@ -4,8 +4,8 @@
 // Lookups in served tables, for servers in C++ and for the Python module
 // `serving.embedding_tables`: no Python, no XLA, no messages.
 //
-// The caller reads the manifest (docs/how_to/serve.md has its format) and says
-// where rows are; rows are used where the page cache has them.
+// The caller says where rows are, as served_tables.h does for a directory that
+// was exported or published to; rows are used where the page cache has them.
 //
 //   JTE_ASSIGN_OR_RETURN(const auto tables,
 //                        EmbeddingTables::Open({{.name = "items", ...}}, 7));
