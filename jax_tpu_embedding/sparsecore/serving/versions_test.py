@@ -227,6 +227,22 @@ class RefreshTest(WithVersions):
     self.assertTrue(tables.refresh())
     self.assert_is_version(tables, 3)
 
+  def test_what_was_reached_before_it_was_read_again_counts(self):
+    self.write_full(0)
+    tables = self.open()
+    for number in (1, 2):
+      self.write_delta(number)
+    (self.directory / "v000002" / "items.delta.safetensors").write_bytes(b"")
+    current, replaced = (2, self.crc32[2]), (3, "0" * 8)
+    with mock.patch.object(
+        embedding_tables._versions,
+        "read_current",
+        side_effect=[current] * 2 + [replaced] * 2 + [current] * 3,
+    ):
+      with self.assertLogs(level="WARNING"):
+        self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 1)
+
   def test_rows_that_do_not_ascend_are_refused(self):
     self.write_full(0)
     change = written_tables.WrittenChange(

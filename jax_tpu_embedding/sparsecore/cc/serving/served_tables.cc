@@ -95,28 +95,29 @@ std::string ServedTables::Problem() const {
 
 Result<bool> ServedTables::Refresh(Executor& executor) {
   const std::lock_guard one_at_a_time(refreshing_);
+  const std::optional<VersionKey> before = key_;
   for (int attempt = 1;; ++attempt) {
     JTE_ASSIGN_OR_RETURN(const VersionKey current, ReadCurrent(directory_));
     {
       const std::lock_guard lock(mutex_);
       problem_.clear();
     }
-    if (current == key_) return false;
-    Result<bool> result = GoToCurrent(executor);
-    if (result || attempt == kAttempts) return result;
+    if (current == key_) return key_ != before;
+    const Result<void> result = GoToCurrent(executor);
+    if (result) return key_ != before;
+    if (attempt == kAttempts) return std::unexpected(result.error());
     // What was replaced meanwhile may be gone.
     JTE_ASSIGN_OR_RETURN(const VersionKey newer, ReadCurrent(directory_));
-    if (newer == current) return result;
+    if (newer == current) return std::unexpected(result.error());
   }
 }
 
-Result<bool> ServedTables::GoToCurrent(Executor& executor) {
-  const std::optional<VersionKey> before = key_;
+Result<void> ServedTables::GoToCurrent(Executor& executor) {
   JTE_ASSIGN_OR_RETURN(const std::vector<Version> chain,
-                       ReadChain(directory_, before));
+                       ReadChain(directory_, key_));
   if (chain.empty() || chain.front().base) {
-    JTE_ASSIGN_OR_RETURN(key_, Apply(Now(), *before, chain, executor));
-    return key_ != before;
+    JTE_ASSIGN_OR_RETURN(key_, Apply(Now(), *key_, chain, executor));
+    return {};
   }
   const Version& full = chain.front();
   JTE_ASSIGN_OR_RETURN(std::shared_ptr<const Tables> tables, Load(full));
@@ -125,7 +126,7 @@ Result<bool> ServedTables::GoToCurrent(Executor& executor) {
       key_, Apply(tables, full.key, std::span(chain).subspan(1), executor));
   const std::lock_guard lock(mutex_);
   now_ = std::move(tables);
-  return key_ != before;
+  return {};
 }
 
 Result<std::shared_ptr<const ServedTables::Tables>> ServedTables::Load(

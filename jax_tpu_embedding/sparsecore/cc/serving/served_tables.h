@@ -87,7 +87,7 @@ class ServedTables {
   ServedTables(std::string directory, Options options)
       : directory_(std::move(directory)), options_(options) {}
 
-  Result<bool> GoToCurrent(Executor& executor);
+  Result<void> GoToCurrent(Executor& executor);
   Result<std::shared_ptr<const Tables>> Load(const Version& full) const;
   Result<VersionKey> Apply(const std::shared_ptr<const Tables>& tables,
                            VersionKey key, std::span<const Version> deltas,

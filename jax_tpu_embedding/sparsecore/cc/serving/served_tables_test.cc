@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -305,6 +306,50 @@ TEST_F(ServedTablesTest, WhatDoesNotFollowIsNotApplied) {
   EXPECT_THAT(served->Refresh(executor_).error().message,
               HasSubstr("v000002/manifest.json: cannot be read"));
   EXPECT_EQ(served->Now()->rows->version(), 1);
+}
+
+// Does something else before its first work.
+class BusyExecutor final : public Executor {
+ public:
+  explicit BusyExecutor(std::function<void()> something)
+      : something_(std::move(something)) {}
+
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t n,
+                   const std::function<void(int64_t)>& task) override {
+    if (const auto something = std::exchange(something_, nullptr)) something();
+    InlineExecutor().ParallelFor(n, task);
+  }
+
+ private:
+  std::function<void()> something_;
+};
+
+TEST_F(ServedTablesTest, WhatIsReplacedMeanwhileIsReadAgain) {
+  WriteFull(0);
+  const auto served = Open();
+  WriteDelta(1);
+  WriteDelta(2);
+  BusyExecutor new_full([this] {
+    fs::remove_all(VersionPath(2));
+    WriteFull(3);
+  });
+  EXPECT_EQ(served->Refresh(new_full), true);
+  EXPECT_EQ(served->Now()->rows->version(), 3);
+  EXPECT_EQ(served->Problem(), "");
+
+  // It goes on from the delta that was reached: no older one is needed.
+  WriteDelta(4);
+  WriteDelta(5);
+  BusyExecutor new_delta([this] {
+    fs::remove_all(VersionPath(4));
+    fs::remove(VersionPath(5) / "delta-1");
+    WriteDelta(6);
+  });
+  EXPECT_EQ(served->Refresh(new_delta), true);
+  EXPECT_EQ(served->Now()->rows->version(), 4);
+  EXPECT_THAT(served->Problem(),
+              HasSubstr("staying at version 4, since version 5"));
 }
 
 TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
