@@ -471,7 +471,7 @@ Result<Changes> ReadChangesOfFile(const ServedTable& table,
     JTE_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
                          read(suffix, "I64", {count}, sizeof(int64_t)));
     rows.resize(count);
-    std::memcpy(rows.data(), bytes.data(), bytes.size());
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(rows)).begin());
     return {};
   };
   JTE_RETURN_IF_ERROR(read_rows("rows", file.rows, changes.rows));
