@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
 
@@ -96,6 +97,44 @@ class ServingTest(absltest.TestCase):
     )
     _, answer = self._ask(port, {"clicked": [1]})
     self.assertEqual(answer, {"clicked": [[4, 5, 6]]})
+
+  def test_a_program_in_cpp_answers_while_versions_change(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    values = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+    tables = {"ïtems/1": written_tables.WrittenTable(values, "int8", "mean", 2)}
+    features = {"clicked": "ïtems/1"}
+    checksum = written_tables.write_full(directory, tables, features=features)
+    reader = embedding_tables.open(directory)
+    program = subprocess.Popen(
+        [_HERE / "lookup", directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def ask(line):
+      print(line, file=program.stdin, flush=True)
+      return program.stdout.readline()
+
+    def check(version):
+      number, *found = ask("clicked 3 3 9").split()
+      self.assertEqual(number, f"{version}:")
+      [expected] = reader.activations({"clicked": [[3, 3, 9]]})["clicked"]
+      np.testing.assert_allclose(
+          np.array(found, np.float32), expected, rtol=1e-5
+      )
+
+    check(0)
+    self.assertRegex(ask("clicked 10"), "'ïtems/1': id 10 at position 0")
+    self.assertRegex(ask("liked 1"), "no feature 'liked'.*'clicked'")
+    change = written_tables.WrittenChange([3, 9], values[:2], num_files=2)
+    written_tables.write_delta(
+        directory, tables, {"ïtems/1": change}, 1, (0, checksum), features
+    )
+    reader.refresh()
+    check(1)
+    program.communicate()
+    self.assertEqual(program.returncode, 0)
 
 
 if __name__ == "__main__":

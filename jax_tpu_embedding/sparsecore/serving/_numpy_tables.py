@@ -197,9 +197,12 @@ class Tables:
       )
 
   def apply(self, changes: list[tuple[Any, ...]], version: int) -> None:
-    for number, rows, _, deleted in changes:
-      table = self._tables[number]
-      for kind, of_kind in (("changed", rows), ("deleted", deleted)):
+    for number, table in enumerate(self._tables):
+      # Changes of a table follow one another.
+      of_table = [change for change in changes if change[0] == number]
+      for kind, i in (("changed", 1), ("deleted", 3)):
+        no_rows = np.zeros(0, np.int64)
+        of_kind = np.concatenate([no_rows, *(change[i] for change in of_table)])
         ascending = (np.diff(of_kind) > 0).all()
         if len(of_kind) and not (
             ascending and of_kind[0] >= 0 and of_kind[-1] < table.rows

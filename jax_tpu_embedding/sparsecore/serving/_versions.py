@@ -216,7 +216,7 @@ def directory_of(number: int) -> str:
 
 
 def _read_file(
-    version: pathlib.Path, fields: _Fields, rows: int, table_row_bytes: int
+    version: pathlib.Path, fields: _Fields, table_row_bytes: int
 ) -> File:
   name = fields.get("name", str)
   _require(
@@ -227,7 +227,7 @@ def _read_file(
   file = File(
       path=version / name,
       first_row=fields.get("first_row", int),
-      rows=rows if rows >= 0 else fields.get("rows", int),
+      rows=fields.get("rows", int),
       offset=fields.get("offset", int),
       bytes=fields.get("bytes", int),
       crc32=fields.get("crc32", list),
@@ -274,18 +274,17 @@ def _read_table(
       _read_file(
           version,
           _Fields(fields.path, f"file {i} of {fields.where}", value),
-          changed if is_delta else -1,
           found,
       )
       for i, value in enumerate(listed)
   ]
   if is_delta:
-    expected_files = int(changed + deleted > 0)
+    in_files = sum(file.rows for file in files)
     _require(
-        len(files) == expected_files,
+        in_files == changed and bool(files) == (changed + deleted > 0),
         fields.path,
-        f"{fields.where} has {len(files)} files, expected {expected_files} for"
-        f" {changed} changed and {deleted} deleted rows.",
+        f"{fields.where} has {len(files)} files with {in_files} rows, expected"
+        f" {changed} changed and {deleted} deleted rows in them.",
     )
   else:
     next_row = 0
@@ -385,19 +384,23 @@ def read_version(directory: pathlib.Path, number: int, crc32: str) -> Version:
 
 
 def read_chain(
-    directory: pathlib.Path, stop_at: tuple[int, str] | None = None
+    directory: pathlib.Path,
+    *,
+    version: tuple[int, str] | None = None,
+    stop_at: tuple[int, str] | None = None,
 ) -> list[Version]:
-  """The current version and those it is made of, the oldest first.
+  """A version and those it is made of, the oldest first.
 
   Args:
     directory: of the versions.
-    stop_at: key of a version that is loaded. If the current one is made of it,
+    version: its key; default: that of the current one.
+    stop_at: key of a version that is loaded. If the other one is made of it,
       the list has what comes after.
 
   Returns:
     A full version and deltas, or deltas that begin with a change of `stop_at`.
   """
-  number, crc32 = read_current(directory)
+  number, crc32 = version or read_current(directory)
   chain = []
   while (number, crc32) != stop_at:
     version = read_version(directory, number, crc32)
@@ -525,19 +528,24 @@ def map_rows(table: Table, file: File) -> np.ndarray:
   return np.memmap(file.path, np.uint8, "r", file.offset, shape)
 
 
-def read_changes(table: Table, *, in_place: bool = False) -> Changes:
-  """The changes of a table of a delta, every byte checked.
+def read_changes(table: Table, *, in_place: bool = False) -> list[Changes]:
+  """The changes of a table of a delta, file by file, every byte checked.
 
   Args:
     table: of the delta.
-    in_place: whether to map the file, which nobody may change then; else it is
-      read into memory, so that what is checked is what is used.
+    in_place: whether to map the files, which nobody may change then; else they
+      are read into memory, so that what is checked is what is used.
   """
-  if not table.files:
-    empty = np.zeros(0, np.int64)
-    values = np.zeros((0, table.row_bytes), np.uint8)
-    return Changes(rows=empty, values=values, deleted=empty)
-  [file] = table.files
+  # Rows ascend from file to file; those that are deleted are in the first one.
+  return [
+      _read_changes(table, file, 0 if i else table.deleted_rows, in_place)
+      for i, file in enumerate(table.files)
+  ]
+
+
+def _read_changes(
+    table: Table, file: File, deleted_rows: int, in_place: bool
+) -> Changes:
   expected = f"changes of table {table.name!r}"
   data = (
       _mapped(file.path, expected)
@@ -567,7 +575,7 @@ def read_changes(table: Table, *, in_place: bool = False) -> Changes:
     return data[begin : begin + size]
 
   # The header ends before the first tensor, wherever that is.
-  k, d = table.changed_rows, table.deleted_rows
+  k, d = file.rows, deleted_rows
   return Changes(
       rows=np.frombuffer(read("rows", "I64", [k], 8 * k).tobytes(), "<i8"),
       values=read(

@@ -373,21 +373,22 @@ class EmbeddingTables:
 
   def _update(self) -> bool:
     """Goes to the current version; reads again if it was replaced meanwhile."""
+    before = self._key
     for attempt in range(_ATTEMPTS):
       current = _versions.read_current(self._directory)
       if current == self._key:
-        return False
+        break
       try:
-        return self._go_to_current()
+        self._go_to_current()
+        break
       except ServedFileError:
         newer = _versions.read_current(self._directory)
         if newer == current or attempt == _ATTEMPTS - 1:
           raise
-    return False
+    return self._key != before
 
-  def _go_to_current(self) -> bool:
-    before = self._key
-    chain = _versions.read_chain(self._directory, stop_at=before)
+  def _go_to_current(self) -> None:
+    chain = _versions.read_chain(self._directory, stop_at=self._key)
     if chain and chain[0].base is None:
       full = chain.pop(0)
       snapshot = self._load(full)
@@ -397,9 +398,8 @@ class EmbeddingTables:
       self._snapshot = snapshot
     else:
       snapshot = self._snapshot
-      key = self._apply(snapshot, before, chain)
+      key = self._apply(snapshot, self._key, chain)
     self._key = key
-    return key != before
 
   def _say_why_full(
       self, full: _versions.Version, deltas: Sequence[_versions.Version]
@@ -429,10 +429,8 @@ class EmbeddingTables:
         _versions.check_follows(snapshot.run, snapshot.tables, delta)
         changes = [
             (snapshot.numbers[name], c.rows, c.values, c.deleted)
-            for name, c in (
-                (name, _versions.read_changes(table))
-                for name, table in delta.tables.items()
-            )
+            for name, table in delta.tables.items()
+            for c in _versions.read_changes(table)
         ]
         try:
           snapshot.rows.apply(changes, delta.number)

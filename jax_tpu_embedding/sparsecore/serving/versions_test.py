@@ -227,6 +227,22 @@ class RefreshTest(WithVersions):
     self.assertTrue(tables.refresh())
     self.assert_is_version(tables, 3)
 
+  def test_what_was_reached_before_it_was_read_again_counts(self):
+    self.write_full(0)
+    tables = self.open()
+    for number in (1, 2):
+      self.write_delta(number)
+    (self.directory / "v000002" / "items.delta.safetensors").write_bytes(b"")
+    current, replaced = (2, self.crc32[2]), (3, "0" * 8)
+    with mock.patch.object(
+        embedding_tables._versions,
+        "read_current",
+        side_effect=[current] * 2 + [replaced] * 2 + [current] * 3,
+    ):
+      with self.assertLogs(level="WARNING"):
+        self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 1)
+
   def test_rows_that_do_not_ascend_are_refused(self):
     self.write_full(0)
     change = written_tables.WrittenChange(
@@ -246,6 +262,38 @@ class RefreshTest(WithVersions):
           tables = self.open(implementation)
         self.assertRegex(logs.output[0], "ascending rows below 40")
         self.assert_is_version(tables, 0)
+
+  @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_a_delta_may_have_several_files(self, implementation):
+    self.write_full(0)
+    tables = self.open(implementation)
+    rows = np.array([1, 2, 3, 20, 39])
+    values = self.random.integers(0, 9, (5, _COLUMNS)).astype(np.float32)
+    change = written_tables.WrittenChange(rows, values, [7], num_files=2)
+
+    def write(number, **changes):
+      for field, value in changes.items():
+        setattr(change, field, value)
+      self.crc32[number] = written_tables.write_delta(
+          self.directory,
+          self.written,
+          {"items": change},
+          number,
+          (number - 1, self.crc32[number - 1]),
+      )
+
+    write(1)
+    self.expected[1] = self.expected[0].copy()
+    self.expected[1][rows], self.expected[1][7] = values, 0
+    self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 1)
+    self.assert_is_version(self.open(implementation), 1)
+    # In each file they ascend, and from one to the next they do not.
+    write(2, rows=[1, 2, 20, 20, 39])
+    with self.assertLogs(level="WARNING") as logs:
+      tables.refresh()
+    self.assertRegex(logs.output[0], "v000002.*expected ascending rows below")
+    self.assert_is_version(tables, 1)
 
   def test_a_delta_with_other_columns_is_refused(self):
     self.write_full(0)
@@ -448,6 +496,17 @@ class DamageTest(WithVersions):
     )
     with self.assertRaisesRegex(embedding_tables.ServedFileError, message):
       self.open()
+
+  def test_files_of_deltas_must_have_the_changed_rows(self):
+    for key, value, message in (
+        ("changed_rows", 6, "1 files with 5 rows, expected 6 changed and 1"),
+        ("files", [], "0 files with 0 rows, expected 5 changed and 1 deleted"),
+    ):
+      self.write_full(0)
+      self.write_delta(1)
+      self.edit(lambda m: m["tables"]["items"].update({key: value}), 1)
+      with self.assertRaisesRegex(embedding_tables.ServedFileError, message):
+        self.open()
 
   def test_headers_must_say_what_the_manifest_says(self):
     self.write_full(0)

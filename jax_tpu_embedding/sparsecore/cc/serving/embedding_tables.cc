@@ -74,9 +74,9 @@ void Cut(const Request& request, std::vector<Task>& tasks) {
   }
 }
 
+// Rows follow `previous`, which becomes the last of them.
 Result<void> CheckAscending(const MappedTable& table, const char* what,
-                            std::span<const int64_t> rows) {
-  int64_t previous = -1;
+                            std::span<const int64_t> rows, int64_t& previous) {
   for (const int64_t row : rows) {
     if (row <= previous || row >= table.rows()) {
       return InvalidArgument(
@@ -279,8 +279,7 @@ Result<void> EmbeddingTables::Check(const RowChanges& changes) const {
                            " changed rows have ", changes.values.size(),
                            " bytes, expected ", table.row_bytes(), " each.");
   }
-  JTE_RETURN_IF_ERROR(CheckAscending(table, "changed", changes.rows));
-  return CheckAscending(table, "deleted", changes.deleted);
+  return {};
 }
 
 Result<void> EmbeddingTables::Apply(std::span<const RowChanges> changes,
@@ -292,15 +291,22 @@ Result<void> EmbeddingTables::Apply(std::span<const RowChanges> changes,
   };
   std::vector<Task> tasks;
   std::vector<std::span<std::byte>> memory;
+  std::vector<int64_t> last_changed(tables_.size(), -1);
+  std::vector<int64_t> last_deleted(tables_.size(), -1);
   for (const RowChanges& of_table : changes) {
     JTE_RETURN_IF_ERROR(Check(of_table));
+    const MappedTable& table = tables_[of_table.table];
+    JTE_RETURN_IF_ERROR(CheckAscending(table, "changed", of_table.rows,
+                                       last_changed[of_table.table]));
+    JTE_RETURN_IF_ERROR(CheckAscending(table, "deleted", of_table.deleted,
+                                       last_deleted[of_table.table]));
     const int64_t num_rows = std::ssize(of_table.rows);
     for (int64_t begin = 0; begin < num_rows; begin += kRowsPerTask) {
       tasks.push_back(
           {&of_table, begin, std::min(begin + kRowsPerTask, num_rows)});
     }
-    AddPages(tables_[of_table.table], of_table.rows, memory);
-    AddPages(tables_[of_table.table], of_table.deleted, memory);
+    AddPages(table, of_table.rows, memory);
+    AddPages(table, of_table.deleted, memory);
   }
   PopulatePages(std::move(memory), executor);
 

@@ -4,8 +4,8 @@
 // Lookups in served tables, for servers in C++ and for the Python module
 // `serving.embedding_tables`: no Python, no XLA, no messages.
 //
-// The caller reads the manifest (docs/how_to/serve.md has its format) and says
-// where rows are; rows are used where the page cache has them.
+// The caller says where rows are, as served_tables.h does for a directory that
+// was exported or published to; rows are used where the page cache has them.
 //
 //   JTE_ASSIGN_OR_RETURN(const auto tables,
 //                        EmbeddingTables::Open({{.name = "items", ...}}, 7));
@@ -106,9 +106,10 @@ class EmbeddingTables {
   Result<void> LookHeld(std::span<const Request> requests,
                         Executor& executor) const;
 
-  // Makes another version of the tables, from changes of each table at most
-  // once. Lookups are kept out only while rows are copied: pages are made
-  // private before.
+  // Makes another version of the tables. Changes of one table may come in
+  // several pieces, of which rows and deleted rows ascend from piece to piece.
+  // Lookups are kept out only while rows are copied: pages are made private
+  // before.
   //
   // Errors: InvalidArgument, nothing changed, if something does not fit.
   Result<void> Apply(std::span<const RowChanges> changes, int64_t version,

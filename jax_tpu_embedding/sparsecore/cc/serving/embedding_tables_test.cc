@@ -238,6 +238,18 @@ TEST(EmbeddingTablesTest, AppliesChangesOrNone) {
   ASSERT_TRUE(tables->Apply({&changes, 1}, 4, executor));
   EXPECT_THAT(rows(), ElementsAre(0, 1, -1, -2, 20, 21, 30, 31, -3, -4, 0, 0));
   EXPECT_EQ(tables->version(), 4);
+
+  const std::span<const int64_t> both(changed);
+  const std::span<const std::byte> of_both(values);
+  RowChanges pieces[] = {
+      {.rows = both.last(1), .values = of_both.last(8)},
+      {.rows = both.first(1), .values = of_both.first(8), .deleted = deleted}};
+  EXPECT_THAT(tables->Apply(pieces, 5, executor).error().message,
+              HasSubstr("changed row 1 follows row 4"));
+  std::swap(pieces[0].rows, pieces[1].rows);
+  ASSERT_TRUE(tables->Apply(pieces, 5, executor));
+  EXPECT_THAT(rows(), ElementsAre(0, 1, -3, -4, 20, 21, 30, 31, -1, -2, 0, 0));
+  EXPECT_EQ(tables->version(), 5);
   // The files are as they were.
   EXPECT_EQ(OpenError(SixRows()), "");
 }

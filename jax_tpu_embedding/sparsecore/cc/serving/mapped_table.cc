@@ -3,21 +3,19 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/serving/open_file.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/row_encoding.h"
 
 namespace jte::serving {
@@ -25,24 +23,6 @@ namespace {
 
 // More columns are nobody's, and products of these fit 64 bits.
 constexpr int64_t kMaxColumns = int64_t{1} << 24;
-
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path)
-      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  int descriptor() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
-
-std::string LastSystemError() { return std::generic_category().message(errno); }
 
 Result<void> CheckDescription(const TableDescription& table) {
   if (table.rows < 0 || table.columns < 1 || table.columns > kMaxColumns) {

@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any
 
 from google.protobuf import json_format
-import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
@@ -56,11 +55,10 @@ class Save:
     collective operation.
     """
     directory = _zarr_rows.Directory(path)
-    is_first = jax.process_index() == 0
-    num_processes = jax.process_count()
+    agreement = _agreement.Agreement("checkpoint", [CheckpointError])
     # Reading rows is a collective operation, which all have to finish.
     window = _row_blocks.Window(
-        self.host_buffer_bytes, keeps_errors=num_processes > 1
+        self.host_buffer_bytes, keeps_errors=agreement.count > 1
     )
     with _progress.Progress("saving", self.saved.num_bytes) as progress:
       for variable, source in self.source_of.items():
@@ -71,12 +69,11 @@ class Save:
               _tables_json.directory_of(variable),
               array,
               variable,
-              with_metadata=is_first,
+              with_metadata=agreement.is_first,
           )
         except CheckpointError as error:
           window.keep(error)
         _row_blocks.copy(progress.of(source), sink, array.ranges(), window)
-    agreement = _agreement.Agreement() if num_processes > 1 else None
     return Writing(directory, self.saved, window, agreement)
 
 
@@ -88,7 +85,7 @@ class Writing:
       directory: _zarr_rows.Directory,
       saved: _tables_json.SavedTables,
       window: _row_blocks.Window,
-      agreement: _agreement.Agreement | None,
+      agreement: _agreement.Agreement,
   ):
     self._agreement = agreement
     self._directory = directory
@@ -102,17 +99,10 @@ class Writing:
       CheckpointError: something could not be written, by this process or by
         another one.
     """
-    error = None
-    try:
+    with self._agreement.stage():
       self._window.wait()
       self._directory.sync()
-    except CheckpointError as e:
-      error = e
-    if self._agreement is not None:
-      self._agreement.reach(error)
-    if error is not None:
-      raise error
-    if jax.process_index() == 0:
+    if self._agreement.is_first:
       _tables_json.write(self._directory, self._saved)
 
 

@@ -92,12 +92,8 @@ class StackRows:
   ) -> Iterator[tuple[int, np.ndarray]]:
     height = self._height(ranges)
     axes = self._axes()
-    # One process has all parts of a block; several exchange them.
-    parts = (
-        1 if self._sharding is None else num_parts(self._sharding.mesh, axes)
-    )
-    is_here = self._sharding is None or self._sharding.is_fully_addressable
-    group = 1 if is_here else parts
+    parts = self._num_parts()
+    group = len(self.turns)
     piece_height = height
     if parts > 1:
       row_bytes = self.columns * self.dtype.itemsize
@@ -136,7 +132,7 @@ class StackRows:
         begun.append(begin(*upcoming))
       self._put(begun.popleft(), place, height, len(of_round), blocks)
       if place == places[-1]:
-        for block in list(blocks):
+        for block in sorted(blocks):
           rows = blocks.pop(block)
           first, end = of_round[block]
           skip = self._local_row(first, height) * self._placement.num_shards
@@ -261,6 +257,34 @@ class StackRows:
     if not is_ref:
       self._stack.value = filled
     return _Filled(done)
+
+  @property
+  def turns(self) -> tuple[int, ...]:
+    """The process that yields each of the ranges that are read together.
+
+    The next ones are read in the same turns. One process has all parts of a
+    block; several exchange them, so that each device has a block.
+    """
+    sharding = self._stack.value.sharding
+    processes = {device.process_index for device in sharding.device_set}
+    if len(processes) == 1:
+      return tuple(processes)
+    whole_blocks = jax.sharding.NamedSharding(
+        self._sharding.mesh, PartitionSpec(self._axes())
+    )
+    by_block = {}
+    # The first device that has a block is its replica 0.
+    for device, (blocks,) in whole_blocks.devices_indices_map(
+        (self._num_parts(),)
+    ).items():
+      by_block.setdefault(blocks.start or 0, device.process_index)
+    return tuple(by_block[block] for block in sorted(by_block))
+
+  def _num_parts(self) -> int:
+    """Devices that have different rows."""
+    if self._sharding is None:
+      return 1
+    return num_parts(self._sharding.mesh, self._axes())
 
   def _axes(self):
     """The mesh axes by which rows are split."""

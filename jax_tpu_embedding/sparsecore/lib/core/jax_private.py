@@ -260,3 +260,8 @@ def ask_job(key: str, timeout_seconds: float) -> str:
     if "DEADLINE_EXCEEDED" not in str(error):
       raise
     raise TimeoutError(f"Nobody told {key!r}.") from error
+
+
+def forget_in_job(key: str) -> None:
+  """Removes what was told under a key, which nobody asks for any more."""
+  distributed.global_state.client.key_value_delete(key)

@@ -311,6 +311,11 @@ try:
   jax_private.ask_job("a/c", 0.1)
 except TimeoutError as error:
   print(error)
+jax_private.forget_in_job("a/b")
+try:
+  jax_private.ask_job("a/b", 0.1)
+except TimeoutError as error:
+  print(error)
 """
     printed = subprocess.run(
         [sys.executable, "-c", program],
@@ -319,7 +324,10 @@ except TimeoutError as error:
         capture_output=True,
         text=True,
     ).stdout
-    self.assertEqual(printed, "(0, 1)\ntold\nNobody told 'a/c'.\n")
+    self.assertEqual(
+        printed,
+        "(0, 1)\ntold\nNobody told 'a/c'.\nNobody told 'a/b'.\n",
+    )
 
 
 if __name__ == "__main__":

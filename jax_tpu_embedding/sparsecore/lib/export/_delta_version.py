@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 import pathlib
 import shutil
 import tempfile
-from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
-from jax_tpu_embedding.sparsecore.lib.export import _full_version
+from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
 from jax_tpu_embedding.sparsecore.serving import _versions
@@ -30,112 +29,126 @@ _WAITING_BYTES = 8 * 2**20
 _READ_ROWS = 8192
 
 
-def write(
-    directory: pathlib.Path,
-    source: _sources.Source,
-    fingerprints: Fingerprints,
-) -> dict[str, dict[str, Any]]:
-  """Writes the rows that changed; what the manifest says of all tables.
+class ChangedRows:
+  """Writes those of a run of rows that changed, if any did, to a file.
 
   Args:
     directory: of the version.
-    source: the tables.
-    fingerprints: of the last version. They become those of this one, also if
-      this fails, and are not to be used any more then.
+    table: of which the rows are.
+    runs: of all processes.
+    part: where to say what was written.
+    index: of this process.
+    fingerprints: of the rows of the last version. They become those of this
+      one, also if this fails, and are not to be used any more then.
   """
-  entries = {}
-  with _progress.Progress("publishing", source.num_bytes) as progress:
-    for name, table in source.tables.items():
-      rows = progress.of(source.rows_of[name])
-      entries[name] = _write_table(directory, table, rows, fingerprints[name])
-  return entries
 
+  def __init__(
+      self,
+      directory: pathlib.Path,
+      table: _sources.Table,
+      runs: _parts.Runs,
+      part: _parts.Part,
+      *,
+      index: int,
+      fingerprints: Fingerprints,
+  ):
+    self._path = directory / _file_name(table.name, runs, index)
+    self._table = table
+    self._part = part
+    self._fingerprints = fingerprints[table.name]
+    self._rows = []
+    # Their values, which are written after the last of them.
+    self._values = tempfile.SpooledTemporaryFile(_WAITING_BYTES, dir=directory)
 
-def _write_table(
-    directory: pathlib.Path,
-    table: _sources.Table,
-    rows: _row_blocks.RowSource,
-    fingerprints: np.ndarray,
-) -> dict[str, Any]:
-  errors = _full_version.Errors()
-  changed_rows = []
-  with tempfile.SpooledTemporaryFile(_WAITING_BYTES, dir=directory) as waiting:
-    for first, values, encoded in _full_version.encoded_blocks(
-        table, rows, measure=False
-    ):
-      known = fingerprints[first : first + len(values)]
-      found = _fingerprints.of_rows(encoded.rows)
-      changed = np.flatnonzero(found != known)
-      if not len(changed):
-        continue
-      known[...] = found
-      # Again, for what is lost of these rows.
-      again = _encodings.encode(table.encoding, values[changed])
-      errors.add(again, table.columns)
-      waiting.write(again.rows.reshape(-1))
-      changed_rows.append(first + changed.astype(np.int64))
-    files = []
-    num_changed = sum(map(len, changed_rows))
-    if num_changed:
-      waiting.seek(0)
-      name = f"{_full_version.quoted(table.name)}.delta.safetensors"
-      files.append(
-          {"name": name, "first_row": 0, "rows": num_changed}
-          | _write_file(
-              directory / name, table, np.concatenate(changed_rows), waiting
+  def write(self, first: int, values: np.ndarray) -> None:
+    encoded = self._part.encode(self._table, first, values, measure=False)
+    if encoded is None:
+      return
+    known = self._fingerprints[first : first + len(values)]
+    found = _fingerprints.of_rows(encoded.rows)
+    changed = np.flatnonzero(found != known)
+    if not len(changed):
+      return
+    known[...] = found
+    # Again, for what is lost of these rows.
+    again = _encodings.encode(self._table.encoding, values[changed])
+    self._part.add(again)
+    self._values.write(again.rows.reshape(-1))
+    self._rows.append(first + changed.astype(np.int64))
+
+  def finish(self) -> None:
+    if not self._rows:
+      return
+    rows, name = np.concatenate(self._rows), self._table.name
+    encoding = self._table.encoding
+    shape = len(rows), encoding.row_elements(self._table.columns)
+    with _table_files.ChecksummedFile(os.fspath(self._path)) as file:
+      file.write(
+          _table_files.safetensors_header(
+              {
+                  f"{name}.rows": ("I64", (len(rows),)),
+                  f"{name}.deleted": ("I64", (0,)),
+                  f"{name}.values": (encoding.tensor_type, shape),
+              }
           )
       )
-  entry = _full_version.table_entry(table, errors, files)
-  return entry | {"changed_rows": num_changed}
+      file.write(rows.astype("<i8"))
+      offset = file.num_bytes
+      self._values.seek(0)
+      shutil.copyfileobj(self._values, file, 2**20)
+    about_rows = {"name": self._path.name, "first_row": 0, "rows": len(rows)}
+    self._part.files.append(about_rows | {"offset": offset} | file.entry())
+
+  def close(self) -> None:
+    self._values.close()
 
 
-def _write_file(
-    path: pathlib.Path,
-    table: _sources.Table,
-    changed: np.ndarray,
-    values: Any,
-) -> dict[str, Any]:
-  encoding = table.encoding
-  shape = len(changed), encoding.row_elements(table.columns)
-  with _table_files.ChecksummedFile(os.fspath(path)) as file:
-    file.write(
-        _table_files.safetensors_header(
-            {
-                f"{table.name}.rows": ("I64", (len(changed),)),
-                f"{table.name}.deleted": ("I64", (0,)),
-                f"{table.name}.values": (encoding.tensor_type, shape),
-            }
-        )
-    )
-    file.write(changed.astype("<i8"))
-    offset = file.num_bytes
-    shutil.copyfileobj(values, file, 2**20)
-  return {"offset": offset} | file.entry()
+def _file_name(table: str, runs: _parts.Runs, index: int) -> str:
+  name = f"{_parts.quoted(table)}.delta"
+  if len(runs) > 1:
+    name += f"-{list(runs).index(index) + 1:05}-of-{len(runs):05}"
+  return name + ".safetensors"
 
 
-def read_fingerprints(chain: list[_versions.Version]) -> Fingerprints:
+def read_fingerprints(
+    chain: list[_versions.Version],
+    rows_of: Mapping[str, _row_blocks.Range] | None = None,
+) -> Fingerprints:
   """Those of the rows that readers of published versions have.
 
   Args:
     chain: a full version and the deltas after it, of the same tables.
+    rows_of: the rows [first, end) of each table that are wanted; default: all.
+
+  Returns:
+    u64[rows] of each table, in which nothing is known of rows not wanted.
 
   Raises:
     ServedFileError: files are missing or damaged.
   """
   full, *deltas = chain
   result = {}
+  for delta in deltas:
+    _versions.check_follows(full.run, full.tables, delta)
   for name, table in full.tables.items():
-    result[name] = np.zeros(table.rows, np.uint64)
+    # Pages of rows that are not wanted are never touched.
+    result[name] = np.empty(table.rows, np.uint64)
+    first, end = (0, table.rows) if rows_of is None else rows_of[name]
     for file in table.files:
-      rows = range(file.first_row, file.first_row + file.rows)
-      _fill(result[name], rows, _versions.map_rows(table, file))
+      skip = max(first - file.first_row, 0)
+      stop = min(end - file.first_row, file.rows)
+      if skip < stop:
+        rows = range(file.first_row + skip, file.first_row + stop)
+        encoded = _versions.map_rows(table, file)[skip:stop]
+        _fill(result[name], rows, encoded)
     zeros = _fingerprints.of_rows(np.zeros((1, table.row_bytes), np.uint8))
     for delta in deltas:
-      _versions.check_follows(full.run, full.tables, delta)
       # Mapped: nobody else writes here.
-      changes = _versions.read_changes(delta.tables[name], in_place=True)
-      _fill(result[name], changes.rows, changes.values)
-      result[name][changes.deleted] = zeros
+      for changes in _versions.read_changes(delta.tables[name], in_place=True):
+        wanted = slice(*np.searchsorted(changes.rows, (first, end)))
+        _fill(result[name], changes.rows[wanted], changes.values[wanted])
+        wanted = slice(*np.searchsorted(changes.deleted, (first, end)))
+        result[name][changes.deleted[wanted]] = zeros
   return result
 
 

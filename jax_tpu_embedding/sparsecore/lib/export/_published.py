@@ -81,6 +81,15 @@ class PublishedVersion:
     return "\n".join([head, *(line.rstrip() for line in lines)])
 
 
+def from_fields(fields: Mapping[str, Any]) -> PublishedVersion:
+  """A version that another process has made, from its dataclasses.asdict."""
+  tables = {
+      name: PublishedTable(**of_table)
+      for name, of_table in fields["tables"].items()
+  }
+  return PublishedVersion(**{**fields, "tables": tables})
+
+
 def of(path: pathlib.Path, manifest: Mapping[str, Any]) -> PublishedVersion:
   """The version in a directory, by its manifest."""
   tables = {}

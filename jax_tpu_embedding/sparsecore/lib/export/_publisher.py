@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import os
+import pathlib
 from typing import Any
 
 from absl import logging
 from jax_tpu_embedding.sparsecore.lib.export import _delta_version
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
+from jax_tpu_embedding.sparsecore.lib.export import _new_version
+from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _published
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
@@ -30,6 +34,11 @@ class Publisher:
   nothing. Which rows these are is known from a fingerprint of 8 bytes per row,
   which is what a publisher keeps in memory; one that is started again computes
   them from the files, and goes on.
+
+  In a job of several processes all make a publisher, with the same arguments,
+  and all of its methods are called by all in the same order. Each process keeps
+  the fingerprints of the rows that it writes, to files of its own; so the
+  directory is on a file system that all share.
 
   Args:
     directory: a new or empty one, or one that was published to. It is this
@@ -48,7 +57,7 @@ class Publisher:
     ValueError: specs, tables and encodings do not fit each other, or what is in
       the directory. No file was made.
     RuntimeError: there is another publisher.
-    NotImplementedError: there are several processes.
+    What one of several processes raises, all raise: the others with its number.
   """
 
   def __init__(
@@ -63,14 +72,7 @@ class Publisher:
       max_file_bytes: int = 4 << 30,
       num_sc_per_device: int | None = None,
   ):
-    for name, value in (
-        ("full_every", full_every),
-        ("keep_full", keep_full),
-        ("max_file_bytes", max_file_bytes),
-    ):
-      if value < 1:
-        raise ValueError(f"{name} must be positive, got {value}.")
-    _sources.check_one_process()
+    self._agreement = _new_version.new_agreement()
     self._feature_specs = feature_specs
     self._encoding = encoding
     self._names = tables
@@ -78,17 +80,32 @@ class Publisher:
     self._keep_full = keep_full
     self._max_file_bytes = max_file_bytes
     self._num_sc_per_device = num_sc_per_device
-    self._tables = _sources.of_specs(feature_specs, tables, encoding)
-    self._features = _sources.features_of(feature_specs, self._tables)
-    self._served = _served_directory.ServedDirectory(directory)
-    self._check_columns(self._read_chain())
+    with self._agreement.stage():
+      for name, value in (
+          ("full_every", full_every),
+          ("keep_full", keep_full),
+          ("max_file_bytes", max_file_bytes),
+      ):
+        if value < 1:
+          raise ValueError(f"{name} must be positive, got {value}.")
+      self._tables = _sources.of_specs(feature_specs, tables, encoding)
+      self._features = _sources.features_of(feature_specs, self._tables)
     self._is_open = contextlib.ExitStack()
-    self._is_open.enter_context(self._served.locked())
-    # Again: another publisher may just have ended.
-    self._chain = self._read_chain()
-    # None: to be computed from files.
-    self._fingerprints: _delta_version.Fingerprints | None = None
+    # The first process alone has the directory, and what is published.
+    self._served: _served_directory.ServedDirectory | None = None
+    self._chain: list[_versions.Version] = []
+    with self._agreement.stage():
+      if self._agreement.is_first:
+        self._served = _served_directory.ServedDirectory(directory)
+        self._check_columns(self._read_chain())
+        self._is_open.enter_context(self._served.locked())
+        # Again: another publisher may just have ended.
+        self._chain = self._read_chain()
     self._run = self._chain[-1].run if self._chain else os.urandom(16).hex()
+    # Of the rows in self._runs, those of this process; None: to be computed
+    # from files.
+    self._fingerprints: _delta_version.Fingerprints | None = None
+    self._runs: dict[str, _parts.Runs] | None = None
 
   def publish(
       self, variables: Mapping[str, Any], step: int
@@ -110,77 +127,122 @@ class Publisher:
       OSError: files cannot be written. Readers stay with the version before,
         and the next version has the changes of both.
     """
-    if self._is_open is None:
-      raise RuntimeError("This publisher was closed. Make another one.")
+    with self._agreement.stage() as checked:
+      if self._is_open is None:
+        raise RuntimeError("This publisher was closed. Make another one.")
+      source = _sources.of(
+          variables,
+          self._feature_specs,
+          self._names,
+          self._encoding,
+          self._num_sc_per_device,
+      )
+      checked.value = int(step)
+    with self._agreement.stage() as planned:
+      if self._served is not None:
+        self._check_steps(checked.values)
+        if self._can_be_delta():
+          planned.value = str(self._served.path), *self._chain[-1].key()
+    runs = {name: _parts.runs_of(source, name) for name in self._tables}
+    fingerprints = self._fingerprints if runs == self._runs else None
+    # None again, until there is a version that they are of.
+    self._fingerprints, self._runs = None, runs
+    with self._agreement.stage() as read:
+      if planned.first is not None and fingerprints is None:
+        fingerprints, read.value = self._read_fingerprints(*planned.first)
+    with self._agreement.stage() as decided:
+      if self._served is not None:
+        problems = [problem for problem in read.values if problem is not None]
+        if problems:
+          logging.warning("This version will be full: %s", problems[0])
+        decided.value = planned.first is not None and not problems
+    try:
+      version, self._fingerprints = self._write(
+          source, fingerprints if decided.first else None, int(step)
+      )
+    finally:
+      # As in the files, whatever became of them.
+      if self._served is not None:
+        self._chain = self._read_chain()
+    if self._served is not None:
+      self._remove_old(version.number)
+    return version
+
+  def _check_steps(self, steps: Sequence[int]) -> None:
+    """Checks those that the processes publish."""
+    for process, step in enumerate(steps):
+      if step != steps[0]:
+        raise ValueError(
+            f"Process {process} publishes step {step}, and process 0 step"
+            f" {steps[0]}. All processes publish the same steps, in one order."
+        )
     last = self._chain[-1].step if self._chain else None
-    if last is not None and step < last:
+    if last is not None and steps[0] < last:
       raise ValueError(
-          f"step {step} is below {last}, the step of version"
+          f"step {steps[0]} is below {last}, the step of version"
           f" {self._chain[-1].number} in {self._served.path}. Publish what was"
           " trained further, or to another directory."
       )
-    source = _sources.of(
-        variables,
-        self._feature_specs,
-        self._names,
-        self._encoding,
-        self._num_sc_per_device,
-    )
-    is_full = not self._can_be_delta()
-    fingerprints, self._fingerprints = self._fingerprints, None
-    if is_full:
+
+  def _write(
+      self,
+      source: _sources.Source,
+      fingerprints: _delta_version.Fingerprints | None,
+      step: int,
+  ) -> tuple[_published.PublishedVersion, _delta_version.Fingerprints]:
+    """Writes a version; it, and the fingerprints of its rows.
+
+    Args:
+      source: the tables.
+      fingerprints: of the version that a delta changes, which become those of
+        the new one. None: it is full.
+      step: of training.
+    """
+    is_delta = fingerprints is not None
+    more = {}
+    if is_delta:
+      new_writer = functools.partial(
+          _delta_version.ChangedRows,
+          index=self._agreement.index,
+          fingerprints=fingerprints,
+      )
+      if self._served is not None:
+        base = self._chain[-1]
+        more["base"] = {"version": base.number, "manifest_crc32": base.crc32}
+    else:
       fingerprints = {
           name: np.empty(table.rows, np.uint64)
           for name, table in self._tables.items()
       }
-    number = self._served.next_number()
-    try:
-      manifest = self._write(number, is_full, source, fingerprints, int(step))
-    finally:
-      # As in the files, whatever became of them.
-      self._chain = self._read_chain()
-    self._fingerprints = fingerprints
-    self._remove_old(number)
-    return _published.of(self._served.version_path(number), manifest)
 
-  def _write(
-      self,
-      number: int,
-      is_full: bool,
-      source: _sources.Source,
-      fingerprints: _delta_version.Fingerprints,
-      step: int,
-  ) -> dict[str, Any]:
-    """Writes a version, of which the fingerprints are then; its manifest."""
+      def observe(name, first, rows):
+        found = _fingerprints.of_rows(rows)
+        fingerprints[name][first : first + len(rows)] = found
 
-    def observe(name, first, rows):
-      found = _fingerprints.of_rows(rows)
-      fingerprints[name][first : first + len(rows)] = found
-
-    with self._served.new_version(number) as path:
-      more = {}
-      if is_full:
-        entries = _full_version.write(
-            path, source, "safetensors", self._max_file_bytes, observe
-        )
-      else:
-        entries = _delta_version.write(path, source, fingerprints)
-        base = self._chain[-1]
-        more["base"] = {
-            "version": base.number,
-            "manifest_crc32": base.crc32,
-        }
-      manifest = _full_version.manifest(
-          number,
-          "full" if is_full else "delta",
-          self._run,
-          step,
-          entries,
-          self._features,
-          **more,
+      new_writer = functools.partial(
+          _full_version.FullTable,
+          index=self._agreement.index,
+          file_format="safetensors",
+          max_file_bytes=self._max_file_bytes,
+          observe=observe,
       )
-      self._served.commit(number, manifest)
-      return manifest
+    version = _new_version.write(
+        self._agreement,
+        self._served,
+        source,
+        self._runs,
+        new_writer,
+        functools.partial(
+            _full_version.manifest,
+            kind="delta" if is_delta else "full",
+            run=self._run,
+            step=step,
+            features=self._features,
+            **more,
+        ),
+        is_delta=is_delta,
+    )
+    return version, fingerprints
 
   def close(self) -> None:
     """Lets others publish to the directory; closing again does nothing."""
@@ -228,13 +290,23 @@ class Publisher:
         for name, table in self._tables.items()
     }:
       return False
-    if self._fingerprints is None:
-      try:
-        self._fingerprints = _delta_version.read_fingerprints(self._chain)
-      except _versions.ServedFileError as error:
-        logging.warning("This version will be full: %s", error)
-        return False
     return True
+
+  def _read_fingerprints(
+      self, directory: str, number: int, crc32: str
+  ) -> tuple[_delta_version.Fingerprints | None, str | None]:
+    """Those of this process's rows in a version; or None, and why not."""
+    rows_of = {
+        name: runs.get(self._agreement.index, (0, 0))
+        for name, runs in self._runs.items()
+    }
+    try:
+      chain = _versions.read_chain(
+          pathlib.Path(directory), version=(number, crc32)
+      )
+      return _delta_version.read_fingerprints(chain, rows_of), None
+    except _versions.ServedFileError as error:
+      return None, str(error)
 
   def _remove_old(self, current: int) -> None:
     oldest = self._served.full_numbers()[-self._keep_full :][0]

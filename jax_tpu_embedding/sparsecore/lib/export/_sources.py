@@ -54,20 +54,24 @@ class Source:
     rows_of: table name -> its rows.
     features: feature name -> its table; None if features are not known.
     step: that of a checkpoint; None if it is not known.
+    turns: table name -> the process that gets each of the blocks that are read
+      together; none: this process gets all.
   """
 
   tables: Mapping[str, Table]
   rows_of: Mapping[str, _row_blocks.RowSource]
   features: Mapping[str, str] | None = None
   step: int | None = None
+  turns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
-  @property
-  def num_bytes(self) -> int:
-    """Of all rows, as they are read."""
-    return sum(
-        rows.rows * rows.columns * rows.dtype.itemsize
-        for rows in self.rows_of.values()
-    )
+  def turns_of(self, table: str) -> Sequence[int]:
+    """The process whose turn it is for each block, again and again."""
+    return self.turns.get(table, (0,))
+
+  def row_bytes(self, table: str) -> int:
+    """Of a row as it is read."""
+    rows = self.rows_of[table]
+    return rows.columns * rows.dtype.itemsize
 
 
 def of(
@@ -90,29 +94,34 @@ def of(
         "Variables need feature_specs: those that they were made for. A"
         " checkpoint, given by its path, does not."
     )
-  check_one_process()
   of_model = _table_variables.TableVariables(
       source, feature_specs, num_sc_per_device, with_slots=False
   )
   described = of_specs(feature_specs, tables, encoding)
+  _check_processes(source)
+  rows_of = {
+      name: of_model.rows(_row_blocks.Variable(table=name))
+      for name in described
+  }
   return Source(
       tables=described,
-      rows_of={
-          name: of_model.rows(_row_blocks.Variable(table=name))
-          for name in described
-      },
+      rows_of=rows_of,
       features=features_of(feature_specs, described),
+      turns={name: rows.turns for name, rows in rows_of.items()},
   )
 
 
-def check_one_process() -> None:
-  """Raises NotImplementedError if there are several processes."""
-  if jax.process_count() > 1:
-    raise NotImplementedError(
-        f"Variables of {jax.process_count()} processes are not exported"
-        " directly. Save them with checkpoint.save, and export the checkpoint"
-        " from one process."
-    )
+def _check_processes(variables: Mapping[str, Any]) -> None:
+  """Raises ValueError unless variables are of all processes of the job."""
+  expected = set(range(jax.process_count()))
+  for name, stack in variables.items():
+    found = {device.process_index for device in stack.table.sharding.device_set}
+    if found != expected:
+      raise ValueError(
+          f"Stack {name!r} is on devices of the processes {sorted(found)}, and"
+          f" the job has {len(expected)}, which export together. Make variables"
+          " with a mesh of all devices, jax.devices()."
+      )
 
 
 def of_specs(

@@ -20,11 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
+import functools
 import os
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.export import _exported_lookup
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
+from jax_tpu_embedding.sparsecore.lib.export import _new_version
+from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _published
 from jax_tpu_embedding.sparsecore.lib.export import _publisher
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
@@ -51,6 +55,12 @@ def export_tables(
 ) -> PublishedVersion:
   """Writes tables to files: one full version of served tables.
 
+  In a job of several processes, variables are exported by all of them: each
+  calls this with the same arguments, and writes the rows that it reads to files
+  of its own. It is a collective operation, as saving is, and the directory is on
+  a file system that all processes share. A checkpoint is exported by the one
+  process that calls this.
+
   Args:
     directory: a new or empty one; with `overwrite` one that was exported or
       published to, whose readers see the old version until the new one is
@@ -64,8 +74,8 @@ def export_tables(
       or by table.
     file_format: "safetensors"; "npy", an array per table, or "parquet", columns
       `id` and `embedding`, for other programs.
-    max_file_bytes: of a file's rows; a table may have several files. An array
-      of NumPy has one.
+    max_file_bytes: of a file's rows; a table may have several files, of several
+      processes one of each or more. An array of NumPy has one.
     overwrite: whether the directory may have an earlier version.
     num_sc_per_device: of variables; default: what the specs were prepared for.
 
@@ -77,42 +87,63 @@ def export_tables(
     ValueError: source, specs, tables and encodings do not fit each other, or
       something is in the directory: no file was made. Or rows cannot be encoded
       (NaN, infinity, too large): no version was made.
-    RuntimeError: another process writes to the directory.
+    RuntimeError: another job writes to the directory.
     CheckpointError: the checkpoint is damaged, or there is none.
-    NotImplementedError: variables of several processes.
-    OSError: files cannot be written. No version was made.
+    OSError: files cannot be written, or are not seen by all processes. No
+      version was made.
+    What one of several processes raises, all raise: the others with its number.
   """
-  found = _sources.of(
-      source, feature_specs, tables, encoding, num_sc_per_device
+  agreement = _new_version.new_agreement(
+      is_alone=isinstance(source, (str, os.PathLike))
   )
-  _table_files.check_format(file_format, found.tables)
-  _check_positive("max_file_bytes", max_file_bytes)
-  served = _served_directory.ServedDirectory(directory)
-  if served.exists() and not overwrite:
-    raise ValueError(
-        f"{served.path} already has tables. Give another directory, or pass"
-        " overwrite=True."
+  with agreement.stage():
+    found = _sources.of(
+        source, feature_specs, tables, encoding, num_sc_per_device
     )
-  with served.locked():
-    number = served.next_number()
-    with served.new_version(number) as path:
-      entries = _full_version.write(path, found, file_format, max_file_bytes)
-      manifest = _full_version.manifest(
-          number,
-          "full",
-          os.urandom(16).hex(),
-          found.step,
-          entries,
-          found.features,
-          **(
-              {}
-              if file_format == "safetensors"
-              else {"file_format": file_format}
-          ),
-      )
-      served.commit(number, manifest)
-    served.remove_others({number})
-  return _published.of(served.version_path(number), manifest)
+    _table_files.check_format(file_format, found.tables)
+    _check_positive("max_file_bytes", max_file_bytes)
+  with contextlib.ExitStack() as until_done:
+    served = None
+    with agreement.stage():
+      if agreement.is_first:
+        served = _served_directory.ServedDirectory(directory)
+        if served.exists() and not overwrite:
+          raise ValueError(
+              f"{served.path} already has tables. Give another directory, or"
+              " pass overwrite=True."
+          )
+        until_done.enter_context(served.locked())
+    version = _new_version.write(
+        agreement,
+        served,
+        found,
+        {
+            name: _parts.runs_of(found, name, is_one=file_format == "npy")
+            for name in found.tables
+        },
+        functools.partial(
+            _full_version.FullTable,
+            index=agreement.index,
+            file_format=file_format,
+            max_file_bytes=max_file_bytes,
+        ),
+        functools.partial(
+            _full_version.manifest,
+            kind="full",
+            run=os.urandom(16).hex(),
+            step=found.step,
+            features=found.features,
+            **(
+                {}
+                if file_format == "safetensors"
+                else {"file_format": file_format}
+            ),
+        ),
+    )
+    with agreement.stage():
+      if served is not None:
+        served.remove_others({version.number})
+  return version
 
 
 def _check_positive(name: str, value: int) -> None:

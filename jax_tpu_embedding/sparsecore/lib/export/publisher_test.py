@@ -299,11 +299,6 @@ class PublisherTest(parameterized.TestCase):
     _assert_same(plain_reader.read(self.served), _encoded("int8", self.values))
 
   def test_errors_before_any_file(self):
-    with mock.patch.object(jax, "process_count", return_value=2):
-      with self.assertRaisesRegex(
-          NotImplementedError, "of 2 processes .*checkpoint.save, and export"
-      ):
-        self.publisher()
     for name in "full_every", "keep_full", "max_file_bytes":
       with self.assertRaisesRegex(
           ValueError, f"{name} must be positive, got 0"

@@ -37,6 +37,7 @@ class WrittenChange:
   rows: Sequence[int]  # ascending
   values: np.ndarray  # float32[k, D]
   deleted: Sequence[int] = ()
+  num_files: int = 1
 
 
 def write_safetensors(
@@ -185,26 +186,30 @@ def write_delta(
     entry |= {"changed_rows": 0, "deleted_rows": 0, "files": []}
     if change is not None:
       encoded = row_encodings.encode(table.encoding, change.values)
-      dtype, shape = _shape(table, encoded)
-      rows = np.asarray(change.rows, "<i8")
-      deleted = np.asarray(change.deleted, "<i8")
-      quoted = urllib.parse.quote(name, safe="")
-      path = version / f"{quoted}.delta.safetensors"
-      offsets = write_safetensors(
-          path,
-          {
-              f"{name}.rows": ("I64", rows.shape, rows.tobytes()),
-              f"{name}.deleted": ("I64", deleted.shape, deleted.tobytes()),
-              f"{name}.values": (dtype, shape, encoded.tobytes()),
-          },
+      entry["changed_rows"] = len(change.rows)
+      entry["deleted_rows"] = len(change.deleted)
+      pieces = zip(
+          np.array_split(np.asarray(change.rows, "<i8"), change.num_files),
+          np.array_split(encoded, change.num_files),
       )
-      entry["changed_rows"] = len(rows)
-      entry["deleted_rows"] = len(deleted)
-      entry["files"] = [
-          file_entry(
-              path, offsets[f"{name}.values"], first_row=0, rows=len(rows)
-          )
-      ]
+      for i, (rows, values) in enumerate(pieces):
+        dtype, shape = _shape(table, values)
+        deleted = np.asarray(() if i else change.deleted, "<i8")
+        quoted = urllib.parse.quote(name, safe="")
+        path = version / f"{quoted}.delta{f'-{i}' if i else ''}.safetensors"
+        offsets = write_safetensors(
+            path,
+            {
+                f"{name}.rows": ("I64", rows.shape, rows.tobytes()),
+                f"{name}.deleted": ("I64", deleted.shape, deleted.tobytes()),
+                f"{name}.values": (dtype, shape, values.tobytes()),
+            },
+        )
+        entry["files"].append(
+            file_entry(
+                path, offsets[f"{name}.values"], first_row=0, rows=len(rows)
+            )
+        )
     entries[name] = entry
   manifest = _head(number, "delta", run, entries)
   manifest["base"] = {"version": base[0], "manifest_crc32": base[1]}

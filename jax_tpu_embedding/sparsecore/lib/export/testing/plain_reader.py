@@ -63,7 +63,8 @@ def read(served: pathlib.Path) -> dict[str, np.ndarray]:
       rows = tables.setdefault(
           name, np.zeros((entry["rows"], entry["row_bytes"]), np.uint8)
       )
-      for file in entry["files"]:
+      changes = []
+      for i, file in enumerate(entry["files"]):
         path = served / f"v{manifest['version']:06}" / file["name"]
         assert file["name"].startswith(urllib.parse.quote(name, safe=""))
         content = path.read_bytes()
@@ -79,11 +80,14 @@ def read(served: pathlib.Path) -> dict[str, np.ndarray]:
         assert content[at : at + values.size] == values.tobytes(), path
         if is_delta:
           changed = tensors[f"{name}.rows"]
-          assert (np.diff(changed) > 0).all(), path
-          assert len(changed) == entry["changed_rows"] == file["rows"] > 0, path
-          assert tensors[f"{name}.deleted"].shape == (entry["deleted_rows"],)
+          assert len(changed) == file["rows"] > 0, path
+          deleted = 0 if i else entry["deleted_rows"]
+          assert tensors[f"{name}.deleted"].shape == (deleted,), path
+          changes.extend(changed)
         else:
           changed = file["first_row"] + np.arange(file["rows"])
           assert len(values) == file["rows"], path
         rows[changed] = values
+      assert (np.diff(changes) > 0).all(), name
+      assert len(changes) == entry.get("changed_rows", 0), name
   return tables
