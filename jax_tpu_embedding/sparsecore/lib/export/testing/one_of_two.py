@@ -33,7 +33,7 @@ from jax_tpu_embedding.sparsecore.lib.export import _table_files
 from jax_tpu_embedding.sparsecore.lib.export import export
 import numpy as np
 
-STACKINGS = ("alone", "rotated")
+STACKINGS = ("alone", "rotated", "mixed")
 # 12 blocks of "items", 88 rows each, 2 of "users" and one of "hours".
 BLOCK_BYTES = 4096
 
