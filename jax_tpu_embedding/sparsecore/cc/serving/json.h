@@ -7,8 +7,7 @@
 //   const auto* object = std::get_if<JsonObject>(&json.value);
 //
 // The whole of RFC 8259, and nothing else: a file that is damaged is an error.
-// In Python the standard library does this; no library that is installed with
-// the build does.
+// nlohmann/json.hpp reads the text, into values without exceptions.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_JSON_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_JSON_H_
@@ -43,8 +42,8 @@ const Json* Find(const JsonObject& object, std::string_view key);
 // About what a value is, in a few words, for messages.
 std::string Described(const Json* json);
 
-// Errors: InvalidArgument, with the place, for what is not JSON in UTF-8, for
-// an object with a key twice, and for more than 100 levels.
+// Errors: InvalidArgument for what is not JSON in UTF-8, with the place, for an
+// object with a key twice, and for more than 100 levels.
 Result<Json> ParseJson(std::string_view text);
 
 }  // namespace jte::serving

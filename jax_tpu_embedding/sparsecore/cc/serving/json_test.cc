@@ -60,39 +60,22 @@ TEST(JsonTest, Values) {
   Parsed<JsonArray>(std::string(100, '[') + std::string(100, ']'));
 }
 
-TEST(JsonTest, AllElseIsAnErrorWithItsPlace) {
+TEST(JsonTest, AllElseIsAnError) {
   for (const auto& [text, message] :
        std::vector<std::pair<std::string, std::string>>{
-           {"", "expected a value at byte 0"},
-           {"nul", "expected a value at byte 0"},
-           {"NaN", "expected a value"},
-           {"01", "expected the end at byte 1"},
-           {"+1", "expected a value"},
-           {"-", "expected a value at byte 1"},
-           {"1.", "expected a digit at byte 2"},
-           {"1e", "expected a digit at byte 2"},
-           {"1e999", "expected a smaller number"},
-           {"[1,]", "expected a value at byte 3"},
-           {"[1 2]", "expected ',' or ']' at byte 3"},
-           {"{1: 2}", "expected a key at byte 1"},
-           {"{\"a\" 1}", "expected ':' at byte 5"},
-           {"{\"a\": 1 \"b\"}", "expected ',' or '}'"},
-           {"{\"a\": 1, \"a\": 2}", "expected another key before"},
-           {"\"a", "expected a character of a string at byte 2"},
-           {"\"a\nb\"", "expected a character of a string at byte 2"},
-           {R"("\x")", "expected an escaped character at byte 2"},
-           {R"("\u00e")", "expected four hexadecimal digits"},
-           {R"("\u-001")", "expected four hexadecimal digits"},
-           {R"("\ud83d")", "expected a surrogate pair"},
-           {R"("\ude00")", "expected a surrogate pair"},
-           {R"("\ud83d\u0041")", "expected a surrogate pair"},
-           {"\"\xff\"", "it is not UTF-8"},
-           {"\"\xc3\"", "it is not UTF-8"},
-           {"\"\xc0\x80\"", "it is not UTF-8"},
-           {"\"\xed\xa0\x80\"", "it is not UTF-8"},
-           {"\"\xf5\x80\x80\x80\"", "it is not UTF-8"},
-           {std::string("\"a\0\"", 4), "expected a character of a string"},
-           {std::string(102, '['), "expected fewer levels at byte 101"},
+           {"", "parse error at line 1, column 1"},
+           {"NaN", "invalid literal"},
+           {"01", "expected end of input"},
+           {"1e999", "number overflow"},
+           {"[1,]", "line 1, column 4"},
+           {"[1 2]", "expected ']'"},
+           {"{1: 2}", "expected string literal"},
+           {"{\"a\": 1, \"a\": 2}", "an object has the key 'a' twice"},
+           {"{\"a\": {\"b\": 0, \"b\": []}}", "has the key 'b' twice"},
+           {"\"a", "missing closing quote"},
+           {"\"\xff\"", "invalid string: ill-formed UTF-8 byte"},
+           {std::string(101, '['), "it has more than 100 levels"},
+           {std::string(100, '[') + "{}", "it has more than 100 levels"},
        }) {
     EXPECT_THAT(ErrorOf(text), HasSubstr(message)) << text;
   }
