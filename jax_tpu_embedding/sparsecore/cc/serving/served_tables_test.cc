@@ -8,6 +8,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/serving/served_tables.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +21,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -137,8 +139,9 @@ class ServedTablesTest : public ::testing::Test {
   void SetManifest(int number, const std::string& content) {
     Write(VersionPath(number) / "manifest.json", content);
     checksums_[number] = Checksum(content);
-    Write(directory_ / "CURRENT",
+    Write(directory_ / "CURRENT.new",
           StrCat(number, " v00000", number, " ", checksums_[number], "\n"));
+    fs::rename(directory_ / "CURRENT.new", directory_ / "CURRENT");
   }
 
   // Rows (10 r, 10 r + 1), in two files.
@@ -352,6 +355,40 @@ TEST_F(ServedTablesTest, WhatIsReplacedMeanwhileIsReadAgain) {
               HasSubstr("staying at version 4, since version 5"));
 }
 
+TEST_F(ServedTablesTest, ThreadsSeeWholeVersionsWhileOthersRefresh) {
+  WriteFull(0);
+  const auto served = Open();
+  std::atomic<bool> is_done = false;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([this, &served, &is_done] {
+      while (!is_done) {
+        const auto refreshed = served->Refresh(executor_);
+        EXPECT_TRUE(refreshed) << refreshed.error().message;
+      }
+    });
+    threads.emplace_back([this, &served, &is_done] {
+      while (!is_done) {
+        const std::vector<float> rows = Rows(*served);
+        const bool is_full = rows[2] > 0;
+        EXPECT_EQ(rows[6], is_full ? 30 : rows[2]);
+        EXPECT_EQ(rows[4], is_full ? 20 : 0);
+      }
+    });
+  }
+  for (int number = 1; number < 10; ++number) {
+    if (number == 5) {
+      WriteFull(number);
+    } else {
+      WriteDelta(number);
+    }
+    while (served->Now()->rows->version() != number) std::this_thread::yield();
+  }
+  is_done = true;
+  threads.clear();
+  EXPECT_THAT(Rows(*served), ElementsAre(0, 1, -9, 9, 0, 0, -9, 9));
+}
+
 TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
   EXPECT_THAT(OpenError(), HasSubstr("CURRENT: cannot be read (No such file"));
   WriteFull(0);
@@ -370,7 +407,7 @@ TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
 
   for (const auto& [before, after, message] :
        std::vector<std::tuple<std::string, std::string, std::string>>{
-           {"{", "[", "manifest.json: it is no JSON: expected ','"},
+           {"{", "[", "manifest.json: it is no JSON: parse error at line 1"},
            {"jax_tpu_embedding.tables", "x", "'format' of the manifest is 'x'"},
            {"\"format_version\": 1", "\"format_version\": 2",
             "has version 2, expected 1. Install a newer"},
