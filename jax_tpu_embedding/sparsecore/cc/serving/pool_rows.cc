@@ -106,7 +106,7 @@ struct CodedRows {
   }
 };
 
-// How many rows ahead to prefetch: 24 KiB of them, as in pool_samples.cc.
+// How many rows ahead to prefetch: 24 KiB of them.
 constexpr int64_t RowsAhead(int64_t row_bytes) {
   return std::clamp<int64_t>(24576 / std::max<int64_t>(row_bytes, 1), 8, 96);
 }
