@@ -84,12 +84,12 @@ bool IdEntries::WriteGains(const convert::StackPlan& plan,
   const std::span<const float> weights = *slice.weights;
   const bool must_be_finite =
       feature.input.non_finite_weights != convert::WeightPolicy::kKeep;
+  if (plan.combiner == convert::Combiner::kSum) {
+    gains_ = weights;
+    return !must_be_finite || convert::AreFinite(gains_);
+  }
   const std::span<float> gains = gains_memory_.Take(weights.size());
   gains_ = gains;
-  if (plan.combiner == convert::Combiner::kSum) {
-    std::ranges::copy(weights, gains.begin());
-    return !must_be_finite || convert::AreFinite(gains);
-  }
   const std::span<float> divisors = factors_.Take(slice.samples.size);
   convert::Slice from_zero = slice;
   from_zero.samples.first_sample_id = 0;

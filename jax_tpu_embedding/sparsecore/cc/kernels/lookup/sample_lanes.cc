@@ -25,8 +25,8 @@ constexpr int64_t kLanes = SampleLanes::kLanes;
 constexpr uint32_t kNoNumber = SampleLanes::kNoNumber;
 // Numbers of ids that are filled up to: those of a block of Transpose.
 constexpr int64_t kBlock = 4;
-// With so many ids or fewer, the network has no loop, and vectors of AVX-512
-// stay in registers: a third of the time.
+// The network of so many ids or fewer has no loop, and vectors of AVX-512 stay
+// in registers: a third of the time.
 constexpr int64_t kMaxUnrolled = 32;
 
 using Numbers = Vector<uint32_t, kLanes>;
@@ -147,24 +147,20 @@ struct Comparator {
   uint8_t high;
 };
 
-// What sorts n numbers, in order.
-constexpr std::vector<Comparator> MergeExchange(int64_t n) {
+// What makes n numbers, each `sorted` of which are in order, into lists of up
+// to `most` that are. Both are powers of two.
+constexpr std::vector<Comparator> MergeSorted(int64_t n, int64_t sorted,
+                                              int64_t most) {
   std::vector<Comparator> network;
-  if (n < 2) return network;
-  const int64_t top = int64_t{1}
-                      << (std::bit_width(static_cast<uint64_t>(n - 1)) - 1);
-  for (int64_t p = top; p > 0; p /= 2) {
-    int64_t distance = p;
-    int64_t r = 0;
-    for (int64_t q = top;; q /= 2) {
-      for (int64_t i = 0; i + distance < n; ++i) {
-        if ((i & p) != r) continue;
+  for (int64_t p = sorted; p < most && p < n; p *= 2) {
+    for (int64_t distance = p; distance > 0; distance /= 2) {
+      for (int64_t i = distance % p; i + distance < n; ++i) {
+        // Within two lists, every other run of `distance` numbers.
+        const bool is_low = (i - distance % p) / distance % 2 == 0;
+        if (!is_low || i / (2 * p) != (i + distance) / (2 * p)) continue;
         network.push_back({.low = static_cast<uint8_t>(i),
                            .high = static_cast<uint8_t>(i + distance)});
       }
-      if (q == p) break;
-      distance = q - p;
-      r = p;
     }
   }
   return network;
@@ -172,17 +168,20 @@ constexpr std::vector<Comparator> MergeExchange(int64_t n) {
 
 template <int64_t kSize>
 constexpr auto FixedNetwork() {
-  std::array<Comparator, MergeExchange(kSize).size()> network;
-  std::ranges::copy(MergeExchange(kSize), network.begin());
+  constexpr auto kNetwork = [] { return MergeSorted(kSize, 1, kSize * 2); };
+  std::array<Comparator, kNetwork().size()> network;
+  std::ranges::copy(kNetwork(), network.begin());
   return network;
 }
 
-const std::vector<Comparator>& NetworkOf(int64_t n) {
+// What sorts n numbers, of which each `kSorted` are sorted.
+template <int64_t kSorted>
+const std::vector<Comparator>& MergesOf(int64_t n) {
   // Never destroyed: a thread may look up while the process exits.
   static const auto& networks = *[] {
     auto* const all = new std::vector<std::vector<Comparator>>();
     for (int64_t k = 0; k <= SampleLanes::kMaxIds; ++k) {
-      all->push_back(MergeExchange(k));
+      all->push_back(MergeSorted(k, kSorted, SampleLanes::kMaxIds));
     }
     return all;
   }();
@@ -212,10 +211,8 @@ template <int64_t kSize>
   for (int64_t i = 0; i < kSize; ++i) Store(numbers[i], rows + i * kLanes);
 }
 
-}  // namespace
-
-// Sorts the numbers of every lane.
-JTE_VECTOR_CLONES void SortRows(uint32_t* rows, int64_t num_rows) {
+// Of kMaxUnrolled rows at most.
+[[gnu::always_inline]] inline void SortBlock(uint32_t* rows, int64_t num_rows) {
   static_assert(kBlock == 4 && kMaxUnrolled == 32);
   switch (num_rows) {
     case 4:
@@ -232,12 +229,19 @@ JTE_VECTOR_CLONES void SortRows(uint32_t* rows, int64_t num_rows) {
       return SortUnrolled<24>(rows);
     case 28:
       return SortUnrolled<28>(rows);
-    case 32:
-      return SortUnrolled<32>(rows);
     default:
-      break;
+      return SortUnrolled<32>(rows);
   }
-  for (const auto [low, high] : NetworkOf(num_rows)) {
+}
+
+}  // namespace
+
+// Sorts the numbers of every lane.
+JTE_VECTOR_CLONES void SortRows(uint32_t* rows, int64_t num_rows) {
+  for (int64_t i = 0; i < num_rows; i += kMaxUnrolled) {
+    SortBlock(rows + i * kLanes, std::min(kMaxUnrolled, num_rows - i));
+  }
+  for (const auto [low, high] : MergesOf<kMaxUnrolled>(num_rows)) {
     Numbers a;
     Numbers b;
     Load(rows + low * kLanes, a);
@@ -251,7 +255,7 @@ JTE_VECTOR_CLONES void SortRows(uint32_t* rows, int64_t num_rows) {
 // Sorts the numbers of every lane, and what belongs to them by it.
 JTE_VECTOR_CLONES void SortRowsWith(uint32_t* rows, uint32_t* positions,
                                     int64_t num_rows) {
-  for (const auto [low, high] : NetworkOf(num_rows)) {
+  for (const auto [low, high] : MergesOf<1>(num_rows)) {
     Numbers a;
     Numbers b;
     Numbers at_a;

@@ -8,10 +8,10 @@
 //   lanes.Sort(numbers, begins, gains);
 //   for (int64_t k = 0; k < num_samples; ++k) end = lanes.Write(k, row, end);
 //
-// Ids are sorted by a network of minima and maxima (Batcher's merge exchange;
-// Knuth, The Art of Computer Programming 3, algorithm 5.2.2M), and nothing here
-// branches on them: of Zipf ids nearly every sample has one twice, at a place
-// that no processor guesses. docs/design/lookup_from_ids.md has the time.
+// Ids are sorted by a network of minima and maxima (Batcher's odd-even merge;
+// "Sorting networks and their applications", 1968), and nothing here branches
+// on them: of Zipf ids nearly every sample has one twice, at a place that no
+// processor guesses. docs/design/lookup_from_ids.md has the time.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_SAMPLE_LANES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_SAMPLE_LANES_H_
