@@ -6,11 +6,15 @@
 load(":string_flag.bzl", "StringFlagInfo")
 
 # Takes the number of the PTX that nvcc kept, and nvcc with its arguments. Of what
-# nvcc says of a source that it compiles, the user has no need.
+# nvcc says of a source that it compiles, the user has no need. Its threads name
+# temporary files by the number of the process, which sandboxes have in common:
+# each has a folder of its own.
 _COMPILE = """
   ptx=$1 usage=$2 kept=$(mktemp -d)
   shift 2
   trap 'rm -rf "$kept"' EXIT
+  mkdir "$kept/tmp"
+  export TMPDIR=$kept/tmp
   "$@" --keep --keep-dir "$kept" 2>"$usage" || { cat "$usage" >&2; exit 1; }
   cp "$kept"/*.ptx "$ptx"
 """
