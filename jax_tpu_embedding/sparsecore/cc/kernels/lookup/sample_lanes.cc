@@ -99,41 +99,22 @@ void FillRows(const uint32_t* numbers, const SampleLanes::Begins& begins,
   }
 }
 
-// Value i of sample k, lanes[k * lane_size + i], becomes rows[i * kLanes + k].
+// from[i * from_stride + k], for i < num_from and k < num_to, becomes
+// to[k * to_stride + i]. Requires: multiples of kBlock.
 template <typename T>
-void ToRows(const T* lanes, int64_t lane_size, int64_t num_rows, T* rows) {
-  using Values = Vector<T, kBlock>;
-  for (int64_t k = 0; k < kLanes; k += kBlock) {
-    for (int64_t i = 0; i < num_rows; i += kBlock) {
-      Values block[kBlock];
+void TransposeAll(const T* from, int64_t from_stride, int64_t num_from,
+                  int64_t num_to, T* to, int64_t to_stride) {
+  for (int64_t i = 0; i < num_from; i += kBlock) {
+    for (int64_t k = 0; k < num_to; k += kBlock) {
+      Vector<T, kBlock> block[kBlock];
 #pragma GCC unroll 4
       for (int64_t j = 0; j < kBlock; ++j) {
-        Load(lanes + (k + j) * lane_size + i, block[j]);
+        Load(from + (i + j) * from_stride + k, block[j]);
       }
       Transpose(block);
 #pragma GCC unroll 4
       for (int64_t j = 0; j < kBlock; ++j) {
-        Store(block[j], rows + (i + j) * kLanes + k);
-      }
-    }
-  }
-}
-
-// The other way round.
-template <typename T>
-void ToLanes(const T* rows, int64_t num_rows, int64_t lane_size, T* lanes) {
-  using Values = Vector<T, kBlock>;
-  for (int64_t i = 0; i < num_rows; i += kBlock) {
-    for (int64_t k = 0; k < kLanes; k += kBlock) {
-      Values block[kBlock];
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < kBlock; ++j) {
-        Load(rows + (i + j) * kLanes + k, block[j]);
-      }
-      Transpose(block);
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < kBlock; ++j) {
-        Store(block[j], lanes + (k + j) * lane_size + i);
+        Store(block[j], to + (k + j) * to_stride + i);
       }
     }
   }
@@ -333,7 +314,7 @@ void SampleLanes::MakeRows(const uint32_t* numbers, const Begins& begins) {
 
 void SampleLanes::MakeLanes() {
   numbers_ = number_memory_.Take(kLanes * lane_size_).data();
-  ToLanes(rows_, num_rows_, lane_size_, numbers_);
+  TransposeAll(rows_, kLanes, num_rows_, kLanes, numbers_, lane_size_);
   for (int64_t k = 0; k < kLanes; ++k) {
     numbers_[k * lane_size_ + num_rows_] = kNoNumber;
   }
@@ -343,7 +324,7 @@ void SampleLanes::SumRepeats(int bits, const float* gains, int64_t stride) {
   float* const sums = TakeRows(sum_memory_, num_rows_);
   SumGains(rows_, num_rows_, bits, gains, stride, sums);
   gains_ = gain_memory_.Take(kLanes * lane_size_).data();
-  ToLanes(sums, num_rows_, lane_size_, gains_);
+  TransposeAll(sums, kLanes, num_rows_, kLanes, gains_, lane_size_);
 }
 
 void SampleLanes::Sort(const uint32_t* numbers, const Begins& begins,
@@ -397,7 +378,7 @@ void SampleLanes::Sort(const uint32_t* all_numbers, const Begins& begins,
   has_repeats_ = HaveRepeats(rows_, num_rows_, bits);
   if (!has_repeats_) return;
   float* const rows = TakeRows(gain_row_memory_, num_rows_);
-  ToRows(gains_, lane_size_, num_rows_, rows);
+  TransposeAll(gains_, lane_size_, kLanes, num_rows_, rows, kLanes);
   SumRepeats(bits, rows, kLanes);
 }
 
