@@ -154,6 +154,9 @@ constexpr auto FixedNetwork() {
   std::ranges::copy(kNetwork(), network.begin());
   return network;
 }
+// As many as Batcher's networks have: more would sort as well.
+static_assert(FixedNetwork<16>().size() == 63);
+static_assert(FixedNetwork<32>().size() == 191);
 
 // What sorts n numbers, of which each `kSorted` are sorted.
 template <int64_t kSorted>
