@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
-from typing import Any
 from unittest import mock
 
 from absl.testing import absltest
@@ -19,18 +16,13 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
+from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated
 import numpy as np
-import scipy.sparse
 
 jax.config.update("jax_num_cpu_devices", 4)
 
 P = jax.sharding.PartitionSpec
-_BATCH = 32
-_ROWS = 30
-_CLOSE = dict(rtol=1e-6, atol=1e-6)
-
 _SGD = embedding_spec.SGDOptimizerSpec
 _ADAGRAD = embedding_spec.AdagradOptimizerSpec
 
@@ -66,152 +58,6 @@ _OPTIMIZERS = dict(
 )
 
 
-def _specs(placement: str, **of_table: Any) -> dict[str, Any]:
-  """Two features over the table in question, and one over another one."""
-  of_table = {"optimizer": _ADAGRAD(0.1), "combiner": "sum"} | of_table
-  small = embedding_spec.TableSpec(
-      name="small",
-      vocabulary_size=_ROWS,
-      embedding_dim=6,
-      placement=placement,
-      max_ids_per_partition=512,
-      max_unique_ids_per_partition=512,
-      **of_table,
-  )
-  large = embedding_spec.TableSpec(
-      name="large",
-      vocabulary_size=100,
-      embedding_dim=6,
-      optimizer=_SGD(0.1),
-      max_ids_per_partition=512,
-      max_unique_ids_per_partition=512,
-  )
-
-  def feature(name, table, valency, **policies):
-    return embedding_spec.FeatureSpec(
-        name=name,
-        table_spec=table,
-        input_shape=(_BATCH, valency),
-        output_shape=(_BATCH, 6),
-        **policies,
-    )
-
-  return {
-      "a": feature("a", small, 3),
-      "b": feature("b", small, 1, out_of_range_ids="drop"),
-      "c": feature("c", large, 2),
-  }
-
-
-@dataclasses.dataclass
-class _SparseTensor:
-  indices: np.ndarray
-  values: np.ndarray
-  dense_shape: np.ndarray
-
-
-def _batch() -> dict[str, np.ndarray]:
-  rng = np.random.default_rng(0)
-  return {
-      # Rows 20 and later are in no sample.
-      "a": rng.integers(20, size=(_BATCH, 3), dtype=np.int32),
-      "b": np.where(np.arange(_BATCH) % 5, 7, -1).astype(np.int32)[:, None],
-      "c": rng.integers(100, size=(_BATCH, 2), dtype=np.int32),
-  }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Model:
-  """Prepared specs on some devices."""
-
-  specs: dict[str, Any]
-  num_devices: int
-  num_sc: int = 1
-
-  def __post_init__(self):
-    embedding.prepare_feature_specs_for_training(
-        self.specs, self.num_devices, self.num_sc
-    )
-
-  @property
-  def mesh(self) -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(jax.devices()[: self.num_devices], ("x",))
-
-  @functools.cached_property
-  def variables(self) -> dict[str, embedding.EmbeddingVariables]:
-    return embedding.init_embedding_variables(
-        jax.random.key(0),
-        embedding.get_table_specs(self.specs),
-        jax.sharding.NamedSharding(self.mesh, P("x", None)),
-        self.num_sc,
-    )
-
-  def preprocess(self, ids, weights=None, **options):
-    return embedding.preprocess_sparse_dense_matmul_input(
-        ids,
-        weights,
-        self.specs,
-        self.num_devices,
-        self.num_devices,
-        num_sc_per_device=self.num_sc,
-        **options,
-    )
-
-  def partition(self) -> dict[str, P]:
-    return {
-        name: P() if stack.is_replicated else P("x", None)
-        for name, stack in embedding.get_stacked_table_specs(self.specs).items()
-    }
-
-  def over_mesh(self, function, *, tables_out=False, check_vma=False):
-    """`function` of a batch and tables, on each device."""
-    of_tables = self.partition()
-    return jax.jit(
-        jax.shard_map(
-            function,
-            mesh=self.mesh,
-            in_specs=(P("x"), of_tables),
-            out_specs=(P("x"), of_tables) if tables_out else P("x"),
-            check_vma=check_vma,
-        )
-    )
-
-  def step(self, inputs, variables, *, check_vma=False, **options):
-    """Activations, and new variables for gradients that are their sines."""
-
-    def step(inputs, variables):
-      activations = embedding.tpu_sparse_dense_matmul(
-          inputs, variables, self.specs
-      )
-      gradients = jax.tree.map(lambda x: jnp.sin(3 * x), activations)
-      return activations, embedding.tpu_sparse_dense_matmul_grad(
-          gradients, inputs, variables, self.specs, step=2, **options
-      )
-
-    return self.over_mesh(step, tables_out=True, check_vma=check_vma)(
-        inputs, variables
-    )
-
-  def tables(self, variables) -> dict[str, Any]:
-    """Table and slots of each table, without padding."""
-    return jax.tree.map(
-        np.asarray,
-        table_stacking.unshard_and_unstack_tables(
-            embedding.get_table_specs(self.specs),
-            variables,
-            self.num_devices * self.num_sc,
-        ),
-    )
-
-
-def _assert_close(test, a, b, **tolerance):
-  test.assertEqual(jax.tree.structure(a), jax.tree.structure(b))
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
-    np.testing.assert_allclose(
-        np.asarray(x, np.float32), np.asarray(y, np.float32), **tolerance
-    )
-
-
 def _bits(tree):
   return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
 
@@ -223,13 +69,17 @@ class PlacementTest(parameterized.TestCase):
   )
   def test_step_is_that_of_split_tables(self, num_devices, num_sc, combiner):
     split, replicated = (
-        _Model(_specs(placement, combiner=combiner), num_devices, num_sc)
+        replicated.Model(
+            replicated.specs(placement, combiner=combiner), num_devices, num_sc
+        )
         for placement in ("sparsecore", "tensorcore")
     )
-    ids = _batch()
-    weights = dict(ids, a=np.random.default_rng(1).random((_BATCH, 3), "f"))
+    ids = replicated.batch()
+    weights = dict(
+        ids, a=np.random.default_rng(1).random((replicated.BATCH, 3), "f")
+    )
     weights |= {"b": None, "c": None}
-    _assert_close(
+    replicated.assert_close(
         self,
         split.tables(split.variables),
         replicated.tables(replicated.variables),
@@ -242,16 +92,16 @@ class PlacementTest(parameterized.TestCase):
       self.assertEqual(stats.id_drop_counters["small"], 7)
       activations, new = model.step(inputs, model.variables)
       results.append((activations, model.tables(new)))
-    _assert_close(self, *results, **_CLOSE)
+    replicated.assert_close(self, *results, **replicated.CLOSE)
 
   @parameterized.product(name=list(_OPTIMIZERS), num_devices=[1, 4])
   def test_every_optimizer_steps_as_with_split_tables(self, name, num_devices):
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = _Model(
-          _specs(placement, optimizer=_OPTIMIZERS[name]), num_devices
+      model = replicated.Model(
+          replicated.specs(placement, optimizer=_OPTIMIZERS[name]), num_devices
       )
-      inputs, _ = model.preprocess(_batch())
+      inputs, _ = model.preprocess(replicated.batch())
       _, new = model.step(inputs, model.variables)
       results.append(model.tables(new))
       before, after = model.tables(model.variables), results[-1]
@@ -260,13 +110,13 @@ class PlacementTest(parameterized.TestCase):
           _bits([x[20:] for x in jax.tree.leaves(before["small"])]),
           _bits([x[20:] for x in jax.tree.leaves(after["small"])]),
       )
-    _assert_close(self, *results, rtol=2e-6, atol=2e-6)
+    replicated.assert_close(self, *results, rtol=2e-6, atol=2e-6)
 
   def test_new_rows_stay_within_limits(self):
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = _Model(_specs(placement), 1)
-      inputs, _ = model.preprocess(_batch())
+      model = replicated.Model(replicated.specs(placement), 1)
+      inputs, _ = model.preprocess(replicated.batch())
       _, new = model.step(
           inputs,
           model.variables,
@@ -276,14 +126,16 @@ class PlacementTest(parameterized.TestCase):
       named = results[-1]["small"].table[:20]
       self.assertEqual(named.min(), np.float32(-0.1))
       self.assertEqual(named.max(), np.float32(0.2))
-    _assert_close(self, *results, **_CLOSE)
+    replicated.assert_close(self, *results, **replicated.CLOSE)
 
   def test_rows_whose_gradient_is_not_finite_are_skipped(self):
     results = []
     for placement in ("sparsecore", "tensorcore"):
       optimizer = _SGD(0.5, skip_non_finite_gradients=True)
-      model = _Model(_specs(placement, optimizer=optimizer), 1)
-      ids = _batch()
+      model = replicated.Model(
+          replicated.specs(placement, optimizer=optimizer), 1
+      )
+      ids = replicated.batch()
       ids["a"][:] = np.arange(3)
       ids["a"][5] = [3, 3, 4]
       gradients = jax.tree.map(
@@ -299,18 +151,20 @@ class PlacementTest(parameterized.TestCase):
       # "b" names row 7. Rows 3 and 4 have the gradient that is none.
       self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 7])
       results.append(after)
-    _assert_close(self, *results, **_CLOSE)
+    replicated.assert_close(self, *results, **replicated.CLOSE)
 
   @parameterized.parameters(jnp.bfloat16, jnp.float16)
   def test_16_bits_are_rounded_by_the_same_numbers(self, dtype):
     # Sums of one term, so that what is rounded has the same bits.
-    ids = _batch()
-    ids["a"][:] = np.arange(_BATCH)[:, None] % 20
-    ids["a"][20:] = np.arange(20, 32)[:, None] % _ROWS
+    ids = replicated.batch()
+    ids["a"][:] = np.arange(replicated.BATCH)[:, None] % 20
+    ids["a"][20:] = np.arange(20, 32)[:, None] % replicated.ROWS
     ids["b"][:] = -1
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = _Model(_specs(placement, dtype=dtype, optimizer=_SGD(0.1)), 2)
+      model = replicated.Model(
+          replicated.specs(placement, dtype=dtype, optimizer=_SGD(0.1)), 2
+      )
       inputs, _ = model.preprocess(ids)
       _, new = model.step(inputs, model.variables, rounding_seed=3)
       results.append(model.tables(new)["small"])
@@ -320,8 +174,8 @@ class PlacementTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2, 4)
   def test_repeats_have_equal_bits_on_all_devices(self, num_devices):
-    model = _Model(_specs("tensorcore"), num_devices)
-    inputs, _ = model.preprocess(_batch())
+    model = replicated.Model(replicated.specs("tensorcore"), num_devices)
+    inputs, _ = model.preprocess(replicated.batch())
     first = model.step(inputs, model.variables)
     self.assertEqual(_bits(first), _bits(model.step(inputs, model.variables)))
     table = first[1]["small"].table
@@ -331,9 +185,9 @@ class PlacementTest(parameterized.TestCase):
       np.testing.assert_array_equal(shard.data, table)
 
   def test_types_say_that_tables_are_replicated(self):
-    model = _Model(_specs("tensorcore"), 4)
-    inputs, _ = model.preprocess(_batch())
-    _assert_close(
+    model = replicated.Model(replicated.specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(replicated.batch())
+    replicated.assert_close(
         self,
         model.step(inputs, model.variables),
         model.step(inputs, model.variables, check_vma=True),
@@ -344,8 +198,8 @@ class PlacementTest(parameterized.TestCase):
   def test_there_is_no_sort_and_no_exchange_in_the_program(self):
     found = {}
     for placement in ("sparsecore", "tensorcore"):
-      specs = _specs(placement)
-      model = _Model({"a": specs["a"], "b": specs["b"]}, 4)
+      specs = replicated.specs(placement)
+      model = replicated.Model({"a": specs["a"], "b": specs["b"]}, 4)
       topology = layout.Topology(
           local_device_count=1, global_device_count=4, num_sc_per_device=1
       )
@@ -359,7 +213,7 @@ class PlacementTest(parameterized.TestCase):
             activations, inputs, variables, specs
         )
 
-      ids = {name: _batch()[name] for name in "ab"}
+      ids = {name: replicated.batch()[name] for name in "ab"}
       lowered = model.over_mesh(step, tables_out=True).lower(
           ids, model.variables
       )
@@ -416,9 +270,11 @@ class SparseGradientsTest(parameterized.TestCase):
 
   @parameterized.parameters((1, "ab"), (4, "abc"))
   def test_are_those_of_the_step_at_once(self, num_devices, features):
-    specs = {n: f for n, f in _specs("tensorcore").items() if n in features}
-    model = _Model(specs, num_devices)
-    ids = _batch()
+    specs = {
+        n: f for n, f in replicated.specs("tensorcore").items() if n in features
+    }
+    model = replicated.Model(specs, num_devices)
+    ids = replicated.batch()
     ids["a"][0, 0] = 23  # The last row of the third of four devices.
     inputs, _ = model.preprocess({name: ids[name] for name in features})
     (by_row, twice), (new, new_of_twice, at_once) = self._gradients(
@@ -437,7 +293,7 @@ class SparseGradientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(values[rows == 2**31 - 1], 0)
     self.assertTrue(np.all(np.asarray(values)[rows < 2**31 - 1, 0] != 0))
     # Sums, such as norms, do not depend on the devices.
-    alone = _Model(dict(_specs("tensorcore")), 1)
+    alone = replicated.Model(dict(replicated.specs("tensorcore")), 1)
     (expected, _), _ = self._gradients(alone, alone.preprocess(ids)[0])
     np.testing.assert_allclose(
         jnp.sum(values**2), jnp.sum(expected["small"].values ** 2), rtol=1e-5
@@ -450,9 +306,9 @@ class SparseGradientsTest(parameterized.TestCase):
     self.assertNotEqual(_bits(new_of_twice), _bits(new))
 
   def test_rows_may_come_twice_from_any_device_and_with_gradient_zero(self):
-    specs = _specs("tensorcore", optimizer=_SGD(1.0))
+    specs = replicated.specs("tensorcore", optimizer=_SGD(1.0))
     del specs["c"]
-    model = _Model(specs, 2)
+    model = replicated.Model(specs, 2)
     rows = jnp.array([5, 2**31 - 1, 5, 9], jnp.int32)
     values = jnp.array([1.0, 8, 2, 0])[:, None] * jnp.ones(8)
     gradients = {"small": embedding.SparseGradient(rows, values)}
@@ -472,11 +328,11 @@ class SparseGradientsTest(parameterized.TestCase):
     np.testing.assert_allclose(change[5], np.full(8, 3.0), rtol=1e-6)
 
   def test_rows_with_gradient_zero_are_stepped(self):
-    specs = _specs(
+    specs = replicated.specs(
         "tensorcore", optimizer=_SGD(0.5, decoupled_weight_decay=0.5)
     )
     del specs["c"]
-    model = _Model(specs, 1)
+    model = replicated.Model(specs, 1)
     gradients = {
         "small": embedding.SparseGradient(
             jnp.array([3], jnp.int32), jnp.zeros((1, 8))
@@ -487,9 +343,9 @@ class SparseGradientsTest(parameterized.TestCase):
     self.assertEqual(np.flatnonzero(changed).tolist(), [3])
 
   def test_axes_that_may_split_the_batch(self):
-    specs = _specs("tensorcore")
+    specs = replicated.specs("tensorcore")
     del specs["c"]
-    model = _Model(specs, 4)
+    model = replicated.Model(specs, 4)
     devices = np.reshape(jax.devices(), (2, 2))
     mesh = jax.sharding.Mesh(devices, ("x", "y"))
     gradients = {
@@ -519,286 +375,6 @@ class SparseGradientsTest(parameterized.TestCase):
     self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 3])
 
 
-class ConversionTest(parameterized.TestCase):
-
-  @parameterized.product(
-      combiner=["sum", "mean", "sqrtn"],
-      strategy=["SPLIT_THEN_STACK", "STACK_THEN_SPLIT"],
-      num_sc=[1, 2],
-  )
-  def test_in_programs_is_that_of_the_host(self, combiner, strategy, num_sc):
-    model = _Model(_specs("tensorcore", combiner=combiner), 1, num_sc)
-    ids = _batch()
-    weights = jax.tree.map(lambda x: np.cos(x, dtype=np.float32), ids)
-    topology = layout.Topology(
-        local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
-    )
-    inputs, _ = model.preprocess(
-        ids, weights, feature_stacking_strategy=strategy
-    )
-    on_host = embedding.tpu_sparse_dense_matmul(
-        inputs, model.variables, model.specs
-    )
-    converted = embedding.convert_ids(
-        ids, weights, model.specs, topology, feature_stacking_strategy=strategy
-    )
-    in_program = embedding.tpu_sparse_dense_matmul(
-        converted, model.variables, model.specs
-    )
-    _assert_close(self, on_host, in_program, **_CLOSE)
-    _assert_close(
-        self,
-        on_host,
-        embedding.lookup_ids(
-            ids,
-            weights,
-            model.variables,
-            model.specs,
-            topology,
-            feature_stacking_strategy=strategy,
-        ),
-        **_CLOSE,
-    )
-
-  def test_every_form_of_ids_gives_the_same(self):
-    model = _Model(_specs("tensorcore"), 2)
-    ids = _batch()
-    expected, _ = model.step(model.preprocess(ids)[0], model.variables)
-    lists = dict(ids, a=np.empty(_BATCH, object))
-    lists["a"][:] = [list(row) for row in ids["a"]]
-    splits = np.arange(0, 3 * _BATCH + 1, 3)
-    ragged = dict(ids, a=(ids["a"].reshape(-1), splits))
-    for form in (lists, ragged):
-      inputs, _ = model.preprocess(form)
-      # Three ids of a sample are rounded up to a power of two.
-      self.assertEqual(inputs.samples["small"].ids.shape, (2 * _BATCH, 4))
-      found, _ = model.step(inputs, model.variables)
-      _assert_close(self, expected, found, rtol=0, atol=0)
-
-  @parameterized.parameters(
-      ("sum", "SPLIT_THEN_STACK", 2, False),
-      ("sqrtn", "STACK_THEN_SPLIT", 2, False),
-      ("mean", "SPLIT_THEN_STACK", 2, True),
-      ("sqrtn", "SPLIT_THEN_STACK", 1, True),
-  )
-  def test_ragged_ids_in_programs(
-      self, combiner, strategy, num_sc, has_weights
-  ):
-    # Any number of ids, one sample with many; beside an array; with policies.
-    splits = np.r_[0, 0, 1, 25, np.arange(26, 54), 70].astype(np.int32)
-    rng = np.random.default_rng(0)
-    values = rng.integers(-3, 27, 80, dtype=np.int32)
-    # Not in the table, and dropped: the last row has no id.
-    values[values > 24] = 40
-    values[splits[3] : splits[4]] = values[0]  # many times the same
-    ids = dict(_batch(), b=(values, splits))
-    weights = None
-    if has_weights:
-      weights = {
-          "a": 1.5 + np.cos(ids["a"], dtype=np.float32),
-          "b": 1.5 + np.cos(np.arange(80), dtype=np.float32),
-          "c": None,
-      }
-      weights["b"][[3, 17]] = np.nan
-    results = []
-    for placement in ("sparsecore", "tensorcore"):
-      optimizer = _SGD(0.1, decoupled_weight_decay=0.1)
-      specs = _specs(placement, combiner=combiner, optimizer=optimizer)
-      specs["b"].non_finite_weights = "drop"
-      model = _Model(specs, 1, num_sc)
-      topology = layout.Topology(
-          local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
-      )
-
-      def step(ids, weights, variables, specs=model.specs, topology=topology):
-        options = dict(feature_stacking_strategy=strategy)
-        inputs = embedding.convert_ids(ids, weights, specs, topology, **options)
-        found = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
-        gradients = jax.tree.map(lambda x: jnp.sin(3 * x), found)
-        at_once = embedding.lookup_ids(
-            ids, weights, variables, specs, topology, **options
-        )
-        return (found, at_once), embedding.tpu_sparse_dense_matmul_grad(
-            gradients, inputs, variables, specs
-        )
-
-      out, new = jax.jit(step)(ids, weights, model.variables)
-      results.append((out, model.tables(new)))
-    _assert_close(self, *results, rtol=1e-5, atol=2e-6)
-
-  def test_ragged_ids_of_each_device(self):
-    # Every device has a pair of values and row splits.
-    values = np.arange(2 * 40, dtype=np.int32) % _ROWS
-    splits = np.r_[np.arange(16), 33, np.arange(0, 32, 2), 40].astype(np.int32)
-    ids = dict(_batch(), b=(values, splits))
-    results = []
-    for placement in ("sparsecore", "tensorcore"):
-      model = _Model(_specs(placement), 2)
-      topology = layout.Topology(
-          local_device_count=1, global_device_count=2, num_sc_per_device=1
-      )
-
-      def step(ids, variables, specs=model.specs, topology=topology):
-        inputs = embedding.convert_ids(ids, None, specs, topology)
-        found = embedding.tpu_sparse_dense_matmul(inputs, variables, specs)
-        return found, embedding.tpu_sparse_dense_matmul_grad(
-            found, inputs, variables, specs
-        )
-
-      for check_vma in (False, True):
-        out, new = model.over_mesh(step, tables_out=True, check_vma=check_vma)(
-            ids, model.variables
-        )
-        results.append((out, model.tables(new)))
-    for result in results[1:]:
-      _assert_close(self, results[0], result, rtol=1e-5, atol=2e-6)
-
-  def test_gpus_add_the_gains_of_entries_in_one_order(self):
-    rng = np.random.default_rng(0)
-    samples = _one_hot._sample_ids.SampleIds(
-        ids=rng.integers(-1, 8, (90, 1)).astype(np.int32),  # of 7 rows
-        gains=rng.normal(size=(90, 1)).astype(np.float32),
-        has_failed=np.zeros(1, bool),
-        sample=rng.integers(0, 10, 90).astype(np.int32),
-    )
-
-    def counts(platform):
-      with mock.patch.object(_one_hot, "_MAX_COUNTS", 4 * 7):
-        parts = _one_hot._parts(samples, 10, 7)
-      of_part = {
-          "cpu": _one_hot._Part._sums_of_gains,
-          "cuda": _one_hot._Part._sums_of_sorted_gains,
-      }[platform]
-      return np.stack([of_part(parts.at(i)) for i in range(3)])
-
-    np.testing.assert_allclose(counts("cuda"), counts("cpu"), atol=1e-5)
-    for platform in ("cuda", "rocm"):
-      lowered = jax.jit(lambda: _one_hot._parts(samples, 10, 7).at(0).counts())
-      text = lowered.trace().lower(lowering_platforms=(platform,)).as_text()
-      self.assertNotRegex(
-          text, r'(?s)"stablehlo.scatter"[^}]*stablehlo.add[^}]*tensor<f32>'
-      )
-
-  @parameterized.parameters("tensor", "scipy", "ragged")
-  def test_sparse_ids_with_weights(self, form):
-    rng = np.random.default_rng(0)
-    place = np.stack(np.nonzero(rng.random((_BATCH, _ROWS)) < 0.1), axis=1)
-    gains = rng.random(len(place), "f")
-    splits = np.r_[0, np.bincount(place[:, 0], minlength=_BATCH).cumsum()]
-    shape = np.array([_BATCH, _ROWS])
-    of_a, of_weights = dict(
-        tensor=(
-            _SparseTensor(place, place[:, 1], shape),
-            _SparseTensor(place, gains, shape),
-        ),
-        scipy=(
-            scipy.sparse.csr_array((gains, place[:, 1], splits), shape),
-            None,
-        ),
-        ragged=((place[:, 1], splits), (gains, splits)),
-    )[form]
-    results = []
-    for placement in ("sparsecore", "tensorcore"):
-      model = _Model(_specs(placement, combiner="mean"), 2)
-      inputs, _ = model.preprocess(
-          dict(_batch(), a=of_a), dict(a=of_weights, b=None, c=None)
-      )
-      activations, new = model.step(inputs, model.variables)
-      results.append((activations, model.tables(new)))
-    _assert_close(self, *results, rtol=1e-5, atol=2e-6)
-    most = np.bincount(place[:, 0]).max()
-    self.assertLess(most, inputs.samples["small"].ids.shape[1] + 1)
-    self.assertLess(inputs.samples["small"].ids.shape[1], 2 * most)
-
-  def test_every_process_has_one_width(self):
-    model = _Model(_specs("tensorcore"), 2)
-    ids = {name: x[: _BATCH // 2] for name, x in _batch().items()}
-    rows = np.empty(_BATCH // 2, object)
-    rows[:] = [list(row) for row in ids["a"]]
-    rows[0] = rows[0][:1]
-    found = [
-        embedding.preprocess_sparse_dense_matmul_input(
-            form, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
-        )[0].samples["small"]
-        for form in (ids, dict(ids, a=rows))
-    ]
-    # Of "a" and "b", half of the batch of each.
-    self.assertEqual(found[0].ids.shape, (_BATCH, 3))
-    np.testing.assert_array_equal(found[0].ids[1:], found[1].ids[1:])
-
-  def test_shapes_are_known_before(self):
-    for leading in (False, True):
-      model = _Model(_specs("tensorcore"), 2)
-      inputs, _ = model.preprocess(_batch(), has_leading_dimension=leading)
-      shapes = embedding.eval_preprocess_sparse_dense_matmul_input_shape(
-          model.specs,
-          2,
-          2,
-          num_sc_per_device=1,
-          has_leading_dimension=leading,
-      )
-      self.assertEqual(shapes.settings, inputs.settings)
-      samples = shapes.samples["small"]
-      found = inputs.samples["small"]
-      self.assertEqual(
-          [(x.shape, x.dtype) for x in jax.tree.leaves(samples)],
-          [(x.shape, x.dtype) for x in jax.tree.leaves(found)],
-      )
-
-  def test_other_batch_than_declared(self):
-    ids = jax.tree.map(lambda x: x[:8], _batch())
-    results = []
-    for placement in ("sparsecore", "tensorcore"):
-      model = _Model(_specs(placement), 2)
-      activations, new = model.step(model.preprocess(ids)[0], model.variables)
-      self.assertEqual(activations["a"].shape, (8, 6))
-      results.append((activations, model.tables(new)))
-    _assert_close(self, *results, **_CLOSE)
-
-  def test_what_policies_dropped_is_counted(self):
-    model = _Model(_specs("tensorcore"), 1)
-    inputs, stats = model.preprocess(_batch())
-    stats = embedding.count_batch(_batch(), model.specs, None, inputs, stats)
-    self.assertEqual(stats.num_ids["b"], _BATCH)
-    self.assertEqual(stats.dropped_by_policy["b"], 7)
-    self.assertEqual(stats.dropped_by_limit, {"large": 0, "small": 0})
-    # Limits are of stacks with buffers.
-    self.assertEqual(list(stats.max_ids_per_partition), ["large"])
-    self.assertEqual([name for name, _ in inputs.settings.limits], ["large"])
-
-  @parameterized.parameters(1, 2)
-  def test_no_other_table_is_needed(self, num_devices):
-    both = _Model(_specs("tensorcore"), num_devices)
-    alone = _specs("tensorcore")
-    del alone["c"]
-    alone = _Model(alone, num_devices)
-    ids = _batch()
-    expected, new = both.step(both.preprocess(ids)[0], both.variables)
-    del ids["c"], expected["c"]
-    inputs, stats = alone.preprocess(ids)
-    self.assertEqual(stats.id_drop_counters, {"small": 7})
-    found, found_new = alone.step(inputs, alone.variables)
-    _assert_close(self, expected, found, rtol=0, atol=0)
-    _assert_close(self, new["small"], found_new["small"], rtol=0, atol=0)
-
-  @parameterized.parameters("abc", "ab")
-  def test_adaptive_limits_leave_replicated_tables_alone(self, features):
-    specs = {n: f for n, f in _specs("tensorcore").items() if n in features}
-    batch = {name: _batch()[name] for name in features}
-    model = _Model(specs, 1)
-    limits = embedding.AdaptiveLimits(
-        model.specs,
-        local_device_count=1,
-        global_device_count=1,
-        num_sc_per_device=1,
-        ceiling=None,
-    )
-    inputs, _ = limits.preprocess(batch, None)
-    expected, _ = model.step(model.preprocess(batch)[0], model.variables)
-    found, _ = model.step(inputs, model.variables)
-    _assert_close(self, expected, found, rtol=0, atol=0)
-
-
 class ProductTest(parameterized.TestCase):
 
   def _samples(self, ids, gains=None):
@@ -822,7 +398,7 @@ class ProductTest(parameterized.TestCase):
     )
 
   def _stack(self, **options):
-    model = _Model(_specs("tensorcore", **options), 1)
+    model = replicated.Model(replicated.specs("tensorcore", **options), 1)
     return embedding.get_stacked_table_specs(model.specs)["small"]
 
   def test_large_batches_are_cut_into_chunks(self):
@@ -840,10 +416,12 @@ class ProductTest(parameterized.TestCase):
       cut_sums, cut_named = _one_hot.row_gradients(samples, gradient, 40, ())
       text = jax.jit(look_up).lower().as_text()
     self.assertIn("while", text)
-    np.testing.assert_allclose(whole, cut, **_CLOSE)
+    np.testing.assert_allclose(whole, cut, **replicated.CLOSE)
     np.testing.assert_allclose(sums, cut_sums, rtol=1e-5)
     np.testing.assert_array_equal(named, cut_named)
-    np.testing.assert_allclose(whole, table[samples.ids].sum(1), **_CLOSE)
+    np.testing.assert_allclose(
+        whole, table[samples.ids].sum(1), **replicated.CLOSE
+    )
 
   @parameterized.parameters(False, True)
   def test_what_is_not_finite_stays_where_it_is(self, are_entries):
@@ -889,7 +467,7 @@ class ProductTest(parameterized.TestCase):
     for most in (2**24, 40 * 7):
       with mock.patch.object(_one_hot, "_MAX_COUNTS", most):
         found = _one_hot.lookup(self._stack(), entries, jnp.asarray(table), 50)
-        np.testing.assert_allclose(found, expected, **_CLOSE)
+        np.testing.assert_allclose(found, expected, **replicated.CLOSE)
         sums, is_named = _one_hot.row_gradients(entries, gradient, 40, ())
         np.testing.assert_allclose(sums, gradients, rtol=1e-5)
         np.testing.assert_array_equal(is_named, named)
@@ -922,8 +500,8 @@ class ProductTest(parameterized.TestCase):
     np.testing.assert_array_equal(out, np.full((1, 8), 1.0))
 
   def test_tables_of_8_bit_codes(self):
-    model = _Model(_specs("tensorcore"), 1)
-    inputs, _ = model.preprocess(_batch())
+    model = replicated.Model(replicated.specs("tensorcore"), 1)
+    inputs, _ = model.preprocess(replicated.batch())
     exact = embedding.tpu_sparse_dense_matmul(
         inputs, model.variables, model.specs
     )
@@ -933,48 +511,40 @@ class ProductTest(parameterized.TestCase):
     self.assertFalse(np.array_equal(exact["a"], rounded["a"]))
     np.testing.assert_allclose(exact["a"], rounded["a"], atol=0.02)
 
+  def test_gpus_add_the_gains_of_entries_in_one_order(self):
+    rng = np.random.default_rng(0)
+    samples = _one_hot._sample_ids.SampleIds(
+        ids=rng.integers(-1, 8, (90, 1)).astype(np.int32),  # of 7 rows
+        gains=rng.normal(size=(90, 1)).astype(np.float32),
+        has_failed=np.zeros(1, bool),
+        sample=rng.integers(0, 10, 90).astype(np.int32),
+    )
+
+    def counts(platform):
+      with mock.patch.object(_one_hot, "_MAX_COUNTS", 4 * 7):
+        parts = _one_hot._parts(samples, 10, 7)
+      of_part = {
+          "cpu": _one_hot._Part._sums_of_gains,
+          "cuda": _one_hot._Part._sums_of_sorted_gains,
+      }[platform]
+      return np.stack([of_part(parts.at(i)) for i in range(3)])
+
+    np.testing.assert_allclose(counts("cuda"), counts("cpu"), atol=1e-5)
+    for platform in ("cuda", "rocm"):
+      lowered = jax.jit(lambda: _one_hot._parts(samples, 10, 7).at(0).counts())
+      text = lowered.trace().lower(lowering_platforms=(platform,)).as_text()
+      self.assertNotRegex(
+          text, r'(?s)"stablehlo.scatter"[^}]*stablehlo.add[^}]*tensor<f32>'
+      )
+
 
 class ErrorsTest(parameterized.TestCase):
 
-  def test_ids_out_of_range(self):
-    model = _Model(_specs("tensorcore"), 1)
-    ids = _batch()
-    ids["a"][3, 1] = _ROWS
-    with self.assertRaisesRegex(
-        ValueError, f"Feature 'a': sample 3 has id {_ROWS}"
-    ):
-      model.preprocess(ids)
-    topology = layout.Topology(
-        local_device_count=1, global_device_count=1, num_sc_per_device=1
-    )
-    convert = jax.jit(
-        lambda ids: embedding.convert_ids(ids, None, model.specs, topology)
-    )
-    convert(_batch())
-    with self.assertRaisesRegex(
-        (ValueError, jax.errors.JaxRuntimeError),
-        f"Feature 'a': sample 3 has id {_ROWS} at",
-    ):
-      jax.block_until_ready(convert(ids))
-
-  def test_samples_that_sparsecores_cannot_share(self):
-    model = _Model(_specs("tensorcore"), 1, 2)
-    ids = dict(_batch(), a=_batch()["a"][:31])
-    topology = layout.Topology(
-        local_device_count=1, global_device_count=1, num_sc_per_device=2
-    )
-    with self.assertRaisesRegex(
-        ValueError, "Feature 'a': ids must have a number of samples .* got 31"
-    ):
-      embedding.convert_ids(ids, None, model.specs, topology)
-    with self.assertRaisesRegex(ValueError, "Feature 'a': the 31 samples of"):
-      model.preprocess(ids)
-
   def test_inputs_of_unknown_origin(self):
-    specs = _specs("tensorcore")
+    specs = replicated.specs("tensorcore")
     del specs["c"]
-    model = _Model(specs, 1)
-    ids = {name: _batch()[name] for name in specs}
+    model = replicated.Model(specs, 1)
+    ids = {name: replicated.batch()[name] for name in specs}
     inputs, _ = model.preprocess(ids)
     expected = embedding.tpu_sparse_dense_matmul(
         inputs, model.variables, model.specs
@@ -995,28 +565,10 @@ class ErrorsTest(parameterized.TestCase):
         global_device_count=1,
         num_sc_per_device=1,
     )
-    _assert_close(self, expected, found, rtol=0, atol=0)
-
-  @parameterized.parameters(
-      ((_BATCH, 2), "Table 'small'.*'a', 'b'.* has 3 ids, .* room for 2 in"),
-      ((_BATCH, None), "Feature 'a': its table 'small'.* does not say"),
-      ((_BATCH,), "Feature 'a': its table 'small'.* does not say"),
-  )
-  def test_several_processes_know_how_many_ids_samples_have(
-      self, input_shape, message
-  ):
-    specs = _specs("tensorcore")
-    specs["a"].input_shape = input_shape
-    model = _Model(specs, 2)
-    ids = {name: x[: _BATCH // 2] for name, x in _batch().items()}
-    ids["a"] = ids["a"].reshape(-1), np.arange(0, 3 * _BATCH // 2 + 1, 3)
-    with self.assertRaisesRegex(ValueError, message):
-      embedding.preprocess_sparse_dense_matmul_input(
-          ids, None, model.specs, 1, 2, num_sc_per_device=1, limits="specs"
-      )
+    replicated.assert_close(self, expected, found, rtol=0, atol=0)
 
   def test_leading_dimension_of_devices(self):
-    model = _Model(_specs("tensorcore"), 2)
+    model = replicated.Model(replicated.specs("tensorcore"), 2)
     with self.assertRaisesRegex(
         NotImplementedError, "Table 'small'.*no leading dimension"
     ):
@@ -1028,8 +580,8 @@ class ErrorsTest(parameterized.TestCase):
       )
 
   def test_split_table_in_place_of_a_replicated_one(self):
-    model = _Model(_specs("tensorcore"), 4)
-    inputs, _ = model.preprocess(_batch())
+    model = replicated.Model(replicated.specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(replicated.batch())
     lookup = jax.shard_map(
         lambda inputs, variables: embedding.tpu_sparse_dense_matmul(
             inputs, variables, model.specs
@@ -1043,8 +595,8 @@ class ErrorsTest(parameterized.TestCase):
       lookup(inputs, model.variables)
 
   def test_inputs_of_all_devices(self):
-    model = _Model(_specs("tensorcore"), 2)
-    inputs, _ = model.preprocess(_batch())
+    model = replicated.Model(replicated.specs("tensorcore"), 2)
+    inputs, _ = model.preprocess(replicated.batch())
     lookup = jax.shard_map(
         lambda variables: embedding.tpu_sparse_dense_matmul(
             inputs.replace(
@@ -1067,10 +619,10 @@ class ErrorsTest(parameterized.TestCase):
 
   def test_inputs_of_the_other_placement(self):
     models = [
-        _Model(_specs(placement), 1)
+        replicated.Model(replicated.specs(placement), 1)
         for placement in ("sparsecore", "tensorcore")
     ]
-    inputs, _ = models[0].preprocess(_batch())
+    inputs, _ = models[0].preprocess(replicated.batch())
     with self.assertRaisesRegex(
         ValueError, "'small': its placement is 'tensorcore'.*in buffers"
     ):
@@ -1084,8 +636,10 @@ class ErrorsTest(parameterized.TestCase):
       def get_optimizer_primitive(self):
         return jax.extend.core.Primitive("mine")
 
-    model = _Model(_specs("tensorcore", optimizer=OfTheUser(0.1)), 1)
-    inputs, _ = model.preprocess(_batch())
+    model = replicated.Model(
+        replicated.specs("tensorcore", optimizer=OfTheUser(0.1)), 1
+    )
+    inputs, _ = model.preprocess(replicated.batch())
     with self.assertRaisesRegex(
         NotImplementedError, "'small'.*OfTheUser a primitive 'mine' of its own"
     ):
