@@ -20,31 +20,13 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/input/input_batch.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/policies.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/feature_stacking_strategy.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/mod_shard.h"
 
 namespace jte::convert {
-
-// ---- What happens to ids and weights that no table row, and no gain, can come
-// from. Python: FeatureSpec.out_of_range_ids and .non_finite_weights.
-
-// For an id outside [0, vocabulary_size).
-enum class IdPolicy {
-  kError,
-  kDrop,    // as if the sample did not have it: combiners do not count it
-  kClamp,   // the nearest row: 0 or vocabulary_size - 1
-  kModulo,  // the remainder in [0, vocabulary_size): -1 is the last row
-};
-
-// For a weight that is NaN or infinite.
-enum class WeightPolicy {
-  kError,
-  kDrop,   // as if the sample did not have its id
-  kClamp,  // NaN becomes 0, an infinity the largest float of its sign
-  kKeep,
-};
 
 // Errors: any other name; the message lists the choices.
 inline Result<IdPolicy> ParseIdPolicy(std::string_view name) {

@@ -60,24 +60,22 @@ class OperandReader {
     return *operand;
   }
 
+  // The same, of a type.
+  Result<xffi::AnyBuffer> Next(std::string_view feature, std::string_view name,
+                               size_t rank, xffi::DataType type) {
+    JTE_ASSIGN_OR_RETURN(const auto operand, Next(feature, name, rank));
+    if (operand.element_type() != type) {
+      return InvalidArgument("Feature '", feature, "': ", name,
+                             " must not have the XLA type ",
+                             static_cast<int>(operand.element_type()), ".");
+    }
+    return operand;
+  }
+
  private:
   const xffi::RemainingArgs& operands_;
   size_t next_ = 0;
 };
-
-template <typename T>
-Result<std::span<const T>> ReadVector(OperandReader& reader,
-                                      std::string_view feature,
-                                      std::string_view name, size_t rank,
-                                      xffi::DataType type) {
-  JTE_ASSIGN_OR_RETURN(const auto operand, reader.Next(feature, name, rank));
-  if (operand.element_type() != type) {
-    return InvalidArgument("Feature '", feature, "': ", name,
-                           " must not have the XLA type ",
-                           static_cast<int>(operand.element_type()), ".");
-  }
-  return ElementsOf<T>(operand);
-}
 
 Result<convert::IdSpan> ToIdSpan(const xffi::AnyBuffer& ids,
                                  std::string_view feature) {
@@ -96,22 +94,18 @@ Result<convert::IdSpan> ToIdSpan(const xffi::AnyBuffer& ids,
   }
 }
 
-// Reads row splits, and cuts the values off that belong to no sample. The
-// planner checks that the splits ascend.
-Result<void> ReadRowSplits(OperandReader& reader,
-                           convert::FeatureInput& feature,
-                           std::vector<int64_t>& row_splits) {
-  JTE_ASSIGN_OR_RETURN(const auto splits,
-                       ReadVector<int32_t>(reader, feature.name, "row_splits",
-                                           /*rank=*/1, xffi::DataType::S32));
+// Cuts the values off that belong to no sample. The planner checks that the
+// splits ascend.
+Result<void> SetRowSplits(std::span<const int32_t> splits,
+                          convert::FeatureInput& feature,
+                          std::vector<int64_t>& row_splits) {
   convert::InputBatch& batch = feature.batch;
-  if (splits.empty() || splits.back() < 0 || splits.back() > batch.num_ids()) {
+  if (splits.back() < 0 || splits.back() > batch.num_ids()) {
     return InvalidArgument("Feature '", feature.name,
                            "': row_splits must end in [0, ", batch.num_ids(),
-                           "], the number of values that there is room for, ",
-                           splits.empty() ? StrCat("and are empty")
-                                          : StrCat("got ", splits.back()),
-                           ".");
+                           "], the number of values that there is room for, "
+                           "got ",
+                           splits.back(), ".");
   }
   row_splits.assign(splits.begin(), splits.end());
   batch.num_samples = std::ssize(row_splits) - 1;
@@ -125,8 +119,8 @@ Result<void> ReadRowSplits(OperandReader& reader,
 
 }  // namespace
 
-Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
-                                   const FeatureAttributes& attributes) {
+Result<std::vector<FeatureOperands>> ReadOperands(
+    const xffi::RemainingArgs& operands, const FeatureAttributes& attributes) {
   const auto names = SplitLines(attributes.names);
   const auto id_policies = SplitLines(attributes.out_of_range_ids);
   const auto weight_policies = SplitLines(attributes.non_finite_weights);
@@ -144,51 +138,82 @@ Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
   }
 
   OperandReader reader(operands);
-  RawIdFeatures result;
-  result.row_splits.resize(num_features);
+  std::vector<FeatureOperands> result;
   for (size_t f = 0; f < num_features; ++f) {
+    const std::string_view name = names[f];
     const bool is_ragged = attributes.is_ragged[f] != 0;
+    const size_t rank = is_ragged ? 1 : 2;
     JTE_ASSIGN_OR_RETURN(const auto id_policy,
                          convert::ParseIdPolicy(id_policies[f]));
     JTE_ASSIGN_OR_RETURN(const auto weight_policy,
                          convert::ParseWeightPolicy(weight_policies[f]));
+    JTE_ASSIGN_OR_RETURN(const auto ids, reader.Next(name, "ids", rank));
+    FeatureOperands feature = {.name = name,
+                               .id_policy = id_policy,
+                               .weight_policy = weight_policy,
+                               .ids = ids,
+                               .row_splits = std::nullopt,
+                               .weights = std::nullopt};
+    if (is_ragged) {
+      JTE_ASSIGN_OR_RETURN(
+          feature.row_splits,
+          reader.Next(name, "row_splits", /*rank=*/1, xffi::DataType::S32));
+      if (feature.row_splits->element_count() == 0) {
+        return InvalidArgument("Feature '", name,
+                               "': row_splits must have one element more than "
+                               "there are samples, and are empty.");
+      }
+    }
+    if (attributes.has_weights[f] != 0) {
+      JTE_ASSIGN_OR_RETURN(feature.weights, reader.Next(name, "weights", rank,
+                                                        xffi::DataType::F32));
+      if (feature.weights->element_count() != ids.element_count()) {
+        return InvalidArgument("Feature '", name, "': has ",
+                               ids.element_count(), " ids and ",
+                               feature.weights->element_count(),
+                               " weights. Pass one weight per id.");
+      }
+    }
+    result.push_back(feature);
+  }
+  if (!reader.AtEnd()) {
+    return InvalidArgument("convert_ids has ", operands.size(),
+                           " operands, more than its features have.");
+  }
+  return result;
+}
+
+Result<RawIdFeatures> ReadFeatures(const xffi::RemainingArgs& operands,
+                                   const FeatureAttributes& attributes) {
+  JTE_ASSIGN_OR_RETURN(const auto features, ReadOperands(operands, attributes));
+  RawIdFeatures result;
+  result.row_splits.resize(features.size());
+  for (size_t f = 0; f < features.size(); ++f) {
+    const FeatureOperands& of_feature = features[f];
     convert::FeatureInput feature = {
-        .name = std::string(names[f]),
+        .name = std::string(of_feature.name),
         .vocabulary_size = attributes.vocabulary_sizes[f],
         .transform = {.row_offset = attributes.row_offsets[f],
                       .col_offset = attributes.col_offsets[f],
                       .col_shift = attributes.col_shifts[f]},
         .batch = {},
-        .out_of_range_ids = id_policy,
-        .non_finite_weights = weight_policy};
-
-    JTE_ASSIGN_OR_RETURN(const auto ids,
-                         reader.Next(names[f], "ids", is_ragged ? 1 : 2));
-    JTE_ASSIGN_OR_RETURN(feature.batch.ids, ToIdSpan(ids, names[f]));
-    const auto capacity = static_cast<int64_t>(ids.element_count());
-    if (is_ragged) {
-      JTE_RETURN_IF_ERROR(ReadRowSplits(reader, feature, result.row_splits[f]));
+        .out_of_range_ids = of_feature.id_policy,
+        .non_finite_weights = of_feature.weight_policy};
+    JTE_ASSIGN_OR_RETURN(feature.batch.ids,
+                         ToIdSpan(of_feature.ids, of_feature.name));
+    if (of_feature.row_splits) {
+      JTE_RETURN_IF_ERROR(
+          SetRowSplits(ElementsOf<int32_t>(*of_feature.row_splits), feature,
+                       result.row_splits[f]));
     } else {
-      feature.batch.num_samples = ids.dimensions()[0];
-      feature.batch.valency = ids.dimensions()[1];
+      feature.batch.num_samples = of_feature.ids.dimensions()[0];
+      feature.batch.valency = of_feature.ids.dimensions()[1];
     }
-    if (attributes.has_weights[f] != 0) {
-      JTE_ASSIGN_OR_RETURN(
-          const auto weights,
-          ReadVector<float>(reader, names[f], "weights", is_ragged ? 1 : 2,
-                            xffi::DataType::F32));
-      if (std::ssize(weights) != capacity) {
-        return InvalidArgument("Feature '", feature.name, "': has ", capacity,
-                               " ids and ", weights.size(),
-                               " weights. Pass one weight per id.");
-      }
-      feature.batch.weights = weights.first(feature.batch.num_ids());
+    if (of_feature.weights) {
+      feature.batch.weights =
+          ElementsOf<float>(*of_feature.weights).first(feature.batch.num_ids());
     }
     result.features.push_back(std::move(feature));
-  }
-  if (!reader.AtEnd()) {
-    return InvalidArgument("convert_ids has ", operands.size(),
-                           " operands, more than its features have.");
   }
   return result;
 }

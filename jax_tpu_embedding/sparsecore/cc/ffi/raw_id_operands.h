@@ -12,12 +12,15 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RAW_ID_OPERANDS_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/layout/csr_layout.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -28,12 +31,12 @@ struct FeatureAttributes {
   std::string_view names;
   std::string_view out_of_range_ids;
   std::string_view non_finite_weights;
-  xla::ffi::Span<const int64_t> row_offsets;
-  xla::ffi::Span<const int64_t> col_offsets;
-  xla::ffi::Span<const int64_t> col_shifts;
-  xla::ffi::Span<const int64_t> vocabulary_sizes;
-  xla::ffi::Span<const int64_t> is_ragged;    // 0 or 1
-  xla::ffi::Span<const int64_t> has_weights;  // 0 or 1
+  std::span<const int64_t> row_offsets;
+  std::span<const int64_t> col_offsets;
+  std::span<const int64_t> col_shifts;
+  std::span<const int64_t> vocabulary_sizes;
+  std::span<const int64_t> is_ragged;    // 0 or 1
+  std::span<const int64_t> has_weights;  // 0 or 1
 };
 
 // Attributes of a stack.
@@ -54,7 +57,7 @@ struct StackAttributes {
             feature_stacking_strategy,
             global_device_count,
             num_sc_per_device,
-            {features...}};
+            {ToParameter(features)...}};
   }
 
   Topology topology() const {
@@ -85,14 +88,36 @@ auto WithStackAttributes(Binding binding) {
       .template Attr<Numbers>("has_weights");
 }
 
+// The operands of a feature, of which only shapes and types are looked at: they
+// may be in the memory of a GPU.
+struct FeatureOperands {
+  std::string_view name;
+  convert::IdPolicy id_policy;
+  convert::WeightPolicy weight_policy;
+  xla::ffi::AnyBuffer ids;  // of rank 1 if it is ragged, else 2
+  std::optional<xla::ffi::AnyBuffer> row_splits;
+  std::optional<xla::ffi::AnyBuffer> weights;
+
+  int64_t num_ids() const { return static_cast<int64_t>(ids.element_count()); }
+  int64_t num_samples() const {
+    return row_splits ? static_cast<int64_t>(row_splits->element_count()) - 1
+                      : ids.dimensions()[0];
+  }
+};
+
+// Errors: attributes or operands of another number, rank or type, row splits
+// of no element, policies that do not exist.
+Result<std::vector<FeatureOperands>> ReadOperands(
+    const xla::ffi::RemainingArgs& operands,
+    const FeatureAttributes& attributes);
+
 // The features, as views of the operands and of row splits that are kept here.
 struct RawIdFeatures {
   std::vector<convert::FeatureInput> features;
   std::vector<std::vector<int64_t>> row_splits;
 };
 
-// Errors: attributes or operands of another number or type, policies that do
-// not exist, row splits that end beyond the values.
+// Errors: those of ReadOperands, and row splits that end beyond the values.
 Result<RawIdFeatures> ReadFeatures(const xla::ffi::RemainingArgs& operands,
                                    const FeatureAttributes& attributes);
 

@@ -17,6 +17,8 @@
 #include <random>
 #include <vector>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/default_float_environment.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -200,6 +202,8 @@ bool Thread::Any(bool value, int lanes) const {
 
 const char* EmulateGrid(int64_t num_blocks, int threads_per_block,
                         bool exchanges, Call call, const void* kernel) {
+  // GPUs do not flush subnormal numbers, as XLA's CPU programs do.
+  const ScopedDefaultFloatEnvironment environment;
   if (!exchanges) {
     for (const int64_t block : Shuffled(num_blocks)) {
       for (const int i : Shuffled(threads_per_block)) {

@@ -1,19 +1,8 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Gains: what a combiner makes of the weights of a sample.
-//
-// With k ids in a sample and weights w_0 .. w_(k-1), the gain of id i is
-//
-//   combiner   no weights     weights
-//   sum        1              w_i
-//   mean       1 / k          w_i / (w_0 + w_1 + ...)
-//   sqrtn      1 / sqrt(k)    w_i / sqrt(w_0^2 + w_1^2 + ...)
-//
-// in float32, every operation rounded, sums from left to right. Where the
-// divisor is zero, as it is if all weights are, so is the gain: the sample
-// reads as one without ids. NaN and infinite weights give what IEEE 754 makes
-// of them.
+// The gains of a SparseCore's ids, by the formulas of combiner.h, and what the
+// payloads of sorted elements stand for.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_GAINS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_STAGES_GAINS_H_
@@ -25,13 +14,12 @@
 #include <variant>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/combiner.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
 
 namespace jte::convert {
 
 struct Slice;
-
-enum class Combiner { kSum, kMean, kSqrtn };
 
 inline Result<Combiner> ParseCombiner(std::string_view name) {
   if (name == "sum") return Combiner::kSum;
@@ -39,20 +27,6 @@ inline Result<Combiner> ParseCombiner(std::string_view name) {
   if (name == "sqrtn") return Combiner::kSqrtn;
   return InvalidArgument("unknown combiner '", name,
                          "'; choose 'sum', 'mean' or 'sqrtn'.");
-}
-
-// The gain of every id of a sample with k ids and no weights; infinite for a
-// mean of none.
-inline float UnweightedGain(Combiner combiner, int64_t k) {
-  switch (combiner) {
-    case Combiner::kSum:
-      return 1.0f;
-    case Combiner::kMean:
-      return 1.0f / static_cast<float>(k);
-    case Combiner::kSqrtn:
-      return 1.0f / std::sqrt(static_cast<float>(k));
-  }
-  return 1.0f;
 }
 
 // What every weight of a sample is divided by. Any two NaNs are equal for us.
@@ -65,21 +39,10 @@ inline float WeightDivisor(Combiner combiner, std::span<const float> weights) {
       for (float weight : weights) sum += weight;
       return sum;
     case Combiner::kSqrtn:
-      // The square and the sum are exact to double before they are rounded to
-      // float32. The buffer format fixes these bits, so keep them.
-      for (double weight : weights) {
-        sum = static_cast<float>(sum + weight * weight);
-      }
+      for (float weight : weights) sum = AddSquare(sum, weight);
       return std::sqrt(sum);
   }
   return 1.0f;
-}
-
-// The gain of an id with a weight, of which WeightDivisor is `divisor`. The
-// division comes first, so that a loop of these needs no branch.
-inline float WeightedGain(float weight, float divisor) {
-  const float gain = weight / divisor;
-  return divisor == 0.0f ? 0.0f : gain;
 }
 
 // ---- What the payload of a sorted element stands for: a sample and a gain.

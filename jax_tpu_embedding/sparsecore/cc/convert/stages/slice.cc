@@ -4,9 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,6 +14,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/policies.h"
 
 namespace jte::convert {
 namespace {
@@ -80,21 +79,6 @@ struct Place {
   int64_t position;
 };
 
-template <typename Id>
-bool IsInRange(Id id, int64_t vocabulary_size) {
-  return std::cmp_greater_equal(id, 0) && std::cmp_less(id, vocabulary_size);
-}
-
-// The remainder in [0, vocabulary_size), computed in the type of the id: the
-// largest uint64 is no int64. A vocabulary size fits them all.
-template <typename Id>
-int32_t Modulo(Id id, int64_t vocabulary_size) {
-  const auto remainder =
-      static_cast<int64_t>(id % static_cast<Id>(vocabulary_size));
-  return static_cast<int32_t>(remainder < 0 ? remainder + vocabulary_size
-                                            : remainder);
-}
-
 // The id to use in place of `id`; none if it is dropped.
 template <typename Id>
 Result<std::optional<int32_t>> CleanId(const Place& place, Id id) {
@@ -104,8 +88,7 @@ Result<std::optional<int32_t>> CleanId(const Place& place, Id id) {
     case IdPolicy::kDrop:
       return std::nullopt;
     case IdPolicy::kClamp:
-      return std::cmp_less(id, 0) ? 0
-                                  : static_cast<int32_t>(vocabulary_size - 1);
+      return Nearest(id, vocabulary_size);
     case IdPolicy::kModulo:
       return Modulo(id, vocabulary_size);
     case IdPolicy::kError:
@@ -120,14 +103,12 @@ Result<std::optional<int32_t>> CleanId(const Place& place, Id id) {
 }
 
 Result<std::optional<float>> CleanWeight(const Place& place, float weight) {
-  if (std::isfinite(weight)) return weight;
+  if (IsFinite(weight)) return weight;
   switch (place.feature.non_finite_weights) {
     case WeightPolicy::kDrop:
       return std::nullopt;
     case WeightPolicy::kClamp:
-      return std::isnan(weight)
-                 ? 0.0f
-                 : std::copysign(std::numeric_limits<float>::max(), weight);
+      return Clamp(weight);
     case WeightPolicy::kKeep:
       return weight;
     case WeightPolicy::kError:

@@ -11,6 +11,7 @@
 
 namespace jte::ffi {
 
+XLA_FFI_DECLARE_HANDLER_SYMBOL(JteConvertIdsCuda);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteGroupByRowCuda);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteGroupBySampleCuda);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(JteGroupKnownBySampleCuda);

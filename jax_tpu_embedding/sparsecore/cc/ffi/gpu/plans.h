@@ -1,7 +1,8 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Sizes of what the plans of batches need, for those who write the calls.
+// Sizes of what conversions and the plans of batches need, for those who write
+// the calls.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_PLANS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_GPU_PLANS_H_
@@ -23,6 +24,11 @@ int64_t RowGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
 
 // Bytes of that of jte_pack_messages_cuda.
 int64_t PackScratchBytes(int64_t num_cells, int64_t num_row_pointers);
+
+// Bytes of that of jte_convert_ids_cuda, for all ids of a stack, the feature
+// with the most samples, and a block for each SparseCore and shard.
+int64_t ConversionScratchBytes(int64_t num_ids, int64_t max_samples,
+                               int64_t num_blocks);
 
 }  // namespace jte::ffi
 

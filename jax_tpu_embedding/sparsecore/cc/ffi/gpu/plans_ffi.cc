@@ -20,7 +20,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pack_messages.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
@@ -35,12 +34,6 @@ gpu::Partitions TakePartitions(ScratchCutter& scratch,
   // There is a row pointer for each, and others.
   return {.begins = scratch.Take<int32_t>(num_row_pointers),
           .ends = scratch.Take<int32_t>(num_row_pointers)};
-}
-
-gpu::Scratch TakeSort(ScratchCutter& scratch, int64_t num_cells) {
-  const int64_t num_bytes = gpu::ScratchBytes(num_cells);
-  return {.data = scratch.Take<char>(num_bytes),
-          .num_bytes = static_cast<size_t>(num_bytes)};
 }
 
 gpu::SampleGroupsScratch TakeSampleGroupsScratch(ScratchCutter& scratch,
@@ -114,12 +107,6 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
       .rows_per_shard = geometry.rows_per_shard,
       .batch_size_per_sc = geometry.batch_size_per_sc,
       .enable_minibatching = enable_minibatching};
-}
-
-Result<void> CheckScratch(const xffi::AnyBuffer& scratch, int64_t needed) {
-  if (static_cast<int64_t>(scratch.size_bytes()) >= needed) return {};
-  return InvalidArgument("The scratch result has ", scratch.size_bytes(),
-                         " bytes, expected ", needed, " or more.");
 }
 
 Result<void> GroupBySample(

@@ -27,6 +27,7 @@ pybind11::dict Registrations() {
     return pybind11::capsule(reinterpret_cast<void*>(handler));
   };
   pybind11::dict targets;
+  targets["jte_convert_ids_cuda"] = capsule(JteConvertIdsCuda);
   targets["jte_group_by_row_cuda"] = capsule(JteGroupByRowCuda);
   targets["jte_group_by_sample_cuda"] = capsule(JteGroupBySampleCuda);
   targets["jte_group_known_by_sample_cuda"] =
@@ -58,6 +59,8 @@ PYBIND11_MODULE(JTE_MODULE, module) {
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("pack_scratch_bytes", &jte::ffi::PackScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
+  module.def("conversion_scratch_bytes", &jte::ffi::ConversionScratchBytes,
+             py::arg("num_ids"), py::arg("max_samples"), py::arg("num_blocks"));
   module.def("max_row_blocks", &jte::gpu::MaxRowBlocks, py::arg("num_cells"),
              py::arg("block_size"), py::arg("num_sources"));
   module.def("max_long_rows", &jte::gpu::MaxLongRows, py::arg("num_cells"),

@@ -9,7 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
 
@@ -36,6 +39,20 @@ class ScratchCutter {
   char* data_;
   int64_t num_bytes_ = 0;
 };
+
+// What functions of gpu/sort.h need for up to n elements.
+inline gpu::Scratch TakeSort(ScratchCutter& scratch, int64_t n) {
+  const int64_t num_bytes = gpu::ScratchBytes(n);
+  return {.data = scratch.Take<char>(num_bytes),
+          .num_bytes = static_cast<size_t>(num_bytes)};
+}
+
+inline Result<void> CheckScratch(const xla::ffi::AnyBuffer& scratch,
+                                 int64_t needed) {
+  if (static_cast<int64_t>(scratch.size_bytes()) >= needed) return {};
+  return InvalidArgument("The scratch result has ", scratch.size_bytes(),
+                         " bytes, expected ", needed, " or more.");
+}
 
 }  // namespace jte::ffi
 

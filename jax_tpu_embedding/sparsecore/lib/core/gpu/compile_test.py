@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lookups and updates as XLA compiles them for GPUs. None of them is run."""
+"""Conversions, lookups and updates as XLA compiles them for GPUs. None is run."""
 
 import functools
 import re
@@ -10,9 +10,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.gpu import topology
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
+from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
@@ -104,6 +106,58 @@ def _compiled(name, optimizer="adagrad", depends=False):
       donate_argnums=1,
   )
   return step.lower(coo, [shape(*s) for s in shapes]).compile()
+
+
+def _compiled_from_ids(name):
+  """Ids of a ragged feature to buffers, a lookup, and an update of its table."""
+  mesh = topology.topology_mesh(name)
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+  feature = raw_ids.Feature(
+      name="f",
+      vocabulary_size=mesh.size * _ROWS,
+      is_ragged=True,
+      has_weights=True,
+  )
+  limits = dict(
+      max_ids_per_partition=_CELLS, max_unique_ids_per_partition=_CELLS
+  )
+
+  def step(ids, splits, weights, table):
+    buffers = convert_ids.convert_ids_p.bind(
+        ids,
+        splits,
+        weights,
+        combiner="mean",
+        global_device_count=mesh.size,
+        num_sc_per_device=1,
+        features=(feature,),
+        feature_stacking_strategy="SPLIT_THEN_STACK",
+    )
+    coo = (*buffers, jnp.int32(1))
+    activations = lookup.lookup_p.bind(
+        *coo, table, device_batch_size=_BATCH, **limits
+    )
+    return update.UPDATE_PRIMITIVES["sgd"].bind(
+        *coo, table, jnp.tanh(activations), jnp.float32(0.1), **limits
+    )
+
+  def shape(*shape, dtype=jnp.float32):
+    shape = (mesh.size * shape[0], *shape[1:])
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
+
+  on_devices = jax.shard_map(
+      step, mesh=mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False
+  )
+  return (
+      jax.jit(on_devices, donate_argnums=3)
+      .lower(
+          shape(_CELLS, dtype=jnp.int32),
+          shape(_BATCH + 1, dtype=jnp.int32),
+          shape(_CELLS),
+          shape(_ROWS, _DIM),
+      )
+      .compile()
+  )
 
 
 def _compiled_of_stacks(name, num_stacks):
@@ -211,6 +265,15 @@ class CompileTest(parameterized.TestCase):
     num_tables = 1 + len(rule.slots) - num_row_slots + num_row_slots / _DIM
     self.assert_in_place(compiled, num_tables)
     self.assert_by_kernels(compiled)
+
+  @parameterized.parameters(("h100:1", _CALLS), ("h100:4", _CALLS_OVER_DEVICES))
+  @_needs_kernels
+  def test_ids_are_converted_by_our_kernels(self, name, calls):
+    compiled = _compiled_from_ids(name)
+    self.assert_in_place(compiled, num_tables=1)
+    text = compiled.as_text()
+    self.assertEqual(_calls(text), sorted(["jte_convert_ids_cuda", *calls]))
+    self.assertNotRegex(text, r"\b(scatter|sort)\(|__cub\$")
 
   @parameterized.parameters("h100:4", "h100:8")
   @_needs_kernels

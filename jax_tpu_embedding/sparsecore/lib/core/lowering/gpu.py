@@ -52,6 +52,7 @@ def _of_arrays(
 
 # Operation -> the plain rule, whose sums have the same bits every time here.
 PLAIN_RULES = {
+    "convert_ids": _of_arrays(plain.convert_ids),
     "custom_update": _of_arrays(plain.custom_update, **_SUMS),
     "local_lookup": _of_arrays(
         entries.any_platform, segment_sum=sorted_sums.segment_sum
@@ -104,6 +105,7 @@ class _Ways:
 def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
   """Operation -> its rule, with the calls of `library`."""
   by_operation = {
+      "convert_ids": convert_ids,
       "custom_update": custom_update,
       "local_lookup": local_lookup,
       "lookup": lookup,
@@ -130,6 +132,16 @@ def rules(library: gpu_calls.Library) -> dict[str, Callable[..., Results]]:
           for name, rule in update_rules.UPDATE_RULES.items()
       },
   }
+
+
+def convert_ids(
+    library: gpu_calls.Library,
+    operands: Operands,
+    params: dict[str, Any],
+    unused_devices: mesh_axis.Devices,
+) -> Results:
+  """Rule of the conversion of raw ids, which is local to a device."""
+  return gpu_calls.convert_ids(library, operands, params)
 
 
 def lookup(

@@ -1,11 +1,11 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""All four converters give the same bytes.
+"""All five converters give the same bytes.
 
-The primitive on CPU (the native converter inside a program), the primitive on
-other platforms (sorting, in jnp), the converter of the host, and the readable
-one.
+The primitive on CPU (the native converter inside a program), on GPUs (kernels,
+emulated), on other platforms (sorting, in jnp), the converter of the host, and
+the readable one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 hypothesis.settings.register_profile(
@@ -37,6 +38,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("deterministic")
 
+_EMULATED_P = every_lowering.as_on(
+    "cuda", "convert_ids", convert_ids.convert_ids_p
+)
 _SPECIAL_WEIGHTS = np.array(
     # Subnormal numbers, signed zeros, sums that overflow, and no numbers.
     [1e-40, -3e-45, 2e-38, 0.0, -0.0, 3e38, -3e38, np.inf, -np.inf, np.nan],
@@ -224,6 +228,9 @@ class ConvertIdsPropertyTest(absltest.TestCase):
       custom_call = convert_ids.convert_ids_p.bind(
           *request.operands, **request.params
       )
+      kernels = jax.jit(functools.partial(_EMULATED_P.bind, **request.params))(
+          *request.operands
+      )
       sorting = jax.jit(
           functools.partial(conversion.convert_ids, **request.params)
       )(*request.operands)
@@ -244,6 +251,7 @@ class ConvertIdsPropertyTest(absltest.TestCase):
     host = _convert_on_host(request, stack)
     _assert_same_bytes(host, expected, "the host's converter")
     _assert_same_bytes(custom_call, expected, "the custom call", 0)
+    _assert_same_bytes(kernels, expected, "the kernels of GPUs", 0)
     _assert_same_bytes(sorting, expected, "the jnp version", 0)
 
 

@@ -7,10 +7,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 3)
@@ -23,10 +25,21 @@ def _convert_reference(*operands, **params):
   return jax.jit(function)(*operands)
 
 
-_IMPLEMENTATIONS = {
+_EMULATED_P = every_lowering.as_on(
+    "cuda", "convert_ids", convert_ids.convert_ids_p
+)
+
+
+def _convert_emulated(*operands, **params):
+  return jax.jit(functools.partial(_EMULATED_P.bind, **params))(*operands)
+
+
+# What is wrong shows in the results of these, and is no error.
+_SHOWING = {
     "reference": _convert_reference,
-    "cpu": convert_ids.convert_ids_p.bind,
+    "gpu": _convert_emulated,
 }
+_IMPLEMENTATIONS = _SHOWING | {"cpu": convert_ids.convert_ids_p.bind}
 
 
 def _params(combiner="mean", num_sc_per_device=2, **feature):
@@ -180,29 +193,36 @@ class BadValuesTest(parameterized.TestCase):
         f"Feature 'f': row_splits {message}",
     ):
       jax.block_until_ready(convert_ids.convert_ids_p.bind(*operands, **params))
-    buffers = _convert_reference(*operands, **params)
-    np.testing.assert_array_equal(_activations(buffers, 4), [np.nan] * 4)
+    for convert in _SHOWING.values():
+      buffers = convert(*operands, **params)
+      np.testing.assert_array_equal(_activations(buffers, 4), [np.nan] * 4)
 
-  def test_reference_shows_ids_out_of_range(self):
+  @parameterized.parameters(*_SHOWING)
+  def test_ids_out_of_range_show_elsewhere(self, implementation):
     ids = jnp.array([[0], [8], [-1], [7]], jnp.int32)
-    buffers = _convert_reference(ids, **_params())
+    buffers = _SHOWING[implementation](ids, **_params())
     np.testing.assert_array_equal(
         _activations(buffers, 4), [1, np.nan, np.nan, 1]
     )
 
-  def test_reference_shows_ids_that_are_also_dropped(self):
+  @parameterized.parameters(*_SHOWING)
+  def test_wrong_ids_that_are_also_dropped_show(self, implementation):
     ids = jnp.array([[0], [8], [1], [7]], jnp.int32)
     weights = jnp.array([[1], [jnp.inf], [jnp.inf], [1]])
-    buffers = _convert_reference(
+    buffers = _SHOWING[implementation](
         ids, weights, **_params(has_weights=True, non_finite_weights="drop")
     )
     np.testing.assert_array_equal(_activations(buffers, 4), [1, np.nan, 0, 1])
 
-  @parameterized.parameters("sum", "mean", "sqrtn")
-  def test_reference_shows_weights_that_are_not_finite(self, combiner):
+  @parameterized.product(
+      implementation=list(_SHOWING), combiner=["sum", "mean", "sqrtn"]
+  )
+  def test_weights_that_are_not_finite_show_elsewhere(
+      self, implementation, combiner
+  ):
     ids = jnp.zeros((4, 2), jnp.int32)
     weights = jnp.array([[0, 1], [1, jnp.inf], [jnp.nan, 1], [1, 0]])
-    buffers = _convert_reference(
+    buffers = _SHOWING[implementation](
         ids, weights, **_params(combiner, has_weights=True)
     )
     np.testing.assert_array_equal(
@@ -210,15 +230,45 @@ class BadValuesTest(parameterized.TestCase):
     )
 
 
+class ErrorsKeptTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("id", [[0], [8]], [[1], [1]], {}),
+      ("weight", [[0], [1]], [[np.inf], [1]], {}),
+      # The error of the id is found, whatever becomes of its weight.
+      ("both", [[0], [8]], [[1], [np.inf]], dict(non_finite_weights="drop")),
+  )
+  def test_row_pointers_say_that_there_is_an_error(self, ids, weights, policy):
+    operands = np.array(ids, np.int32), np.array(weights, np.float32)
+    params = _params(has_weights=True, **policy) | dict(keeps_errors=True)
+    for name, convert in _IMPLEMENTATIONS.items():
+      row_pointers = np.asarray(convert(*operands, **params)[0])
+      with self.subTest(name):
+        self.assertEqual(row_pointers[0], constants.FAILED_CONVERSION)
+        np.testing.assert_array_equal(row_pointers[1:], 0)
+
+  def test_a_weight_of_an_id_that_is_dropped_is_no_error(self):
+    ids = np.array([[0], [8]], np.int32)
+    weights = np.array([[1], [np.inf]], np.float32)
+    params = _params(has_weights=True, out_of_range_ids="drop")
+    for name, convert in _IMPLEMENTATIONS.items():
+      buffers = convert(ids, weights, **params, keeps_errors=True)
+      with self.subTest(name):
+        self.assertEqual(buffers[0][0], 1)
+
+
 class TransformationsTest(parameterized.TestCase):
 
-  @parameterized.parameters(True, False)
-  def test_devices_convert_their_own_ids(self, check_vma):
+  @parameterized.product(
+      primitive=[convert_ids.convert_ids_p, _EMULATED_P],
+      check_vma=[True, False],
+  )
+  def test_devices_convert_their_own_ids(self, primitive, check_vma):
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 8, (12, 3), np.int32)
     weights = rng.uniform(size=(12, 3)).astype(np.float32)
     params = _params(has_weights=True) | {"global_device_count": 3}
-    function = functools.partial(convert_ids.convert_ids_p.bind, **params)
+    function = jax.jit(functools.partial(primitive.bind, **params))
     axis = jax.sharding.PartitionSpec("x")
     sharded = jax.shard_map(
         function,
@@ -233,7 +283,7 @@ class TransformationsTest(parameterized.TestCase):
     for actual, parts in zip(jax.jit(sharded)(ids, weights), zip(*of_devices)):
       np.testing.assert_array_equal(actual, np.concatenate(parts))
 
-  @parameterized.parameters("tpu", "cuda")
+  @parameterized.parameters("tpu", "rocm")
   def test_other_platforms_get_plain_operations(self, platform):
     params = _params("sqrtn", has_weights=True, is_ragged=True)
     exported = jax.export.export(

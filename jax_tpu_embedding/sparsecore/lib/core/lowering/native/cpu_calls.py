@@ -256,7 +256,7 @@ def convert_ids(
       "jte_convert_ids_cpu",
       operands,
       keeps_errors=keeps_errors,
-      **_stack_attributes(params),
+      **stack_attributes(params),
   )
 
 
@@ -316,7 +316,7 @@ def _lookup_ids_attributes(params: dict[str, Any]) -> dict[str, Any]:
   return dict(
       keeps_errors=params["keeps_errors"],
       quantization=_quantization(params),
-      **_stack_attributes(params),
+      **stack_attributes(params),
   )
 
 
@@ -324,7 +324,7 @@ def _quantization(params: dict[str, Any]) -> np.ndarray:
   return np.array(params.get("quantization_config") or (), np.float64)
 
 
-def _stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
+def stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
   """The attributes that say what raw ids mean."""
   features: tuple[raw_ids.Feature, ...] = params["features"]
 

@@ -64,8 +64,8 @@ def is_usable() -> bool:
   else:
     return True
   warnings.warn(
-      "Lookups and updates are lowered for GPUs as plain JAX, which may be much"
-      f" slower. The kernels for them cannot be used: {reason}",
+      "Conversions, lookups and updates are lowered for GPUs as plain JAX, which"
+      f" may be much slower. The kernels for them cannot be used: {reason}",
       stacklevel=2,
   )
   return False

@@ -22,6 +22,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
@@ -47,6 +48,11 @@ class Library(Protocol):
     ...
 
   def pack_scratch_bytes(self, num_cells: int, num_row_pointers: int) -> int:
+    ...
+
+  def conversion_scratch_bytes(
+      self, num_ids: int, max_samples: int, num_blocks: int
+  ) -> int:
     ...
 
   def max_row_blocks(
@@ -77,6 +83,34 @@ class RowGroups(NamedTuple):
   blocks: Array  # i32[blocks, 4]
   long_rows: Array  # i32[long rows, 4]
   counts: Array  # i32[4]
+
+
+def convert_ids(
+    library: Library,
+    operands: Sequence[native_call.Operand],
+    params: dict[str, Any],
+) -> Sequence[native_call.Operand]:
+  """The buffers of raw ids, by the attributes of the CPU's call."""
+  features = params["features"]
+  grouped = raw_ids.group_operands(features, operands)
+  topology = layout.Topology(
+      local_device_count=1,
+      global_device_count=params["global_device_count"],
+      num_sc_per_device=params["num_sc_per_device"],
+  )
+  scratch_bytes = library.conversion_scratch_bytes(
+      sum(of_feature.ids.size for of_feature in grouped),
+      max(of_feature.num_samples for of_feature in grouped),
+      topology.num_sc_per_device * topology.num_scs,
+  )
+  *buffers, _ = native_call.call(
+      "jte_convert_ids_cuda",
+      operands,
+      [*operands[0].ctx.avals_out, _bytes(scratch_bytes)],
+      keeps_errors=params.get("keeps_errors", False),
+      **cpu_calls.stack_attributes(params),
+  )
+  return buffers
 
 
 def group_by_sample(

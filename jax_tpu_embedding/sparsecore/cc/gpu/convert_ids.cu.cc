@@ -1,0 +1,331 @@
+// Copyright 2026 The jax_tpu_embedding Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "jax_tpu_embedding/sparsecore/cc/gpu/convert_ids.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/combiner.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/occurrences.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
+
+namespace jte::gpu {
+namespace {
+
+// Block and row in one number have up to 62 bits, and a sort takes a word of
+// 31.
+constexpr int kWordBits = 31;
+
+// A word of each key, in an order that the words below it have decided, or in
+// that of ids: then the order is written.
+struct ReadKeys {
+  static constexpr int kThreads = 256;
+  Occurrences occurrences;
+  int64_t num_ids;
+  int64_t rows_per_shard;
+  int word;
+  int32_t* order;
+  int32_t* keys;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < num_ids; i += thread.num_threads()) {
+      if (word == 0) order[i] = static_cast<int32_t>(i);
+      const int32_t id = order[i];
+      const int64_t key =
+          occurrences.blocks[id] * rows_per_shard + occurrences.rows[id];
+      keys[i] = static_cast<int32_t>(key >> (word * kWordBits) &
+                                     ((int64_t{1} << kWordBits) - 1));
+    }
+  }
+};
+
+// Occurrences in their order.
+struct SortedOccurrences {
+  Occurrences occurrences;
+  const int32_t* order;
+  int64_t num_ids;
+  int64_t num_blocks;
+
+  JTE_DEVICE int32_t Block(int64_t i) const {
+    return occurrences.blocks[order[i]];
+  }
+  JTE_DEVICE int32_t Row(int64_t i) const { return occurrences.rows[order[i]]; }
+  JTE_DEVICE int32_t Sample(int64_t i) const {
+    return occurrences.samples[order[i]];
+  }
+  JTE_DEVICE float Gain(int64_t i) const { return occurrences.gains[order[i]]; }
+
+  // Whether it is the same row of the same sample as the one before it.
+  JTE_DEVICE bool IsRepeat(int64_t i) const {
+    return i > 0 && Block(i) == Block(i - 1) && Row(i) == Row(i - 1) &&
+           Sample(i) == Sample(i - 1);
+  }
+
+  JTE_DEVICE bool IsEntry(int64_t i) const {
+    return Block(i) < num_blocks && !IsRepeat(i);
+  }
+
+  // The first of a block or of those behind it.
+  JTE_DEVICE int64_t FirstOf(int64_t block) const {
+    int64_t first = 0;
+    int64_t last = num_ids;
+    while (first < last) {
+      const int64_t middle = (first + last) / 2;
+      if (Block(middle) < block) {
+        first = middle + 1;
+      } else {
+        last = middle;
+      }
+    }
+    return first;
+  }
+};
+
+struct MarkEntries {
+  static constexpr int kThreads = 256;
+  SortedOccurrences sorted;
+  int32_t* are_entries;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < sorted.num_ids;
+         i += thread.num_threads()) {
+      are_entries[i] = sorted.IsEntry(i);
+    }
+  }
+};
+
+// A thread has a block: how many entries there are before it, and the cells
+// that its own take.
+struct CountCells {
+  static constexpr int kThreads = 128;
+  SortedOccurrences sorted;
+  const int32_t* num_entries;  // up to each occurrence
+  int32_t* first_entries;
+  int32_t* cells;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t block = thread.number(); block <= sorted.num_blocks;
+         block += thread.num_threads()) {
+      const int32_t first = NumEntriesBefore(sorted.FirstOf(block));
+      first_entries[block] = first;
+      if (block == sorted.num_blocks) continue;
+      const int32_t end = NumEntriesBefore(sorted.FirstOf(block + 1));
+      cells[block] = RoundUp(end - first, static_cast<int32_t>(kAlignment));
+    }
+  }
+
+  JTE_DEVICE int32_t NumEntriesBefore(int64_t i) const {
+    return i > 0 ? num_entries[i - 1] : 0;
+  }
+};
+
+// Where the entries of a block begin, counted from the begin of their region.
+struct BlockBegins {
+  int64_t num_shards;
+  const int32_t* cells;
+  const int32_t* ends;  // of cells, of all blocks one after the other
+
+  JTE_DEVICE int32_t operator()(int64_t block) const {
+    const int64_t first_of_region = block / num_shards * num_shards;
+    const int32_t before = first_of_region > 0 ? ends[first_of_region - 1] : 0;
+    return ends[block] - cells[block] - before;
+  }
+};
+
+struct WriteRowPointers {
+  static constexpr int kThreads = 128;
+  ConversionGeometry geometry;
+  BlockBegins begins;
+  const int32_t* first_entries;
+  int32_t error_mark;
+  const ConversionErrors* errors;
+  int32_t* row_pointers;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const bool have_failed = error_mark != 0 && errors->any != 0;
+    const int64_t size =
+        geometry.num_sc_per_device * geometry.row_pointers_per_block;
+    for (int64_t i = thread.number(); i < size; i += thread.num_threads()) {
+      if (have_failed) {
+        row_pointers[i] = i == 0 ? error_mark : 0;
+      } else {
+        row_pointers[i] = RowPointer(i / geometry.row_pointers_per_block,
+                                     i % geometry.row_pointers_per_block);
+      }
+    }
+  }
+
+  // The end of a shard's partition; behind these, of all cells that they take.
+  JTE_DEVICE int32_t RowPointer(int64_t sc, int64_t shard) const {
+    const int64_t first = sc * geometry.num_shards;
+    if (shard >= geometry.num_shards) {
+      const int64_t last = first + geometry.num_shards - 1;
+      return begins(last) + begins.cells[last];
+    }
+    const int64_t block = first + shard;
+    return begins(block) + first_entries[block + 1] - first_entries[block];
+  }
+};
+
+struct ClearCells {
+  static constexpr int kThreads = 256;
+  int64_t num_cells;
+  ConvertedIds buffers;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < num_cells;
+         i += thread.num_threads()) {
+      buffers.embedding_ids[i] = kPaddingId;
+      buffers.sample_ids[i] = kPaddingId;
+      buffers.gains[i] = 0.0f;  // no NaN, so that jax_debug_nans finds others
+    }
+  }
+};
+
+// A thread has an occurrence: the first of an entry adds its repeats, in order.
+struct WriteEntries {
+  static constexpr int kThreads = 256;
+  SortedOccurrences sorted;
+  ConversionGeometry geometry;
+  BlockBegins begins;
+  const int32_t* num_entries;
+  const int32_t* first_entries;
+  ConvertedIds buffers;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < sorted.num_ids;
+         i += thread.num_threads()) {
+      if (!sorted.IsEntry(i)) continue;
+      float gain = sorted.Gain(i);
+      for (int64_t k = i + 1; k < sorted.num_ids && sorted.IsRepeat(k); ++k) {
+        gain += sorted.Gain(k);
+      }
+      const int32_t block = sorted.Block(i);
+      const int64_t cell = block / geometry.num_shards * geometry.cells_per_sc +
+                           begins(block) + num_entries[i] - 1 -
+                           first_entries[block];
+      buffers.embedding_ids[cell] = sorted.Row(i);
+      buffers.sample_ids[cell] = sorted.Sample(i);
+      buffers.gains[cell] = gain;
+    }
+  }
+};
+
+const char* FindAllOccurrences(Stream stream, std::span<const RawIds> features,
+                               const ConversionGeometry& geometry,
+                               const ConversionScratch& scratch) {
+  if (const char* error =
+          FillWithZeros(stream, scratch.errors, sizeof(ConversionErrors))) {
+    return error;
+  }
+  Occurrences of_feature = scratch.occurrences;
+  for (const RawIds& feature : features) {
+    if (const char* error =
+            FindOccurrences(stream, feature, geometry.combiner,
+                            geometry.num_shards, geometry.num_sc_per_device,
+                            scratch.factors, scratch.errors, of_feature)) {
+      return error;
+    }
+    of_feature.blocks += feature.num_ids;
+    of_feature.rows += feature.num_ids;
+    of_feature.samples += feature.num_ids;
+    of_feature.gains += feature.num_ids;
+  }
+  return nullptr;
+}
+
+// Sorts by the words of keys, the lowest first. `order` becomes that of the
+// occurrences, and `unused` another array of the same size.
+const char* Sort(Stream stream, int64_t num_ids,
+                 const ConversionGeometry& geometry,
+                 const ConversionScratch& scratch, int32_t*& order,
+                 int32_t*& unused) {
+  const int num_bits =
+      NumBits((geometry.num_sc_per_device * geometry.num_shards + 1) *
+              geometry.rows_per_shard);
+  for (int word = 0; word * kWordBits < num_bits; ++word) {
+    if (const char* error = Launch(
+            stream, NumBlocks<ReadKeys>(num_ids),
+            ReadKeys{scratch.occurrences, num_ids, geometry.rows_per_shard,
+                     word, order, scratch.keys})) {
+      return error;
+    }
+    if (const char* error = SortByKey(
+            stream, num_ids, std::min(num_bits - word * kWordBits, kWordBits),
+            scratch.keys, order, scratch.sorted_keys, unused, scratch.sort)) {
+      return error;
+    }
+    std::swap(order, unused);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* ConvertIds(Stream stream, std::span<const RawIds> features,
+                       const ConversionGeometry& geometry, int32_t error_mark,
+                       const ConversionScratch& scratch,
+                       const ConvertedIds& buffers) {
+  int64_t num_ids = 0;
+  for (const RawIds& feature : features) num_ids += feature.num_ids;
+  const int64_t num_blocks = geometry.num_sc_per_device * geometry.num_shards;
+  const int64_t num_cells = geometry.num_sc_per_device * geometry.cells_per_sc;
+
+  if (const char* error =
+          FindAllOccurrences(stream, features, geometry, scratch)) {
+    return error;
+  }
+  int32_t* order = scratch.order;
+  int32_t* unused = scratch.other_order;
+  if (const char* error =
+          Sort(stream, num_ids, geometry, scratch, order, unused)) {
+    return error;
+  }
+  const SortedOccurrences sorted{scratch.occurrences, order, num_ids,
+                                 num_blocks};
+  // Keys are not needed any more.
+  int32_t* const are_entries = scratch.keys;
+  int32_t* const num_entries = scratch.sorted_keys;
+  if (const char* error = Launch(stream, NumBlocks<MarkEntries>(num_ids),
+                                 MarkEntries{sorted, are_entries})) {
+    return error;
+  }
+  if (const char* error =
+          SumUpTo(stream, num_ids, are_entries, num_entries, scratch.sort)) {
+    return error;
+  }
+  if (const char* error =
+          Launch(stream, NumBlocks<CountCells>(num_blocks + 1),
+                 CountCells{sorted, num_entries, scratch.first_entries,
+                            scratch.cells})) {
+    return error;
+  }
+  if (const char* error = SumUpTo(stream, num_blocks, scratch.cells,
+                                  scratch.ends, scratch.sort)) {
+    return error;
+  }
+  const BlockBegins begins{geometry.num_shards, scratch.cells, scratch.ends};
+  if (const char* error = Launch(
+          stream,
+          NumBlocks<WriteRowPointers>(geometry.num_sc_per_device *
+                                      geometry.row_pointers_per_block),
+          WriteRowPointers{geometry, begins, scratch.first_entries, error_mark,
+                           scratch.errors, buffers.row_pointers})) {
+    return error;
+  }
+  if (const char* error = Launch(stream, NumBlocks<ClearCells>(num_cells),
+                                 ClearCells{num_cells, buffers})) {
+    return error;
+  }
+  return Launch(stream, NumBlocks<WriteEntries>(num_ids),
+                WriteEntries{sorted, geometry, begins, num_entries,
+                             scratch.first_entries, buffers});
+}
+
+}  // namespace jte::gpu
