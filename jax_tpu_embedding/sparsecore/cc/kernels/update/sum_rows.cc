@@ -123,6 +123,8 @@ template <bool kHasOneSource, typename Rows, typename Order>
                                gradients, column, summed);
   SumPieces<8, kHasOneSource>(order, begin, end, from, grad, max_rows, rows,
                               gradients, column, summed);
+  SumPieces<4, kHasOneSource>(order, begin, end, from, grad, max_rows, rows,
+                              gradients, column, summed);
   SumPieces<1, kHasOneSource>(order, begin, end, from, grad, max_rows, rows,
                               gradients, column, summed);
   return summed;
@@ -224,6 +226,7 @@ JTE_VECTOR_CLONES int64_t AddAllColumns(const Order& entries, int64_t begin,
   AddPieces<32>(order, begin, end, rows, dim, sample_end, sum, column, stop);
   AddPieces<16>(order, begin, end, rows, dim, sample_end, sum, column, stop);
   AddPieces<8>(order, begin, end, rows, dim, sample_end, sum, column, stop);
+  AddPieces<4>(order, begin, end, rows, dim, sample_end, sum, column, stop);
   AddPieces<1>(order, begin, end, rows, dim, sample_end, sum, column, stop);
   return stop;
 }
