@@ -6,8 +6,8 @@
     python3 tools/instruction_sets.py LIBRARY.so ...
 
 The wheel is for every x86-64-v2. A function may use newer instructions if it is
-called only on a processor that has them: the clones of JTE_VECTOR_CLONES, and
-those of CHOSEN_BY_HAND. Prints all others, and fails if there are any.
+called only on a processor that has them: the clones of JTE_VECTOR_CLONES, the
+loops of WithVectorLanes, and those of CHOSEN_BY_HAND. Prints all others, and fails if there are any.
 
 Source: which bytes begin an instruction of AVX, BMI or AVX-512 in 64-bit code,
 and none before: Intel's Software Developer's Manual, volume 2, 2.3 and 2.7.
@@ -33,8 +33,12 @@ CHOSEN_BY_HAND = {
 # Clones that GCC adds a look at the processor to. Suffix -> registers.
 CLONES = {"avx2": "ymm", "avx512f": "zmm"}
 
+# What WithVectorLanes calls after a look at the processor. Name -> registers.
+LOOPS = {"WithAvx2": "ymm", "WithAvx512": "zmm"}
+
 _CHOSEN = re.compile(
     rf"\[clone \.({'|'.join(CLONES)})\b"
+    rf"|^(\w+ )?jte::({'|'.join(LOOPS)})<"
     rf"|^jte::\w+::(\(anonymous namespace\)::)?({'|'.join(CHOSEN_BY_HAND)})\("
 )
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")

@@ -5,6 +5,7 @@
 
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import unittest
@@ -16,11 +17,9 @@ from tools import instruction_sets
 
 _WORKSPACE = pathlib.Path(__file__).parent.parent
 _FILES = _WORKSPACE / "jax_tpu_embedding/sparsecore/wheel_files"
-# The functions in which lookups, updates and conversions spend their time.
-_KERNELS = (
-    "void jte::kernels::PoolSamples<float, ",
-    "void jte::serving::PoolRowsOf<jte::serving::PlainRows<float>",
-    "void jte::serving::PoolRowsOf<jte::serving::CodedRows<8>",
+# The functions in which lookups, updates and conversions spend their time: of
+# JTE_VECTOR_CLONES, and of WithVectorLanes.
+_CLONES = (
     "SumShortRows<jte::kernels::PartitionOrder>",
     "SumShortRows<jte::kernels::SortedOrder>",
     "AddAllColumns<jte::kernels::PartitionOrder",
@@ -29,8 +28,19 @@ _KERNELS = (
     "StepBlock<jte::kernels::AdagradRule",
     "StepBlock<jte::kernels::AdamRule",
     "UnpackSamples(",
-    "jte::kernels::SortRows(",
 )
+_POOLED = "jte::kernels::PoolSamples<{0}, jte::kernels::ArrayRows<{0}>, jte::"
+_LOOPS = (
+    _POOLED.format("float") + "kernels::AsStored>",
+    _POOLED.format("jte::Bfloat16") + "kernels::AsStored>",
+    "jte::kernels::StepEntries<jte::kernels::SgdRule>",
+    "jte::kernels::StepEntries<jte::kernels::AdagradRule>",
+    "jte::serving::PoolRowsOf<jte::serving::PlainRows<float> >",
+    "jte::serving::PoolRowsOf<jte::serving::PlainRows<jte::Bfloat16> >",
+    "jte::serving::PoolRowsOf<jte::serving::CodedRows<8> >",
+)
+# Needs more registers than there are.
+_SORTING = "jte::kernels::SortRows(unsigned int*, long)"
 _CLONES_OF_A_LOOP = """
   [[gnu::target_clones("avx2", "default")]]
   void Double(float* x, int n) { for (int i = 0; i < n; ++i) x[i] *= 2; }
@@ -81,9 +91,9 @@ class ModulesTest(parameterized.TestCase):
         self.assertEmpty(instruction_sets.not_chosen_at_run_time(functions))
 
   @parameterized.product(
-      kernel=_KERNELS, clone=tuple(instruction_sets.CLONES.items())
+      kernel=_CLONES, clone=tuple(instruction_sets.CLONES.items())
   )
-  def test_kernels_use_the_vectors_of_newer_processors(self, kernel, clone):
+  def test_clones_use_the_vectors_of_newer_processors(self, kernel, clone):
     suffix, register = clone
     # What is seldom run may stand apart.
     clones = [
@@ -92,6 +102,30 @@ class ModulesTest(parameterized.TestCase):
         if kernel in name and name.endswith(f"[clone .{suffix}]")
     ]
     self.assert_uses(register, clones)
+
+  def functions_of_loop(self, wrapper: str, kernel: str) -> list[str]:
+    return [
+        name
+        for name in self.functions
+        if f"jte::{wrapper}<" in name and kernel in name
+    ]
+
+  @parameterized.product(
+      kernel=(*_LOOPS, _SORTING), loop=tuple(instruction_sets.LOOPS.items())
+  )
+  def test_loops_use_the_vectors_of_newer_processors(self, kernel, loop):
+    wrapper, register = loop
+    self.assert_uses(register, self.functions_of_loop(wrapper, kernel))
+
+  @parameterized.product(kernel=_LOOPS, wrapper=tuple(instruction_sets.LOOPS))
+  def test_sums_stay_in_registers(self, kernel, wrapper):
+    functions = self.functions_of_loop(wrapper, kernel)
+    self.assertNotEmpty(functions)
+    for function in functions:
+      vectors = [x for x in self.functions[function] if re.search("%[yz]mm", x)]
+      on_stack = [x for x in vectors if re.search(r"\(%r[sb]p", x)]
+      # Half of them are if vectors are longer than registers.
+      self.assertLess(len(on_stack), 0.2 * len(vectors), function)
 
   @parameterized.parameters(*instruction_sets.CHOSEN_BY_HAND.items())
   def test_functions_chosen_by_hand_do_too(self, name, register):

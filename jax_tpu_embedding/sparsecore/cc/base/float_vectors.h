@@ -4,11 +4,12 @@
 // Several floats at once, read from values of any type that a table may have.
 //
 // For the loops in which rows are added up. GCC 12 keeps sums in registers if
-// they are vectors and all loops over them are unrolled; of an array of 64
-// floats it makes memory, or vectors of half the length that the machine has.
+// they are vectors as long as a register (WithVectorLanes) or shorter, and all
+// loops over them are unrolled; of an array of 64 floats it makes memory, or
+// vectors of half the length that the machine has.
 //
-//   Vector<float, 16> sum = {};
-//   Vector<float, 16> values;
+//   Vector<float, kLanes> sum = {};
+//   Vector<float, kLanes> values;
 //   ReadFloats(row, values);
 //   sum += gain * values;
 

@@ -1,35 +1,73 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Compiles a function for several instruction sets; when the library is loaded,
-// the best that the machine has is picked. The bits of the results do not
-// depend on it, because the build forbids fused multiply-add (.bazelrc).
-//
-// What it buys over x86-64 alone, two runs on a shared Xeon with AVX-512, one
-// thread, CPU time, 1 M x 64 float32:
-//
-//   ids                      lookup        SGD           Adagrad
-//   16384 x 1, uniform       1.2, 1.2      1.7, 1.7      1.7, 1.8
-//   16384 x 20, uniform      1.4, 1.2      1.3, 1.5      1.3, 1.3
-//   16384 x 20, Zipf 1.05    1.6, 1.4      1.2, 1.4      1.2, 1.5
-//
-// AVX-512 over AVX2 alone: 0.9 to 1.4, most where a batch is small.
+// Compiles code for several instruction sets and picks the best that the
+// machine has: JTE_VECTOR_CLONES a function with loops, of which the compiler
+// makes vectors, when the library is loaded; WithVectorLanes a loop that is
+// written with Vector (float_vectors.h), when it is called. The bits of the
+// results do not depend on it, because the build forbids fused multiply-add
+// (.bazelrc).
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_
 
-// Not with TSan: the code that picks runs before TSan is ready, and crashes.
+// Not with TSan: the code that picks clones runs before TSan is ready, and
+// crashes.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__)
-#if defined(__SANITIZE_ADDRESS__)
+#define JTE_HAS_AVX2_CODE
 // GCC 12 puts what AVX-512 needs at multiples of 64 elsewhere on the stack that
 // ASan makes (GCC bug 110027).
-#define JTE_VECTOR_CLONES [[gnu::target_clones("avx2", "default")]]
-#else
-#define JTE_VECTOR_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]
+#ifndef __SANITIZE_ADDRESS__
+#define JTE_HAS_AVX512_CODE
 #endif
+#endif
+
+#if defined(JTE_HAS_AVX512_CODE)
+#define JTE_VECTOR_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]
+#elif defined(JTE_HAS_AVX2_CODE)
+#define JTE_VECTOR_CLONES [[gnu::target_clones("avx2", "default")]]
 #else
 #define JTE_VECTOR_CLONES
 #endif
+
+namespace jte {
+
+#ifdef JTE_HAS_AVX512_CODE
+template <typename Loop>
+[[gnu::target("avx512f"), gnu::noinline]] auto WithAvx512(const Loop& loop) {
+  return loop.template operator()<16>();
+}
+#endif
+
+#ifdef JTE_HAS_AVX2_CODE
+template <typename Loop>
+[[gnu::target("avx2"), gnu::noinline]] auto WithAvx2(const Loop& loop) {
+  return loop.template operator()<8>();
+}
+#endif
+
+// Calls a function with the number of floats that a register has. The function
+// and all that it calls with vectors are always inlined:
+//
+//   WithVectorLanes([x]<int kLanes>() __attribute__((always_inline)) {
+//     Double<kLanes>(x);
+//   });
+//
+// GCC 12 keeps a vector that is longer than a register in memory, and makes it
+// anew for each operation: with 16 lanes and AVX2, a lookup takes three times
+// as long as with 8.
+template <typename Loop>
+[[gnu::always_inline]] inline auto WithVectorLanes(const Loop& loop) {
+#ifdef JTE_HAS_AVX512_CODE
+  if (__builtin_cpu_supports("avx512f")) return WithAvx512(loop);
+#endif
+#ifdef JTE_HAS_AVX2_CODE
+  if (__builtin_cpu_supports("avx2")) return WithAvx2(loop);
+#endif
+  return loop.template operator()<4>();
+}
+
+}  // namespace jte
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_VECTOR_CLONES_H_

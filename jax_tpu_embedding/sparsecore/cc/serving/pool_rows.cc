@@ -20,7 +20,8 @@ namespace jte::serving {
 
 // How the rows of an encoding are read: a piece of `kWidth` columns is kParts
 // vectors of kLanes, in an order that costs least; Write puts them, or sums of
-// them, in the order of columns. kWidth: kSmallest or a larger power of two.
+// them, in the order of columns. kWidth: kSmallest or a larger power of two, of
+// which kLargest is what registers of so many lanes have room for.
 
 // T: float, Bfloat16 or Float16.
 template <typename T>
@@ -30,17 +31,20 @@ struct PlainRows {
       : std::is_same_v<T, Bfloat16> ? Encoding::kBfloat16
                                     : Encoding::kFloat16;
   static constexpr int kSmallest = 4;
+  template <int kMostLanes>
+  static constexpr int kLargest = std::min(64, 8 * kMostLanes);
   static constexpr bool kHasScaling = false;
 
-  template <int kWidth>
+  template <int kWidth, int kMostLanes>
   struct Piece {
-    static constexpr int kLanes = std::min(kWidth, 16);
+    static constexpr int kLanes = std::min(kWidth, kMostLanes);
     static constexpr int kParts = kWidth / kLanes;
     using Values = Vector<float, kLanes>;
 
     [[gnu::always_inline]] static void Read(const std::byte* row, int64_t,
                                             int64_t column, Values* values) {
       row += FirstByte(column);
+#pragma GCC unroll 8
       for (int part = 0; part < kParts; ++part) {
         ReadFloats<kLanes>(reinterpret_cast<const T*>(row), values[part]);
         row += FirstByte(kLanes);
@@ -48,7 +52,10 @@ struct PlainRows {
     }
 
     [[gnu::always_inline]] static void Write(const Values* values, float* out) {
-      std::memcpy(out, values, kWidth * sizeof(float));
+#pragma GCC unroll 8
+      for (int part = 0; part < kParts; ++part) {
+        std::memcpy(out + part * kLanes, &values[part], sizeof(Values));
+      }
     }
   };
 
@@ -64,6 +71,8 @@ struct CodedRows {
   static constexpr Encoding kEncoding =
       kBits == 8 ? Encoding::kInt8 : Encoding::kInt4;
   static constexpr int kSmallest = 2 * 32 / kBits;
+  template <int kMostLanes>
+  static constexpr int kLargest = std::min(64, 32 / kBits * kMostLanes);
   static constexpr bool kHasScaling = true;
 
   [[gnu::always_inline]] static Scaling ScalingOf(const std::byte* row,
@@ -72,7 +81,7 @@ struct CodedRows {
                       : Int4ScalingOf(row, columns);
   }
 
-  template <int kWidth>
+  template <int kWidth, int>
   struct Piece {
     static constexpr int kParts = 32 / kBits;
     static constexpr int kLanes = kWidth / kParts;
@@ -84,6 +93,7 @@ struct CodedRows {
       Vector<int32_t, kLanes> words;
       std::memcpy(&words, row + FirstByte(column), sizeof(words));
       const Scaling scaling = ScalingOf(row, columns);
+#pragma GCC unroll 8
       for (int part = 0; part < kParts; ++part) {
         const Vector<int32_t, kLanes> codes =
             (words >> (kBits * part)) & ((1 << kBits) - 1);
@@ -130,12 +140,12 @@ struct RowsToSum {
 
 // Writes the sums of the columns from `column` on, in pieces of `kWidth`;
 // returns the first column that is left.
-template <typename Rows, int kWidth>
-[[gnu::always_inline]] inline int64_t SumColumns(const RowsToSum& sample,
-                                                 int64_t columns,
-                                                 int64_t row_bytes,
-                                                 int64_t column, float* out) {
-  using Piece = typename Rows::template Piece<kWidth>;
+template <typename Rows, int kLanes, int kWidth>
+[[gnu::always_inline]] inline int64_t SumPieces(const RowsToSum& sample,
+                                                int64_t columns,
+                                                int64_t row_bytes,
+                                                int64_t column, float* out) {
+  using Piece = typename Rows::template Piece<kWidth, kLanes>;
   for (; column + kWidth <= columns; column += kWidth) {
     const int64_t first = Rows::FirstByte(column);
     const int64_t num_bytes = Rows::FirstByte(kWidth);
@@ -149,6 +159,7 @@ template <typename Rows, int kWidth>
       }
       typename Piece::Values values[Piece::kParts];
       Piece::Read(sample.rows[i].row, columns, column, values);
+#pragma GCC unroll 8
       for (int part = 0; part < Piece::kParts; ++part) {
         sums[part] += sample.rows[i].gain * values[part];
       }
@@ -173,10 +184,27 @@ template <typename Rows>
   }
 }
 
-template <typename Rows>
-JTE_VECTOR_CLONES void PoolRowsOf(int64_t columns,
-                                  std::span<const WeightedRow> rows,
-                                  std::span<const int64_t> ends, float* out) {
+// The sums of all columns from `column` on, in pieces of `kWidth`, then of
+// smaller ones.
+template <typename Rows, int kLanes, int kWidth>
+[[gnu::always_inline]] inline void SumColumns(const RowsToSum& sample,
+                                              int64_t columns,
+                                              int64_t row_bytes, int64_t column,
+                                              float* out) {
+  column =
+      SumPieces<Rows, kLanes, kWidth>(sample, columns, row_bytes, column, out);
+  if constexpr (kWidth > Rows::kSmallest) {
+    SumColumns<Rows, kLanes, kWidth / 2>(sample, columns, row_bytes, column,
+                                         out);
+  } else {
+    SumLastColumns<Rows>(sample, columns, column, out);
+  }
+}
+
+template <typename Rows, int kLanes>
+[[gnu::always_inline]] inline void PoolRowsInLanes(
+    int64_t columns, std::span<const WeightedRow> rows,
+    std::span<const int64_t> ends, float* out) {
   const int64_t row_bytes = RowBytes(Rows::kEncoding, columns);
   RowsToSum sample{.rows = rows.data(),
                    .begin = 0,
@@ -189,20 +217,19 @@ JTE_VECTOR_CLONES void PoolRowsOf(int64_t columns,
   }
   for (const int64_t end : ends) {
     sample.end = end;
-    int64_t column = 0;
-    column = SumColumns<Rows, 64>(sample, columns, row_bytes, column, out);
-    column = SumColumns<Rows, 32>(sample, columns, row_bytes, column, out);
-    column = SumColumns<Rows, 16>(sample, columns, row_bytes, column, out);
-    if constexpr (Rows::kSmallest <= 8) {
-      column = SumColumns<Rows, 8>(sample, columns, row_bytes, column, out);
-    }
-    if constexpr (Rows::kSmallest <= 4) {
-      column = SumColumns<Rows, 4>(sample, columns, row_bytes, column, out);
-    }
-    SumLastColumns<Rows>(sample, columns, column, out);
+    SumColumns<Rows, kLanes, Rows::template kLargest<kLanes>>(
+        sample, columns, row_bytes, /*column=*/0, out);
     sample.begin = end;
     out += columns;
   }
+}
+
+template <typename Rows>
+void PoolRowsOf(int64_t columns, std::span<const WeightedRow> rows,
+                std::span<const int64_t> ends, float* out) {
+  WithVectorLanes([=]<int kLanes>() __attribute__((always_inline)) {
+    PoolRowsInLanes<Rows, kLanes>(columns, rows, ends, out);
+  });
 }
 
 template <Encoding kEncoding>

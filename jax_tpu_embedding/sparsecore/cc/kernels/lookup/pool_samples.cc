@@ -85,12 +85,13 @@ struct SampleEntries {
 // with `kAdds` adds to them; returns the first column that is left. A branch
 // instead of a parameter would make a lookup of one id per sample take 1.4
 // times as long.
-template <int kWidth, bool kAdds, typename T, typename Rows, typename Read>
-[[gnu::always_inline]] inline int64_t SumColumns(const SampleEntries& sample,
-                                                 const Rows& rows, int64_t dim,
-                                                 const Read& read,
-                                                 int64_t column, float* out) {
-  constexpr int kLanes = std::min(kWidth, 16);
+template <int kMostLanes, int kWidth, bool kAdds, typename T, typename Rows,
+          typename Read>
+[[gnu::always_inline]] inline int64_t SumPieces(const SampleEntries& sample,
+                                                const Rows& rows, int64_t dim,
+                                                const Read& read,
+                                                int64_t column, float* out) {
+  constexpr int kLanes = std::min(kWidth, kMostLanes);
   for (; column + kWidth <= dim; column += kWidth) {
     Vector<float, kLanes> sum[kWidth / kLanes] = {};
     if constexpr (kAdds) std::memcpy(sum, out + column, sizeof(sum));
@@ -104,7 +105,7 @@ template <int kWidth, bool kAdds, typename T, typename Rows, typename Read>
       }
       const T* row = rows[sample.entries[i].row] + column;
       const float gain = sample.entries[i].gain;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int k = 0; k < kWidth / kLanes; ++k) {
         Vector<float, kLanes> values;
         ReadFloats<kLanes>(row + k * kLanes, values);
@@ -112,12 +113,29 @@ template <int kWidth, bool kAdds, typename T, typename Rows, typename Read>
         sum[k] += gain * values;
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int k = 0; k < kWidth / kLanes; ++k) {
       std::memcpy(out + column + k * kLanes, &sum[k], sizeof(sum[k]));
     }
   }
   return column;
+}
+
+// The same of all columns from `column` on, in pieces of `kWidth`, then of
+// smaller ones.
+template <int kMostLanes, int kWidth, bool kAdds, typename T, typename Rows,
+          typename Read>
+[[gnu::always_inline]] inline void SumColumns(const SampleEntries& sample,
+                                              const Rows& rows, int64_t dim,
+                                              const Read& read, int64_t column,
+                                              float* out) {
+  column = SumPieces<kMostLanes, kWidth, kAdds, T>(sample, rows, dim, read,
+                                                   column, out);
+  if constexpr (kWidth > 1) {
+    constexpr int kNext = kWidth > 4 ? kWidth / 2 : 1;
+    SumColumns<kMostLanes, kNext, kAdds, T>(sample, rows, dim, read, column,
+                                            out);
+  }
 }
 
 template <int kDim, typename T>
@@ -130,7 +148,8 @@ template <int kDim, typename T>
 }
 
 // PoolSamples of `kDim` columns; 0: of any number. With `kAdds`, AddSamples.
-template <int kDim, bool kAdds, typename T, typename Rows, typename Read>
+template <int kLanes, int kDim, bool kAdds, typename T, typename Rows,
+          typename Read>
 [[gnu::always_inline]] inline void PoolRows(const SortedSamples& samples,
                                             int64_t first, int64_t last,
                                             const Rows& all_rows,
@@ -156,13 +175,10 @@ template <int kDim, bool kAdds, typename T, typename Rows, typename Read>
   for (int64_t s = first; s < last; ++s) {
     sample.end = ends[s];
     float* out = activations + s * dim;
-    int64_t column = 0;
-    column = SumColumns<64, kAdds, T>(sample, rows, dim, read, column, out);
-    column = SumColumns<32, kAdds, T>(sample, rows, dim, read, column, out);
-    column = SumColumns<16, kAdds, T>(sample, rows, dim, read, column, out);
-    column = SumColumns<8, kAdds, T>(sample, rows, dim, read, column, out);
-    column = SumColumns<4, kAdds, T>(sample, rows, dim, read, column, out);
-    SumColumns<1, kAdds, T>(sample, rows, dim, read, column, out);
+    // Sums take half of the registers at most. With AVX-512 more would fit, and
+    // of Zipf ids a lookup of 128 columns at once takes 1.1 times as long.
+    SumColumns<kLanes, std::min(64, 8 * kLanes), kAdds, T>(
+        sample, rows, dim, read, /*column=*/0, out);
     sample.begin = sample.end;
   }
 }
@@ -172,34 +188,38 @@ template <int kDim, bool kAdds, typename T, typename Rows, typename Read>
 //
 // Rows: what has the rows of the table, of type T.
 template <typename T, typename Rows, typename Read>
-JTE_VECTOR_CLONES void PoolSamples(const SortedSamples& samples, int64_t first,
-                                   int64_t last, const Rows& rows, int64_t dim,
-                                   const Read& read, float* activations) {
-  // Where samples have an id each, a number of columns that the compiler knows
-  // is 0.7 of the time.
-  switch (dim) {
-    case 32:
-      return PoolRows<32, /*kAdds=*/false, T>(samples, first, last, rows, dim,
-                                              read, activations);
-    case 64:
-      return PoolRows<64, /*kAdds=*/false, T>(samples, first, last, rows, dim,
-                                              read, activations);
-    case 128:
-      return PoolRows<128, /*kAdds=*/false, T>(samples, first, last, rows, dim,
-                                               read, activations);
-    default:
-      return PoolRows<0, /*kAdds=*/false, T>(samples, first, last, rows, dim,
-                                             read, activations);
-  }
+void PoolSamples(const SortedSamples& samples, int64_t first, int64_t last,
+                 const Rows& rows, int64_t dim, const Read& read,
+                 float* activations) {
+  WithVectorLanes([&]<int kLanes>() __attribute__((always_inline)) {
+    const auto pool = [&]<int kDim>() __attribute__((always_inline)) {
+      PoolRows<kLanes, kDim, /*kAdds=*/false, T>(samples, first, last, rows,
+                                                 dim, read, activations);
+    };
+    // Where samples have an id each, a number of columns that the compiler
+    // knows is 0.7 of the time.
+    switch (dim) {
+      case 32:
+        return pool.template operator()<32>();
+      case 64:
+        return pool.template operator()<64>();
+      case 128:
+        return pool.template operator()<128>();
+      default:
+        return pool.template operator()<0>();
+    }
+  });
 }
 
 // The same, but adds to them. It is called where samples have many ids.
 template <typename T, typename Rows, typename Read>
-JTE_VECTOR_CLONES void AddSamples(const SortedSamples& samples, int64_t first,
-                                  int64_t last, const Rows& rows, int64_t dim,
-                                  const Read& read, float* activations) {
-  PoolRows<0, /*kAdds=*/true, T>(samples, first, last, rows, dim, read,
-                                 activations);
+void AddSamples(const SortedSamples& samples, int64_t first, int64_t last,
+                const Rows& rows, int64_t dim, const Read& read,
+                float* activations) {
+  WithVectorLanes([&]<int kLanes>() __attribute__((always_inline)) {
+    PoolRows<kLanes, 0, /*kAdds=*/true, T>(samples, first, last, rows, dim,
+                                           read, activations);
+  });
 }
 
 namespace {

@@ -29,8 +29,11 @@ constexpr int64_t kBlock = 4;
 // in registers: a third of the time.
 constexpr int64_t kMaxUnrolled = 32;
 
-using Numbers = Vector<uint32_t, kLanes>;
-using Gains = Vector<float, kLanes>;
+// Of some lanes next to each other, as many as a register has.
+template <int kWidth>
+using Numbers = Vector<uint32_t, kWidth>;
+template <int kWidth>
+using Gains = Vector<float, kWidth>;
 
 // n rows of kLanes values, at a multiple of a cache line: what is written
 // across two lines is read back from the cache only.
@@ -172,18 +175,28 @@ const std::vector<Comparator>& MergesOf(int64_t n) {
   return networks[n];
 }
 
+// Calls work<n>(lane) for each n lanes from `lane` on.
+[[gnu::always_inline]] inline void ForLanes(const auto& work) {
+  WithVectorLanes([&work]<int kWidth>() __attribute__((always_inline)) {
+    for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+      work.template operator()<kWidth>(lane);
+    }
+  });
+}
+
 // Of vectors: of loops over lanes GCC 12 makes a branch for each lane.
-[[gnu::always_inline]] inline void Exchange(Numbers& low, Numbers& high) {
-  const Numbers a = low;
-  const Numbers b = high;
+template <typename Values>
+[[gnu::always_inline]] inline void Exchange(Values& low, Values& high) {
+  const Values a = low;
+  const Values b = high;
   low = a < b ? a : b;
   high = a < b ? b : a;
 }
 
-template <int64_t kSize>
+template <int kWidth, int64_t kSize>
 [[gnu::always_inline]] inline void SortUnrolled(uint32_t* rows) {
   static constexpr auto kNetwork = FixedNetwork<kSize>();
-  Numbers numbers[kSize];
+  Numbers<kWidth> numbers[kSize];
 #pragma GCC unroll 32
   for (int64_t i = 0; i < kSize; ++i) Load(rows + i * kLanes, numbers[i]);
   [&numbers]<size_t... kNumber>(
@@ -196,113 +209,129 @@ template <int64_t kSize>
 }
 
 // Of kMaxUnrolled rows at most.
+template <int kWidth>
 [[gnu::always_inline]] inline void SortBlock(uint32_t* rows, int64_t num_rows) {
   static_assert(kBlock == 4 && kMaxUnrolled == 32);
   switch (num_rows) {
     case 4:
-      return SortUnrolled<4>(rows);
+      return SortUnrolled<kWidth, 4>(rows);
     case 8:
-      return SortUnrolled<8>(rows);
+      return SortUnrolled<kWidth, 8>(rows);
     case 12:
-      return SortUnrolled<12>(rows);
+      return SortUnrolled<kWidth, 12>(rows);
     case 16:
-      return SortUnrolled<16>(rows);
+      return SortUnrolled<kWidth, 16>(rows);
     case 20:
-      return SortUnrolled<20>(rows);
+      return SortUnrolled<kWidth, 20>(rows);
     case 24:
-      return SortUnrolled<24>(rows);
+      return SortUnrolled<kWidth, 24>(rows);
     case 28:
-      return SortUnrolled<28>(rows);
+      return SortUnrolled<kWidth, 28>(rows);
     default:
-      return SortUnrolled<32>(rows);
+      return SortUnrolled<kWidth, 32>(rows);
   }
 }
 
 }  // namespace
 
 // Sorts the numbers of every lane.
-JTE_VECTOR_CLONES void SortRows(uint32_t* rows, int64_t num_rows) {
-  for (int64_t i = 0; i < num_rows; i += kMaxUnrolled) {
-    SortBlock(rows + i * kLanes, std::min(kMaxUnrolled, num_rows - i));
-  }
-  for (const auto [low, high] : MergesOf<kMaxUnrolled>(num_rows)) {
-    Numbers a;
-    Numbers b;
-    Load(rows + low * kLanes, a);
-    Load(rows + high * kLanes, b);
-    Exchange(a, b);
-    Store(a, rows + low * kLanes);
-    Store(b, rows + high * kLanes);
-  }
+void SortRows(uint32_t* all_rows, int64_t num_rows) {
+  const auto& merges = MergesOf<kMaxUnrolled>(num_rows);
+  ForLanes([&]<int kWidth>(int64_t lane) __attribute__((always_inline)) {
+    uint32_t* const rows = all_rows + lane;
+    for (int64_t i = 0; i < num_rows; i += kMaxUnrolled) {
+      SortBlock<kWidth>(rows + i * kLanes,
+                        std::min(kMaxUnrolled, num_rows - i));
+    }
+    for (const auto [low, high] : merges) {
+      Numbers<kWidth> a;
+      Numbers<kWidth> b;
+      Load(rows + low * kLanes, a);
+      Load(rows + high * kLanes, b);
+      Exchange(a, b);
+      Store(a, rows + low * kLanes);
+      Store(b, rows + high * kLanes);
+    }
+  });
 }
 
 // Sorts the numbers of every lane, and what belongs to them by it.
-JTE_VECTOR_CLONES void SortRowsWith(uint32_t* rows, uint32_t* positions,
-                                    int64_t num_rows) {
-  for (const auto [low, high] : MergesOf<1>(num_rows)) {
-    Numbers a;
-    Numbers b;
-    Numbers at_a;
-    Numbers at_b;
-    Load(rows + low * kLanes, a);
-    Load(rows + high * kLanes, b);
-    Load(positions + low * kLanes, at_a);
-    Load(positions + high * kLanes, at_b);
-    // What is no condition of a choice, GCC 12 compares lane by lane.
-    const Numbers yes = Numbers{} + 1;
-    const Numbers is_before = at_a < at_b ? yes : yes - 1;
-    const Numbers is_low = a < b ? yes : a == b ? is_before : yes - 1;
-    Store<Numbers>(is_low == yes ? a : b, rows + low * kLanes);
-    Store<Numbers>(is_low == yes ? b : a, rows + high * kLanes);
-    Store<Numbers>(is_low == yes ? at_a : at_b, positions + low * kLanes);
-    Store<Numbers>(is_low == yes ? at_b : at_a, positions + high * kLanes);
-  }
+void SortRowsWith(uint32_t* all_rows, uint32_t* all_positions,
+                  int64_t num_rows) {
+  const auto& merges = MergesOf<1>(num_rows);
+  ForLanes([&]<int kWidth>(int64_t lane) __attribute__((always_inline)) {
+    using Values = Numbers<kWidth>;
+    uint32_t* const rows = all_rows + lane;
+    uint32_t* const positions = all_positions + lane;
+    for (const auto [low, high] : merges) {
+      Values a;
+      Values b;
+      Values at_a;
+      Values at_b;
+      Load(rows + low * kLanes, a);
+      Load(rows + high * kLanes, b);
+      Load(positions + low * kLanes, at_a);
+      Load(positions + high * kLanes, at_b);
+      // What is no condition of a choice, GCC 12 compares lane by lane.
+      const Values yes = Values{} + 1;
+      const Values is_before = at_a < at_b ? yes : yes - 1;
+      const Values is_low = a < b ? yes : a == b ? is_before : yes - 1;
+      Store<Values>(is_low == yes ? a : b, rows + low * kLanes);
+      Store<Values>(is_low == yes ? b : a, rows + high * kLanes);
+      Store<Values>(is_low == yes ? at_a : at_b, positions + low * kLanes);
+      Store<Values>(is_low == yes ? at_b : at_a, positions + high * kLanes);
+    }
+  });
 }
 
 // Puts the position of each number below it.
-JTE_VECTOR_CLONES void AddPositions(int bits, int64_t num_rows,
-                                    uint32_t* rows) {
-  for (int64_t i = 0; i < num_rows; ++i) {
-    Numbers number;
-    Load(rows + i * kLanes, number);
-    const Numbers value = number << bits | static_cast<uint32_t>(i);
-    Store<Numbers>(number == kNoNumber ? number : value, rows + i * kLanes);
-  }
+void AddPositions(int bits, int64_t num_rows, uint32_t* rows) {
+  ForLanes([&]<int kWidth>(int64_t lane) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < num_rows; ++i) {
+      Numbers<kWidth> number;
+      Load(rows + i * kLanes + lane, number);
+      const Numbers<kWidth> value = number << bits | static_cast<uint32_t>(i);
+      Store<Numbers<kWidth>>(number == kNoNumber ? number : value,
+                             rows + i * kLanes + lane);
+    }
+  });
 }
 
 // Whether a lane has a number twice, above `bits`.
-JTE_VECTOR_CLONES bool HaveRepeats(const uint32_t* rows, int64_t num_rows,
-                                   int bits) {
-  Numbers found = Numbers{} + kNoNumber;
-  for (int64_t i = 1; i < num_rows; ++i) {
-    Numbers before;
-    Numbers number;
-    Load(rows + (i - 1) * kLanes, before);
-    Load(rows + i * kLanes, number);
-    found = before >> bits == number >> bits ? found & number : found;
-  }
+bool HaveRepeats(const uint32_t* rows, int64_t num_rows, int bits) {
   uint32_t all = kNoNumber;
-  for (int64_t k = 0; k < kLanes; ++k) all &= found[k];
+  ForLanes([&]<int kWidth>(int64_t lane) __attribute__((always_inline)) {
+    Numbers<kWidth> found = Numbers<kWidth>{} + kNoNumber;
+    for (int64_t i = 1; i < num_rows; ++i) {
+      Numbers<kWidth> before;
+      Numbers<kWidth> number;
+      Load(rows + (i - 1) * kLanes + lane, before);
+      Load(rows + i * kLanes + lane, number);
+      found = before >> bits == number >> bits ? found & number : found;
+    }
+    for (int64_t k = 0; k < kWidth; ++k) all &= found[k];
+  });
   return all != kNoNumber;
 }
 
 // Writes the sum of each number's gain and those of the same number, above
 // `bits`, before it. The gain of number i of lane k is gains[i * stride + k].
-JTE_VECTOR_CLONES void SumGains(const uint32_t* rows, int64_t num_rows,
-                                int bits, const float* gains, int64_t stride,
-                                float* sums) {
-  Numbers before = Numbers{} + kNoNumber;
-  Gains sum = {};
-  for (int64_t i = 0; i < num_rows; ++i) {
-    Numbers number;
-    Gains gain;
-    Load(rows + i * kLanes, number);
-    number >>= bits;
-    Load(gains + i * stride, gain);
-    sum = number == before ? sum + gain : gain;
-    before = number;
-    Store(sum, sums + i * kLanes);
-  }
+void SumGains(const uint32_t* rows, int64_t num_rows, int bits,
+              const float* gains, int64_t stride, float* sums) {
+  ForLanes([&]<int kWidth>(int64_t lane) __attribute__((always_inline)) {
+    Numbers<kWidth> before = Numbers<kWidth>{} + kNoNumber;
+    Gains<kWidth> sum = {};
+    for (int64_t i = 0; i < num_rows; ++i) {
+      Numbers<kWidth> number;
+      Gains<kWidth> gain;
+      Load(rows + i * kLanes + lane, number);
+      number >>= bits;
+      Load(gains + i * stride + lane, gain);
+      sum = number == before ? sum + gain : gain;
+      before = number;
+      Store(sum, sums + i * kLanes + lane);
+    }
+  });
 }
 
 void SampleLanes::MakeRows(const uint32_t* numbers, const Begins& begins) {

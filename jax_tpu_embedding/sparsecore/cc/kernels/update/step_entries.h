@@ -78,14 +78,13 @@ struct RowTerms {
   }
 };
 
-// Columns come by one vector of AVX-512 each. In the loops over single columns,
-// GCC 12 makes sixteen scalars of a loop of sixteen before it looks for
-// vectors, unless it is told not to unroll it.
-inline constexpr int kLanes = 16;
-
 // Sums and steps the columns [column, column + kWidth) of the row that entry
 // `i` is of. Returns the first entry of the next row.
-template <int kWidth, typename Rule, typename Terms>
+//
+// Columns come by one register of kLanes each. In the loops over single
+// columns, GCC 12 makes scalars of a loop of so many before it looks for
+// vectors, unless it is told not to unroll it.
+template <int kLanes, int kWidth, typename Rule, typename Terms>
 [[gnu::always_inline]] inline int64_t StepPiece(const Rule& rule,
                                                 const Terms& terms, int64_t i,
                                                 int64_t column) {
@@ -97,7 +96,7 @@ template <int kWidth, typename Rule, typename Terms>
     const float* __restrict grad =
         terms.gradient[terms.entries.sample(i)] + column;
     const float gain = terms.entries.gain(i);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int k = 0; k < kNumVectors; ++k) {
       Vector<float, kLanes> values;
       ReadFloats<kLanes>(grad + k * kLanes, values);
@@ -107,7 +106,7 @@ template <int kWidth, typename Rule, typename Terms>
   } while (i <= terms.last && terms.entries.row(i) == row);
 
   float sum[kWidth];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int k = 0; k < kNumVectors; ++k) {
     std::memcpy(sum + k * kLanes, &sums[k], sizeof(sums[k]));
   }
@@ -130,11 +129,13 @@ template <int kWidth, typename Rule, typename Terms>
   return i;
 }
 
-// kDim: of all columns; 0 for any multiple of kWidth.
-template <int kWidth, int kDim, typename Rule>
+// kDim: of all columns; 0 for any multiple of 64.
+template <int kLanes, int kDim, typename Rule>
 [[gnu::always_inline]] inline void StepRows(const PartitionOrder& entries,
                                             int64_t begin, int64_t end,
                                             const EntriesUpdate& update) {
+  // Sums take half of the registers at most.
+  constexpr int kWidth = std::min(kDim > 0 ? kDim : 64, 8 * kLanes);
   const Rule rule(update.hyperparameters);
   const int64_t dim = kDim > 0 ? kDim : update.gradient.dim;
   // A copy stays in registers, whatever is written.
@@ -152,25 +153,27 @@ template <int kWidth, int kDim, typename Rule>
   for (int64_t i = begin; i < end;) {
     int64_t next = i;
     for (int64_t column = 0; column < dim; column += kWidth) {
-      next = StepPiece<kWidth>(rule, terms, i, column);
+      next = StepPiece<kLanes, kWidth>(rule, terms, i, column);
     }
     i = next;
   }
 }
 
 template <typename Rule>
-JTE_VECTOR_CLONES void StepEntries(const PartitionOrder& entries, int64_t begin,
-                                   int64_t end, const EntriesUpdate& update) {
-  switch (update.gradient.dim) {
-    case 16:
-      return StepRows<16, 16, Rule>(entries, begin, end, update);
-    case 32:
-      return StepRows<32, 32, Rule>(entries, begin, end, update);
-    case 64:
-      return StepRows<64, 64, Rule>(entries, begin, end, update);
-    default:
-      return StepRows<64, 0, Rule>(entries, begin, end, update);
-  }
+void StepEntries(const PartitionOrder& entries, int64_t begin, int64_t end,
+                 const EntriesUpdate& update) {
+  WithVectorLanes([&]<int kLanes>() __attribute__((always_inline)) {
+    switch (update.gradient.dim) {
+      case 16:
+        return StepRows<kLanes, 16, Rule>(entries, begin, end, update);
+      case 32:
+        return StepRows<kLanes, 32, Rule>(entries, begin, end, update);
+      case 64:
+        return StepRows<kLanes, 64, Rule>(entries, begin, end, update);
+      default:
+        return StepRows<kLanes, 0, Rule>(entries, begin, end, update);
+    }
+  });
 }
 
 }  // namespace jte::kernels
