@@ -47,6 +47,7 @@ pybind11::dict Registrations() {
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);
   targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
+  targets["jte_unstack_activations_cpu"] = capsule(JteUnstackActivationsCpu);
   targets["jte_update_batches_cpu"] = capsule(JteUpdateBatchesCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   targets["jte_update_received_cpu"] = capsule(JteUpdateReceivedCpu);

@@ -51,6 +51,15 @@ def lookup(
   )
 
 
+def unstack_activations(
+    operands: Sequence[native_call.Operand], num_runs: int
+) -> Sequence[Array]:
+  """The activations of features, which have a part of each run of the stack."""
+  return native_call.call(
+      "jte_unstack_activations_cpu", operands, num_runs=np.int64(num_runs)
+  )
+
+
 def lookup_part(
     coo: Sequence[jax.Array],
     table: jax.Array,
