@@ -40,6 +40,7 @@ pybind11::dict Registrations() {
   targets["jte_lookup_ids_cpu"] = capsule(JteLookupIdsCpu);
   targets["jte_lookup_ids_of_devices_cpu"] = capsule(JteLookupIdsOfDevicesCpu);
   targets["jte_lookup_part_cpu"] = capsule(JteLookupPartCpu);
+  targets["jte_new_table_cpu"] = capsule(JteNewTableCpu);
   targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
   targets["jte_publish_table_cpu"] = capsule(JtePublishTableCpu);

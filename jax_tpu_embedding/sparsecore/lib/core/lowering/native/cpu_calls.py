@@ -25,6 +25,11 @@ LOOKUP_TARGET = "jte_lookup_cpu"
 Array = native_call.Array
 
 
+def new_table(table: jax.ShapeDtypeStruct) -> jax.Array:
+  """Zeros of that shape and type, in huge pages where the system has them."""
+  return jax.ffi.ffi_call("jte_new_table_cpu", table)()
+
+
 def lookup(
     coo: Sequence[Array],
     table: Array,
