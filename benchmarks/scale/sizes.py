@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import pathlib
 import re
 import time
@@ -31,16 +33,7 @@ class Worker:
 
   def step(self, mebibytes: int) -> dict[str, float]:
     memory.keep_freed_memory()
-    num_rows = mebibytes * 2**20 // (4 * _DIM)
-    specs = models.features(
-        [num_rows],
-        dim=_DIM,
-        batch_size=_BATCH,
-        valency=_VALENCY,
-        optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
-        limit=_BATCH * _VALENCY,
-    )
-    embedding.prepare_feature_specs_for_training(specs, 1, 1)
+    num_rows, specs = _num_rows(mebibytes), _specs(mebibytes)
     rng = np.random.default_rng(0)
     batches = [
         embedding.preprocess_sparse_dense_matmul_input(
@@ -74,6 +67,38 @@ class Worker:
         "peak, MiB": round(_peak_mebibytes()),
     }
 
+  def memory_once_compiled(self, mebibytes: int) -> dict[str, float]:
+    """MiB beside the table, where the process has compiled all before."""
+    specs = _specs(mebibytes)
+    models.variables(specs)
+    gc.collect()
+    jax.device_put(np.zeros(1)).block_until_ready()  # what JAX still held
+    # What malloc keeps of the first table would hide what the second one takes.
+    ctypes.CDLL(None).malloc_trim(0)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is now
+    before = _peak_mebibytes()
+    models.variables(specs)
+    beside = _peak_mebibytes() - before - mebibytes
+    return {"memory once compiled, MiB": max(0, round(beside))}
+
+
+def _specs(mebibytes: int) -> list[embedding_spec.FeatureSpec]:
+  """The prepared feature of a table of that size."""
+  specs = models.features(
+      [_num_rows(mebibytes)],
+      dim=_DIM,
+      batch_size=_BATCH,
+      valency=_VALENCY,
+      optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.1),
+      limit=_BATCH * _VALENCY,
+  )
+  embedding.prepare_feature_specs_for_training(specs, 1, 1)
+  return specs
+
+
+def _num_rows(mebibytes: int) -> int:
+  return mebibytes * 2**20 // (4 * _DIM)
+
 
 def _peak_mebibytes() -> float:
   """The most memory that the process has had."""
@@ -90,9 +115,11 @@ def measure(is_quick: bool) -> list[curve.Curve]:
           f"A table of {mebibytes} MiB was left out: {free:.0f} MiB are free."
       )
       continue
-    with worker_process.WorkerProcess(__name__) as worker:
-      answer = worker.command("step", mebibytes=mebibytes)
-    points.append({"table, MiB": mebibytes, **answer})
+    point = {"table, MiB": mebibytes}
+    for command in ("step", "memory_once_compiled"):
+      with worker_process.WorkerProcess(__name__) as worker:
+        point |= worker.command(command, mebibytes=mebibytes)
+    points.append(point)
   return [
       curve.Curve(
           name="sizes",
@@ -101,7 +128,9 @@ def measure(is_quick: bool) -> list[curve.Curve]:
               f"{_DIM} columns, truncated normal values, SGD, {_BATCH} samples"
               f" x {_VALENCY} uniform ids, other ids in each step; one device,"
               " wall times in a new process for each row. Memory beside the"
-              " table: the most that initializing it took, from VmHWM. Rows of"
+              " table: the most that initializing it took, from VmHWM; what"
+              " compiling its programs took is in it, and not in that of"
+              " another process, which has made the same table before. Rows of"
               " a step are in more pages, and fewer of them in a cache, if the"
               " table is larger."
           ),

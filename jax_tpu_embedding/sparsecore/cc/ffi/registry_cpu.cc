@@ -40,6 +40,7 @@ pybind11::dict Registrations() {
   targets["jte_lookup_ids_cpu"] = capsule(JteLookupIdsCpu);
   targets["jte_lookup_ids_of_devices_cpu"] = capsule(JteLookupIdsOfDevicesCpu);
   targets["jte_lookup_part_cpu"] = capsule(JteLookupPartCpu);
+  targets["jte_new_table_cpu"] = capsule(JteNewTableCpu);
   targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
   targets["jte_publish_table_cpu"] = capsule(JtePublishTableCpu);
@@ -47,6 +48,7 @@ pybind11::dict Registrations() {
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);
   targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
+  targets["jte_unstack_activations_cpu"] = capsule(JteUnstackActivationsCpu);
   targets["jte_update_batches_cpu"] = capsule(JteUpdateBatchesCpu);
   targets["jte_update_cpu"] = capsule(JteUpdateCpu);
   targets["jte_update_received_cpu"] = capsule(JteUpdateReceivedCpu);

@@ -4,6 +4,7 @@
 """The public path: specs, buffers, lookup and update, against dense algebra."""
 
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -13,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -364,6 +366,32 @@ class UpdateTest(parameterized.TestCase):
       self.assertIn(name, str(jax.make_jaxpr(lambda: step(True))()))
       self.assertNotIn(name, str(jax.make_jaxpr(lambda: step(False))()))
     jax.tree.map(np.testing.assert_array_equal, step(True), step(False))
+
+  @parameterized.parameters(1, 2, 3)
+  def test_many_features_have_the_bits_of_few(self, num_sc):
+    model = Model(num_sc)
+
+    def step(variables):
+      activations = embedding.tpu_sparse_dense_matmul(
+          model.inputs, variables, model.specs
+      )
+      gradients = jax.tree.map(lambda x: jnp.tanh(x + 1), activations)
+      return activations, embedding.tpu_sparse_dense_matmul_grad(
+          gradients, model.inputs, variables, model.specs
+      )
+
+    few = jax.jit(step).lower(model.variables).compile()
+    with mock.patch.object(_lookup, "_MANY_FEATURES", 1):
+      many = jax.jit(lambda x: step(x)).lower(model.variables).compile()
+    self.assertNotIn("unstack_activations", few.as_text())
+    self.assertIn("jte_unstack_activations_cpu", many.as_text())
+    # XLA compiles what follows a slice as often as there are slices.
+    self.assertNotRegex(many.as_text(), r" slice\(")
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        many(model.variables),
+        few(model.variables),
+    )
 
   def test_gradients_of_another_shape_are_an_error(self):
     model = Model(1)

@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
+from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import cpu_messages
@@ -65,6 +66,17 @@ def _lookup_without_columns(operands: Arrays, params: dict[str, Any]) -> Arrays:
   *coo, table = operands
   (activations,) = cpu_calls.lookup(coo, table.reshape(-1, 1), params)
   return [activations.reshape(-1)]
+
+
+def unstack_activations(
+    operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
+) -> Results:
+  """Rule of the cut of activations; that of stacking.py, as one call."""
+  num_runs = stacking.num_sc_per_device_of(devices, params)
+  stacking.check_shares(
+      "per_feature_batch_sizes", params["per_feature_batch_sizes"], num_runs
+  )
+  return cpu_calls.unstack_activations(operands, num_runs)
 
 
 def lookup_of_stacks(

@@ -77,6 +77,7 @@ NATIVE_RULES: dict[tuple[str, str | None], Rule] = {
     ("row_gradients", "cpu"): cpu.row_gradients,
     ("row_gradients_of_stacks", "cpu"): cpu.row_gradients_of_stacks,
     ("sum_rows", "cpu"): cpu.sum_rows,
+    ("unstack_activations", "cpu"): cpu.unstack_activations,
     ("update_of_stacks", "cpu"): cpu.update_of_stacks,
     **{
         (operation, "rocm"): rule for operation, rule in gpu.PLAIN_RULES.items()

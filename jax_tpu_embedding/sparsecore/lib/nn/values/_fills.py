@@ -25,6 +25,7 @@ import jax
 from jax.experimental import layout
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
@@ -86,6 +87,54 @@ class Fill:
     # the initializer returns is the user's, and not counted.
     is_cpu = jax.default_backend() == "cpu"
     return needs[0] + is_cpu * _memory_check.bytes_on_device(self.source)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewStack:
+  """The program that makes a stack of zeros in huge pages, on CPU devices.
+
+  The other fills of the stack write into it. What XLA allocates has small
+  pages, with which the first steps take several times as long.
+  """
+
+  stack: jax.ShapeDtypeStruct
+
+  @property
+  def programs(self) -> list[Any]:
+    return [_new_stack(self.stack)]
+
+  def lower(self) -> list[jax.stages.Lowered]:
+    return [_table_blocks.lower(program, ()) for program in self.programs]
+
+  def run(
+      self, programs: Sequence[Callable[..., jax.Array]], stack: None
+  ) -> jax.Array:
+    """As that of Fill."""
+    del stack
+    return programs[0]()
+
+  def bytes_at_most(self, needs: Sequence[int]) -> int:
+    """As that of Fill."""
+    return needs[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _new_stack(stack: jax.ShapeDtypeStruct) -> Any:
+  """The jitted function () -> stack."""
+  sharding = stack.sharding
+  if sharding is None:
+    return jax.jit(functools.partial(cpu_calls.new_table, stack))
+  part = jax.ShapeDtypeStruct(sharding.shard_shape(stack.shape), stack.dtype)
+  return jax.jit(
+      jax.shard_map(
+          functools.partial(cpu_calls.new_table, part),
+          mesh=sharding.mesh,
+          in_specs=(),
+          out_specs=sharding.spec,
+          check_vma=False,
+      ),
+      out_shardings=sharding,
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,7 +243,7 @@ def plan_fills(
     dtype: np.dtype,
     commit: bool = True,
     is_traced: bool = False,
-) -> list[Fill | BlockFill | _host_fill.HostFill]:
+) -> list[Fill | NewStack | BlockFill | _host_fill.HostFill]:
   """What makes one variable of a stack, if it is run in order.
 
   Args:
@@ -224,9 +273,8 @@ def plan_fills(
       _source_of(rng, table, variable, initializer)
       for table, initializer in zip(placement.tables, initializers)
   ]
-  if not is_traced and _host_fill.is_for(
-      stack, list(global_sharding.mesh.devices.flat)
-  ):
+  devices = list(global_sharding.mesh.devices.flat)
+  if not is_traced and _host_fill.is_for(stack, devices):
     parts = [source.part(placement, dtype, by_rows) for source in sources]
     if all(parts):
       return [
@@ -238,6 +286,8 @@ def plan_fills(
           )
       ]
   fills = []
+  if not is_traced and sources[0].draws and _host_fill.is_memory_of(devices):
+    fills.append(NewStack(stack=stack))
   for source in sources:
     if source.draws:
       blocks = source.blocks(placement, dtype, by_rows, may_exceed=not fills)

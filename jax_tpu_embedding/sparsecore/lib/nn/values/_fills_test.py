@@ -8,6 +8,7 @@ What it is made of is tested through _initialize_test.py.
 
 from __future__ import annotations
 
+import pathlib
 import re
 from unittest import mock
 
@@ -127,20 +128,49 @@ class MemoryTest(parameterized.TestCase):
     with mock.patch.object(
         _table_blocks, "_MAX_ELEMENTS", _MAX_BLOCK_BYTES // 32
     ):
-      first, *others = _memory(num_devices, num_tables, normal)
+      (new,), *tables = _memory(num_devices, num_tables, normal)
     stack = num_tables * _TABLE_BYTES // num_devices
-    # Of the first table the first block makes the stack, the others are written
-    # into it, as all those of the other tables.
-    for make, *write in (first, *others):
+    self.assertEqual(new.output_size_in_bytes, stack)
+    self.assertEqual(new.temp_size_in_bytes, 0)
+    self.assertLen(tables, num_tables)
+    for make, write in tables:
       self.assertLessEqual(
           make.temp_size_in_bytes + make.output_size_in_bytes, _MAX_BLOCK_BYTES
       )
-      for memory in write:
-        self.assertEqual(memory.output_size_in_bytes, stack)
-        self.assertLess(memory.temp_size_in_bytes, _MAX_BLOCK_BYTES)
-      self.assertEqual(write[-1].alias_size_in_bytes, stack)
-    self.assertLen(first, 3)
-    self.assertLen(others[0], 2)
+      self.assertEqual(write.output_size_in_bytes, stack)
+      self.assertEqual(write.alias_size_in_bytes, stack)
+      self.assertLess(write.temp_size_in_bytes, _MAX_BLOCK_BYTES)
+
+  @parameterized.parameters(1, 8)
+  def test_blocks_are_written_into_zeros_in_huge_pages(self, num_devices):
+    new, *_ = _make_fills(
+        num_devices, num_tables=8, initializer=jax.nn.initializers.normal()
+    )
+    stack = new.run(new.programs, None)
+    np.testing.assert_array_equal(stack, np.zeros(new.stack.shape))
+    self.assertEqual(stack.sharding, new.stack.sharding)
+    choices = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not choices.exists() or "[never]" in choices.read_text():
+      self.skipTest("This system has no huge pages.")
+    for part in stack.addressable_shards:
+      # All but the two ends, which share their huge pages with other memory.
+      begin = part.data.unsafe_buffer_pointer()
+      self.assertGreaterEqual(
+          _bytes_in_huge_pages(begin, begin + part.data.nbytes),
+          part.data.nbytes - 2 * 2**21,
+      )
+
+
+def _bytes_in_huge_pages(begin: int, end: int) -> int:
+  """Of the mappings that have a part of this range."""
+  total, is_part = 0, False
+  for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+    if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+      first, last = (int(bound, 16) for bound in bounds.groups())
+      is_part = first < end and begin < last
+    elif is_part and line.startswith("AnonHugePages:"):
+      total += 1024 * int(line.split()[1])
+  return total
 
 
 if __name__ == "__main__":

@@ -108,9 +108,12 @@ def is_for(stack: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> bool:
     devices: that share it.
   """
   num_bytes = math.prod(stack.shape) * np.dtype(stack.dtype).itemsize
-  return num_bytes <= _MAX_BYTES and all(
-      getattr(device, "platform", None) == "cpu" for device in devices
-  )
+  return num_bytes <= _MAX_BYTES and is_memory_of(devices)
+
+
+def is_memory_of(devices: Sequence[Any]) -> bool:
+  """Whether the memory of the devices is that of the host."""
+  return all(getattr(device, "platform", None) == "cpu" for device in devices)
 
 
 def _to_be_copied(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -25,6 +25,11 @@ LOOKUP_TARGET = "jte_lookup_cpu"
 Array = native_call.Array
 
 
+def new_table(table: jax.ShapeDtypeStruct) -> jax.Array:
+  """Zeros of that shape and type, in huge pages where the system has them."""
+  return jax.ffi.ffi_call("jte_new_table_cpu", table)()
+
+
 def lookup(
     coo: Sequence[Array],
     table: Array,
@@ -48,6 +53,15 @@ def lookup(
       num_devices=np.int64(num_devices),
       **_layout(coo, params, num_devices),
       quantization=_quantization(params),
+  )
+
+
+def unstack_activations(
+    operands: Sequence[native_call.Operand], num_runs: int
+) -> Sequence[Array]:
+  """The activations of features, which have a part of each run of the stack."""
+  return native_call.call(
+      "jte_unstack_activations_cpu", operands, num_runs=np.int64(num_runs)
   )
 
 
