@@ -124,7 +124,7 @@ def tpu_sparse_dense_matmul(
     activations[of_stack.stack] = values
   if not perform_unstacking:
     return activations
-  return _unstack(
+  return unstack(
       activations,
       feature_specs,
       settings.global_device_count,
@@ -132,7 +132,7 @@ def tpu_sparse_dense_matmul(
       settings.feature_stacking_strategy,
       _cut_with_primitive
       if use_activation_unstack_primitive
-      else _cut_of_lookup,
+      else cut_of_lookup,
   )
 
 
@@ -166,7 +166,7 @@ def unstack_embedding_activations(
     ValueError: if an output is wider than its table, or a batch cannot be split
       evenly over the SparseCores.
   """
-  return _unstack(
+  return unstack(
       activations,
       feature_specs,
       global_device_count,
@@ -176,7 +176,7 @@ def unstack_embedding_activations(
   )
 
 
-def _unstack(
+def unstack(
     activations: Mapping[str, jax.Array],
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     global_device_count: int,
@@ -243,7 +243,7 @@ def _cut(
 _MANY_FEATURES = 128
 
 
-def _cut_of_lookup(
+def cut_of_lookup(
     stacked: jax.Array, parts: Sequence[_Part], num_runs: int
 ) -> Sequence[jax.Array]:
   """The same, of what a lookup returned, which is not differentiated.

@@ -120,10 +120,11 @@ def lookup_ids(
     activations[of_stack.stack] = values
   if not perform_unstacking:
     return activations
-  return _lookup.unstack_embedding_activations(
+  return _lookup.unstack(
       activations,
       batch.feature_specs,
       topology.global_device_count,
       topology.num_sc_per_device,
-      feature_stacking_strategy=feature_stacking_strategy,
+      feature_stacking_strategy,
+      _lookup.cut_of_lookup,
   )

@@ -4,6 +4,7 @@
 """Activations from ids are those of conversion and lookup, bit by bit."""
 
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -103,6 +105,25 @@ class LookupIdsTest(parameterized.TestCase):
     self.assertEqual(
         {name: x.shape[0] for name, x in stacked.items()},
         dict.fromkeys(variables, 3 * batch),
+    )
+
+  def test_many_features_are_cut_by_one_call(self):
+    specs = _specs()
+    variables, ids = _variables(specs), _ids(specs, _BATCH)
+
+    def look_up(ids, variables):
+      return embedding.lookup_ids(ids, None, variables, specs, _TOPOLOGY)
+
+    few = jax.jit(look_up).lower(ids, variables).compile()
+    with mock.patch.object(_lookup, "_MANY_FEATURES", 1):
+      many = jax.jit(lambda *args: look_up(*args)).lower(ids, variables)
+    many = many.compile()
+    self.assertNotIn("unstack_activations", few.as_text())
+    self.assertIn("jte_unstack_activations_cpu", many.as_text())
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        many(ids, variables),
+        few(ids, variables),
     )
 
   def test_tables_of_other_specs_are_refused(self):
