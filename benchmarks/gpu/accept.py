@@ -31,9 +31,11 @@ from absl import app
 from absl import flags
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
+from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
@@ -150,6 +152,52 @@ def platform(name: str) -> Platform:
 # --- What runs ---
 
 
+def _conversion(case: cases_lib.Case) -> dict[str, Any]:
+  """The parameters of the conversion of a case's ids."""
+  return dict(
+      combiner="sum",
+      global_device_count=1,
+      num_sc_per_device=1,
+      features=(
+          raw_ids.Feature(name="feature", vocabulary_size=case.num_rows),
+      ),
+      feature_stacking_strategy="SPLIT_THEN_STACK",
+  )
+
+
+def _convert(
+    lowering: every_lowering.Lowering, case: cases_lib.Case
+) -> Callable[..., Any]:
+  """A jitted function of ids: what lookups and updates take."""
+
+  @jax.jit
+  def program(ids):
+    buffers = lowering.bind("convert_ids", ids, **_conversion(case))
+    return (*buffers, jnp.int32(1))  # one minibatch
+
+  return program
+
+
+def _step_from_ids(
+    where: Platform, case: cases_lib.Case, optimizer: str
+) -> Callable[..., Any]:
+  """A jitted function of ids, tables and a gradient: activations and tables."""
+  convert, lookup = _convert(where.lowering, case), _lookup(where, case)
+  update = _update(where, optimizer)
+
+  @functools.partial(jax.jit, donate_argnums=1)
+  def program(ids, tables, gradient):
+    coo = convert(ids)
+    activations = lookup(coo, tables[0])
+    # As in training, there is no gradient before there are activations.
+    activations, gradient = jax.lax.optimization_barrier(
+        (activations, gradient)
+    )
+    return activations, update(coo, tables, gradient)
+
+  return program
+
+
 def _lookup(where: Platform, case: cases_lib.Case) -> Callable[..., Any]:
   """A jitted function of buffers and a table."""
 
@@ -243,13 +291,24 @@ def _seconds(
   return statistics.median(times)
 
 
+def _gradient(where: Platform, case: cases_lib.Case) -> jax.Array:
+  return jax.device_put(
+      np.full((case.batch_size, case.dim), 1e-3, np.float32), where.device
+  )
+
+
+def _lookup_seconds(where, case, buffers) -> float:
+  """Of a lookup, of batches that take turns."""
+  lookup = _lookup(where, case)
+  (table,) = _tables(where, case, "sgd")
+  return _seconds(where, lambda i: lookup(buffers[i % 3], table))
+
+
 def _update_seconds(where, case, buffers, optimizer) -> float:
   """Of an update in place, of batches that take turns."""
   update = _update(where, optimizer)
   tables = _tables(where, case, optimizer)
-  gradient = jax.device_put(
-      np.full((case.batch_size, case.dim), 1e-3, np.float32), where.device
-  )
+  gradient = _gradient(where, case)
 
   def run(i):
     nonlocal tables
@@ -318,20 +377,23 @@ def _compare(where, names, settings) -> Iterator[Finding]:
       ):
         with jax.default_device(device):
           results.append(_lookup_and_update(lowering, case, setting, given))
-      wrong = sum(
-          int(
-              np.sum(
-                  np.asarray(a).view(np.uint8) != np.asarray(b).view(np.uint8)
-              )
-          )
-          for a, b in zip(*results, strict=True)
-      )
-      yield Finding(
-          name=f"{name}, {setting_name}: bytes that differ",
-          value=wrong,
-          wanted="0",
-          is_met=wrong == 0,
-      )
+      yield _same_bytes(f"{name}, {setting_name}", *results)
+
+
+def _same_bytes(name: str, expected: Any, actual: Any) -> Finding:
+  """How many bytes of some arrays are others than those of other arrays."""
+  pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True)
+  wrong = sum(int(np.sum(_bytes(a) != _bytes(b))) for a, b in pairs)
+  return Finding(
+      name=f"{name}: bytes that differ",
+      value=wrong,
+      wanted="0",
+      is_met=wrong == 0,
+  )
+
+
+def _bytes(array: Any) -> np.ndarray:
+  return np.asarray(array).reshape(-1).view(np.uint8)
 
 
 def _lookup_and_update(lowering, case, setting, given):
@@ -377,15 +439,80 @@ def repeats(where: Platform) -> Iterator[Finding]:
     )
 
 
+def convert(where: Platform) -> Iterator[Finding]:
+  """Raw ids to buffers, alone and in a program with a lookup and an update."""
+  for case in where.cases:
+    batches = [cases_lib.make_batch(case, seed) for seed in range(3)]
+    ids = [jax.device_put(batch.ids, where.device) for batch in batches]
+    program = _convert(where.lowering, case)
+    buffers = [program(x) for x in ids]
+    with jax.default_device(jax.devices("cpu")[0]):
+      of_cpu = _convert(every_lowering.LOWERINGS["cpu"], case)
+      expected = [of_cpu(batch.ids) for batch in batches]
+    yield _same_bytes(f"{case.name}: convert_ids", expected, buffers)
+
+    seconds = _seconds(where, lambda i: program(ids[i % 3]))
+    in_jnp = jax.jit(
+        functools.partial(conversion.convert_ids, **_conversion(case))
+    )
+    of_plain = _seconds(where, lambda i: in_jnp(ids[i % 3]))
+    share = batches[0].conversion_bytes() / seconds / _copy_rate(where)
+    yield where.wants(
+        f"{case.name}: convert_ids, ms and share of the copy rate",
+        [round(1e3 * seconds, 4), round(share, 3)],
+        f"<= plain JAX ({1e3 * of_plain:.4f} ms)",
+        seconds <= of_plain,
+    )
+    if case.num_rows <= 2**20:
+      yield _from_ids_beside_parts(where, case, ids[0], buffers[0])
+    parts = (
+        seconds
+        + _lookup_seconds(where, case, buffers)
+        + _update_seconds(where, case, buffers, "adagrad")
+    )
+    together = _from_ids_seconds(where, case, ids, "adagrad")
+    yield where.wants(
+        f"{case.name}: convert_ids, lookup and adagrad in one program, ms",
+        round(1e3 * together, 4),
+        f"<= 1.05 x each by itself ({1e3 * parts:.4f})",
+        together <= 1.05 * parts,
+    )
+
+
+def _from_ids_beside_parts(where, case, ids, buffers) -> Finding:
+  """One program has the bits of three, whatever XLA runs beside what."""
+  tables = _tables(where, case, "adagrad")
+  # They are as good a gradient as any.
+  activations = _lookup(where, case)(buffers, tables[0])
+  expected = activations, _update(where, "adagrad")(
+      buffers, tables, activations
+  )
+  actual = _step_from_ids(where, case, "adagrad")(
+      ids, _tables(where, case, "adagrad"), activations
+  )
+  return _same_bytes(f"{case.name}: one program for all", expected, actual)
+
+
+def _from_ids_seconds(where, case, ids, optimizer) -> float:
+  """Of a conversion, a lookup and an update in place, in one program."""
+  step = _step_from_ids(where, case, optimizer)
+  tables = _tables(where, case, optimizer)
+  gradient = _gradient(where, case)
+
+  def run(i):
+    nonlocal tables
+    activations, tables = step(ids[i % 3], tables, gradient)
+    return activations, tables
+
+  return _seconds(where, run)
+
+
 def speed(where: Platform) -> Iterator[Finding]:
   """Lookups and updates beside what the memory allows."""
   seconds_of = {}
   for case in where.cases:
     batches, buffers = _batches(where, case)
-    lookup = _lookup(where, case)
-    tables = _tables(where, case, "sgd")
-    seconds = _seconds(where, lambda i: lookup(buffers[i % 3], tables[0]))
-    tables.clear()
+    seconds = _lookup_seconds(where, case, buffers)
     moved = batches[0].lookup_bytes(case)
     yield _share(where, f"{case.name}: lookup", seconds, moved, 0.7)
     for optimizer in _OPTIMIZERS:
@@ -469,7 +596,7 @@ def small(where: Platform) -> Iterator[Finding]:
 
 STEPS = {
     step.__name__: step
-    for step in (about, smoke, bits, repeats, speed, table_size, small)
+    for step in (about, smoke, bits, repeats, convert, speed, table_size, small)
 }
 
 

@@ -6,6 +6,7 @@
 from unittest import mock
 
 from absl.testing import absltest
+from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 from benchmarks.gpu import accept
@@ -29,6 +30,30 @@ class AcceptTest(absltest.TestCase):
     with mock.patch.object(accept, "_lookup_and_update", side_effect=results):
       with self.assertRaisesRegex(AssertionError, "one source.*differ: 1"):
         accept.run(where, ["smoke"])
+
+  def test_other_buffers_of_ids_are_found(self):
+    right = accept._convert
+
+    def convert(lowering, case):
+      program = right(lowering, case)
+      if lowering.platform == "cpu":
+        return program
+      return lambda ids: program(ids ^ 1)
+
+    with mock.patch.object(accept, "_convert", convert):
+      report = accept.run(accept.platform("emulated"), ["convert"])
+    are_same = {
+        x.name: x.is_met for x in report["convert"] if x.is_met is not None
+    }
+    self.assertEqual(
+        are_same,
+        {
+            "small: convert_ids: bytes that differ": False,
+            "small: one program for all: bytes that differ": True,
+            "small, one row: convert_ids: bytes that differ": False,
+            "small, one row: one program for all: bytes that differ": True,
+        },
+    )
 
   def test_a_step_that_fails_is_a_finding(self):
     with mock.patch.dict(accept.STEPS, {"small": lambda _: 1 / 0}):
@@ -60,6 +85,13 @@ class CasesTest(absltest.TestCase):
     self.assertEqual(gains.sum(), 12)  # every id is there
     keys = rows[:n] * 3 + samples[:n]
     self.assertTrue(np.all(np.diff(keys) > 0))
+    converted = accept._convert(every_lowering.LOWERINGS["cpu"], case)(
+        batch.ids
+    )
+    np.testing.assert_array_equal(converted[0], pointers)
+    for actual, expected in zip(converted[1:4], batch.coo[1:4], strict=True):
+      np.testing.assert_array_equal(actual[:n], expected[:n])
+    self.assertEqual(batch.conversion_bytes(), 4 * 12 + 12 * 16)
     self.assertEqual(batch.num_distinct, np.unique(rows[:n]).size)
     self.assertEqual(batch.lookup_bytes(case), 8 * (n + 3) + 12 * n)
     self.assertEqual(

@@ -68,11 +68,16 @@ SMALL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-  """Buffers of one SparseCore without minibatches, and what is in them."""
+  """Ids, and their buffers of one SparseCore without minibatches."""
 
+  ids: np.ndarray  # i32[batch, valency]
   coo: tuple[np.ndarray, ...]
   num_entries: int
   num_distinct: int  # rows
+
+  def conversion_bytes(self) -> int:
+    """What a conversion reads of ids and writes of cells, without its sort."""
+    return 4 * self.ids.size + 12 * self.coo[1].size
 
   def lookup_bytes(self, case: Case) -> int:
     """What a lookup reads of rows and entries, and writes."""
@@ -101,6 +106,7 @@ def make_batch(case: Case, seed: int) -> Batch:
   row_pointers = np.full(8, -(-keys.size // 8) * 8)
   row_pointers[0] = keys.size
   return Batch(
+      ids=ids.astype(np.int32).reshape(case.batch_size, case.valency),
       coo=(
           row_pointers.astype(np.int32),
           np.pad(rows, pad).astype(np.int32),

@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import rules as kernel_rules
+from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
@@ -43,6 +44,7 @@ _SPLIT = jax.sharding.PartitionSpec("x")
 _WHOLE = jax.sharding.PartitionSpec()
 
 _PRIMITIVES = {
+    "convert_ids": convert_ids.convert_ids_p,
     "custom_update": custom_update.custom_update_p,
     "lookup": lookup.lookup_p,
     "lookup_of_stacks": of_stacks.lookup_of_stacks_p,
