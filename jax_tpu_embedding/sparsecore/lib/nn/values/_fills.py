@@ -55,6 +55,8 @@ class Fill:
   make_whole: Callable[[], jax.Array] | None
   # Row offset and rotation; None for the first table, which knows its own.
   place: np.ndarray | None
+  # Whether the memory of the devices is that of the host.
+  is_on_host: bool
 
   @property
   def programs(self) -> list[Any]:
@@ -83,10 +85,11 @@ class Fill:
     """
     if self.make_whole is None:
       return needs[0]
-    # On CPU what JAX copies the rows from is in the same memory. The table that
-    # the initializer returns is the user's, and not counted.
-    is_cpu = jax.default_backend() == "cpu"
-    return needs[0] + is_cpu * _memory_check.bytes_on_device(self.source)
+    if not self.is_on_host:
+      return needs[0]
+    # What JAX copies the rows from is in the same memory. The table that the
+    # initializer returns is the user's, and not counted.
+    return needs[0] + _memory_check.bytes_on_device(self.source)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -286,14 +289,23 @@ def plan_fills(
           )
       ]
   fills = []
-  if not is_traced and sources[0].draws and _host_fill.is_memory_of(devices):
+  is_on_host = _host_fill.is_memory_of(devices)
+  if not is_traced and sources[0].draws and is_on_host:
     fills.append(NewStack(stack=stack))
   for source in sources:
     if source.draws:
       blocks = source.blocks(placement, dtype, by_rows, may_exceed=not fills)
       fills.append(BlockFill(blocks=blocks, stack=stack, has_stack=bool(fills)))
     else:
-      fills.append(source.fill(placement, stack, by_rows, is_first=not fills))
+      fills.append(
+          source.fill(
+              placement,
+              stack,
+              by_rows,
+              is_first=not fills,
+              is_on_host=is_on_host,
+          )
+      )
   return fills
 
 
@@ -358,6 +370,7 @@ class _Source:
       by_rows: jax.sharding.NamedSharding | None,
       *,
       is_first: bool,
+      is_on_host: bool,
   ) -> Fill:
     table, make_whole = self.table, None
     if self.is_whole:
@@ -392,6 +405,7 @@ class _Source:
         source=source,
         make_whole=make_whole,
         place=None if is_first else place,
+        is_on_host=is_on_host,
     )
 
 

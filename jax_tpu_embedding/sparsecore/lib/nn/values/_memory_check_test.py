@@ -55,11 +55,18 @@ class MemoryCheckTest(parameterized.TestCase):
   def test_a_whole_table_is_copied_from_memory_of_the_host(self):
     source = jax.ShapeDtypeStruct((16, 8), np.float32)
     fill = _fills.Fill(
-        program=None, stack=None, source=source, make_whole=None, place=None
+        program=None,
+        stack=None,
+        source=source,
+        make_whole=None,
+        place=None,
+        is_on_host=True,
     )
     self.assertEqual(fill.bytes_at_most([1024]), 1024)
     fill = dataclasses.replace(fill, make_whole=lambda: np.ones((16, 8)))
     self.assertEqual(fill.bytes_at_most([1024]), 1536)
+    on_device = dataclasses.replace(fill, is_on_host=False)
+    self.assertEqual(on_device.bytes_at_most([1024]), 1024)
 
   def test_what_a_program_changes_in_place_counts_once(self):
     program = jax.jit(lambda x, y: (x + 1, y), donate_argnums=0)
