@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated
+from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 import numpy as np
 import scipy.sparse
 
@@ -36,10 +36,10 @@ class ConversionTest(parameterized.TestCase):
       num_sc=[1, 2],
   )
   def test_in_programs_is_that_of_the_host(self, combiner, strategy, num_sc):
-    model = replicated.Model(
-        replicated.specs("tensorcore", combiner=combiner), 1, num_sc
+    model = replicated_model.Model(
+        replicated_model.specs("tensorcore", combiner=combiner), 1, num_sc
     )
-    ids = replicated.batch()
+    ids = replicated_model.batch()
     weights = jax.tree.map(lambda x: np.cos(x, dtype=np.float32), ids)
     topology = layout.Topology(
         local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
@@ -56,8 +56,10 @@ class ConversionTest(parameterized.TestCase):
     in_program = embedding.tpu_sparse_dense_matmul(
         converted, model.variables, model.specs
     )
-    replicated.assert_close(self, on_host, in_program, **replicated.CLOSE)
-    replicated.assert_close(
+    replicated_model.assert_close(
+        self, on_host, in_program, **replicated_model.CLOSE
+    )
+    replicated_model.assert_close(
         self,
         on_host,
         embedding.lookup_ids(
@@ -68,25 +70,25 @@ class ConversionTest(parameterized.TestCase):
             topology,
             feature_stacking_strategy=strategy,
         ),
-        **replicated.CLOSE,
+        **replicated_model.CLOSE,
     )
 
   def test_every_form_of_ids_gives_the_same(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 2)
-    ids = replicated.batch()
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 2)
+    ids = replicated_model.batch()
     expected, _ = model.step(model.preprocess(ids)[0], model.variables)
-    lists = dict(ids, a=np.empty(replicated.BATCH, object))
+    lists = dict(ids, a=np.empty(replicated_model.BATCH, object))
     lists["a"][:] = [list(row) for row in ids["a"]]
-    splits = np.arange(0, 3 * replicated.BATCH + 1, 3)
+    splits = np.arange(0, 3 * replicated_model.BATCH + 1, 3)
     ragged = dict(ids, a=(ids["a"].reshape(-1), splits))
     for form in (lists, ragged):
       inputs, _ = model.preprocess(form)
       # Three ids of a sample are rounded up to a power of two.
       self.assertEqual(
-          inputs.samples["small"].ids.shape, (2 * replicated.BATCH, 4)
+          inputs.samples["small"].ids.shape, (2 * replicated_model.BATCH, 4)
       )
       found, _ = model.step(inputs, model.variables)
-      replicated.assert_close(self, expected, found, rtol=0, atol=0)
+      replicated_model.assert_close(self, expected, found, rtol=0, atol=0)
 
   @parameterized.parameters(
       ("sum", "SPLIT_THEN_STACK", 2, False),
@@ -104,7 +106,7 @@ class ConversionTest(parameterized.TestCase):
     # Not in the table, and dropped: the last row has no id.
     values[values > 24] = 40
     values[splits[3] : splits[4]] = values[0]  # many times the same
-    ids = dict(replicated.batch(), b=(values, splits))
+    ids = dict(replicated_model.batch(), b=(values, splits))
     weights = None
     if has_weights:
       weights = {
@@ -118,11 +120,11 @@ class ConversionTest(parameterized.TestCase):
       optimizer = embedding_spec.SGDOptimizerSpec(
           0.1, decoupled_weight_decay=0.1
       )
-      specs = replicated.specs(
+      specs = replicated_model.specs(
           placement, combiner=combiner, optimizer=optimizer
       )
       specs["b"].non_finite_weights = "drop"
-      model = replicated.Model(specs, 1, num_sc)
+      model = replicated_model.Model(specs, 1, num_sc)
       topology = layout.Topology(
           local_device_count=1, global_device_count=1, num_sc_per_device=num_sc
       )
@@ -141,16 +143,16 @@ class ConversionTest(parameterized.TestCase):
 
       out, new = jax.jit(step)(ids, weights, model.variables)
       results.append((out, model.tables(new)))
-    replicated.assert_close(self, *results, rtol=1e-5, atol=2e-6)
+    replicated_model.assert_close(self, *results, rtol=1e-5, atol=2e-6)
 
   def test_ragged_ids_of_each_device(self):
     # Every device has a pair of values and row splits.
-    values = np.arange(2 * 40, dtype=np.int32) % replicated.ROWS
+    values = np.arange(2 * 40, dtype=np.int32) % replicated_model.ROWS
     splits = np.r_[np.arange(16), 33, np.arange(0, 32, 2), 40].astype(np.int32)
-    ids = dict(replicated.batch(), b=(values, splits))
+    ids = dict(replicated_model.batch(), b=(values, splits))
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(replicated.specs(placement), 2)
+      model = replicated_model.Model(replicated_model.specs(placement), 2)
       topology = layout.Topology(
           local_device_count=1, global_device_count=2, num_sc_per_device=1
       )
@@ -168,20 +170,24 @@ class ConversionTest(parameterized.TestCase):
         )
         results.append((out, model.tables(new)))
     for result in results[1:]:
-      replicated.assert_close(self, results[0], result, rtol=1e-5, atol=2e-6)
+      replicated_model.assert_close(
+          self, results[0], result, rtol=1e-5, atol=2e-6
+      )
 
   @parameterized.parameters("tensor", "scipy", "ragged")
   def test_sparse_ids_with_weights(self, form):
     rng = np.random.default_rng(0)
     place = np.stack(
-        np.nonzero(rng.random((replicated.BATCH, replicated.ROWS)) < 0.1),
+        np.nonzero(
+            rng.random((replicated_model.BATCH, replicated_model.ROWS)) < 0.1
+        ),
         axis=1,
     )
     gains = rng.random(len(place), "f")
     splits = np.r_[
-        0, np.bincount(place[:, 0], minlength=replicated.BATCH).cumsum()
+        0, np.bincount(place[:, 0], minlength=replicated_model.BATCH).cumsum()
     ]
-    shape = np.array([replicated.BATCH, replicated.ROWS])
+    shape = np.array([replicated_model.BATCH, replicated_model.ROWS])
     of_a, of_weights = dict(
         tensor=(
             _SparseTensor(place, place[:, 1], shape),
@@ -195,24 +201,27 @@ class ConversionTest(parameterized.TestCase):
     )[form]
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(replicated.specs(placement, combiner="mean"), 2)
+      model = replicated_model.Model(
+          replicated_model.specs(placement, combiner="mean"), 2
+      )
       inputs, _ = model.preprocess(
-          dict(replicated.batch(), a=of_a), dict(a=of_weights, b=None, c=None)
+          dict(replicated_model.batch(), a=of_a),
+          dict(a=of_weights, b=None, c=None),
       )
       activations, new = model.step(inputs, model.variables)
       results.append((activations, model.tables(new)))
-    replicated.assert_close(self, *results, rtol=1e-5, atol=2e-6)
+    replicated_model.assert_close(self, *results, rtol=1e-5, atol=2e-6)
     most = np.bincount(place[:, 0]).max()
     self.assertLess(most, inputs.samples["small"].ids.shape[1] + 1)
     self.assertLess(inputs.samples["small"].ids.shape[1], 2 * most)
 
   def test_every_process_has_one_width(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 2)
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 2)
     ids = {
-        name: x[: replicated.BATCH // 2]
-        for name, x in replicated.batch().items()
+        name: x[: replicated_model.BATCH // 2]
+        for name, x in replicated_model.batch().items()
     }
-    rows = np.empty(replicated.BATCH // 2, object)
+    rows = np.empty(replicated_model.BATCH // 2, object)
     rows[:] = [list(row) for row in ids["a"]]
     rows[0] = rows[0][:1]
     found = [
@@ -222,14 +231,14 @@ class ConversionTest(parameterized.TestCase):
         for form in (ids, dict(ids, a=rows))
     ]
     # Of "a" and "b", half of the batch of each.
-    self.assertEqual(found[0].ids.shape, (replicated.BATCH, 3))
+    self.assertEqual(found[0].ids.shape, (replicated_model.BATCH, 3))
     np.testing.assert_array_equal(found[0].ids[1:], found[1].ids[1:])
 
   def test_shapes_are_known_before(self):
     for leading in (False, True):
-      model = replicated.Model(replicated.specs("tensorcore"), 2)
+      model = replicated_model.Model(replicated_model.specs("tensorcore"), 2)
       inputs, _ = model.preprocess(
-          replicated.batch(), has_leading_dimension=leading
+          replicated_model.batch(), has_leading_dimension=leading
       )
       shapes = embedding.eval_preprocess_sparse_dense_matmul_input_shape(
           model.specs,
@@ -247,22 +256,22 @@ class ConversionTest(parameterized.TestCase):
       )
 
   def test_other_batch_than_declared(self):
-    ids = jax.tree.map(lambda x: x[:8], replicated.batch())
+    ids = jax.tree.map(lambda x: x[:8], replicated_model.batch())
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(replicated.specs(placement), 2)
+      model = replicated_model.Model(replicated_model.specs(placement), 2)
       activations, new = model.step(model.preprocess(ids)[0], model.variables)
       self.assertEqual(activations["a"].shape, (8, 6))
       results.append((activations, model.tables(new)))
-    replicated.assert_close(self, *results, **replicated.CLOSE)
+    replicated_model.assert_close(self, *results, **replicated_model.CLOSE)
 
   def test_what_policies_dropped_is_counted(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 1)
-    inputs, stats = model.preprocess(replicated.batch())
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 1)
+    inputs, stats = model.preprocess(replicated_model.batch())
     stats = embedding.count_batch(
-        replicated.batch(), model.specs, None, inputs, stats
+        replicated_model.batch(), model.specs, None, inputs, stats
     )
-    self.assertEqual(stats.num_ids["b"], replicated.BATCH)
+    self.assertEqual(stats.num_ids["b"], replicated_model.BATCH)
     self.assertEqual(stats.dropped_by_policy["b"], 7)
     self.assertEqual(stats.dropped_by_limit, {"large": 0, "small": 0})
     # Limits are of stacks with buffers.
@@ -271,28 +280,32 @@ class ConversionTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2)
   def test_no_other_table_is_needed(self, num_devices):
-    both = replicated.Model(replicated.specs("tensorcore"), num_devices)
-    alone = replicated.specs("tensorcore")
+    both = replicated_model.Model(
+        replicated_model.specs("tensorcore"), num_devices
+    )
+    alone = replicated_model.specs("tensorcore")
     del alone["c"]
-    alone = replicated.Model(alone, num_devices)
-    ids = replicated.batch()
+    alone = replicated_model.Model(alone, num_devices)
+    ids = replicated_model.batch()
     expected, new = both.step(both.preprocess(ids)[0], both.variables)
     del ids["c"], expected["c"]
     inputs, stats = alone.preprocess(ids)
     self.assertEqual(stats.id_drop_counters, {"small": 7})
     found, found_new = alone.step(inputs, alone.variables)
-    replicated.assert_close(self, expected, found, rtol=0, atol=0)
-    replicated.assert_close(
+    replicated_model.assert_close(self, expected, found, rtol=0, atol=0)
+    replicated_model.assert_close(
         self, new["small"], found_new["small"], rtol=0, atol=0
     )
 
   @parameterized.parameters("abc", "ab")
   def test_adaptive_limits_leave_replicated_tables_alone(self, features):
     specs = {
-        n: f for n, f in replicated.specs("tensorcore").items() if n in features
+        n: f
+        for n, f in replicated_model.specs("tensorcore").items()
+        if n in features
     }
-    batch = {name: replicated.batch()[name] for name in features}
-    model = replicated.Model(specs, 1)
+    batch = {name: replicated_model.batch()[name] for name in features}
+    model = replicated_model.Model(specs, 1)
     limits = embedding.AdaptiveLimits(
         model.specs,
         local_device_count=1,
@@ -303,17 +316,17 @@ class ConversionTest(parameterized.TestCase):
     inputs, _ = limits.preprocess(batch, None)
     expected, _ = model.step(model.preprocess(batch)[0], model.variables)
     found, _ = model.step(inputs, model.variables)
-    replicated.assert_close(self, expected, found, rtol=0, atol=0)
+    replicated_model.assert_close(self, expected, found, rtol=0, atol=0)
 
 
 class ErrorsTest(parameterized.TestCase):
 
   def test_ids_out_of_range(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 1)
-    ids = replicated.batch()
-    ids["a"][3, 1] = replicated.ROWS
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 1)
+    ids = replicated_model.batch()
+    ids["a"][3, 1] = replicated_model.ROWS
     with self.assertRaisesRegex(
-        ValueError, f"Feature 'a': sample 3 has id {replicated.ROWS}"
+        ValueError, f"Feature 'a': sample 3 has id {replicated_model.ROWS}"
     ):
       model.preprocess(ids)
     topology = layout.Topology(
@@ -322,16 +335,16 @@ class ErrorsTest(parameterized.TestCase):
     convert = jax.jit(
         lambda ids: embedding.convert_ids(ids, None, model.specs, topology)
     )
-    convert(replicated.batch())
+    convert(replicated_model.batch())
     with self.assertRaisesRegex(
         (ValueError, jax.errors.JaxRuntimeError),
-        f"Feature 'a': sample 3 has id {replicated.ROWS} at",
+        f"Feature 'a': sample 3 has id {replicated_model.ROWS} at",
     ):
       jax.block_until_ready(convert(ids))
 
   def test_samples_that_sparsecores_cannot_share(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 1, 2)
-    ids = dict(replicated.batch(), a=replicated.batch()["a"][:31])
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 1, 2)
+    ids = dict(replicated_model.batch(), a=replicated_model.batch()["a"][:31])
     topology = layout.Topology(
         local_device_count=1, global_device_count=1, num_sc_per_device=2
     )
@@ -344,27 +357,30 @@ class ErrorsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (
-          (replicated.BATCH, 2),
+          (replicated_model.BATCH, 2),
           "Table 'small'.*'a', 'b'.* has 3 ids, .* room for 2 in",
       ),
       (
-          (replicated.BATCH, None),
+          (replicated_model.BATCH, None),
           "Feature 'a': its table 'small'.* does not say",
       ),
-      ((replicated.BATCH,), "Feature 'a': its table 'small'.* does not say"),
+      (
+          (replicated_model.BATCH,),
+          "Feature 'a': its table 'small'.* does not say",
+      ),
   )
   def test_several_processes_know_how_many_ids_samples_have(
       self, input_shape, message
   ):
-    specs = replicated.specs("tensorcore")
+    specs = replicated_model.specs("tensorcore")
     specs["a"].input_shape = input_shape
-    model = replicated.Model(specs, 2)
+    model = replicated_model.Model(specs, 2)
     ids = {
-        name: x[: replicated.BATCH // 2]
-        for name, x in replicated.batch().items()
+        name: x[: replicated_model.BATCH // 2]
+        for name, x in replicated_model.batch().items()
     }
     ids["a"] = ids["a"].reshape(-1), np.arange(
-        0, 3 * replicated.BATCH // 2 + 1, 3
+        0, 3 * replicated_model.BATCH // 2 + 1, 3
     )
     with self.assertRaisesRegex(ValueError, message):
       embedding.preprocess_sparse_dense_matmul_input(

@@ -17,7 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
-from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated
+from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -69,17 +69,19 @@ class PlacementTest(parameterized.TestCase):
   )
   def test_step_is_that_of_split_tables(self, num_devices, num_sc, combiner):
     split, replicated = (
-        replicated.Model(
-            replicated.specs(placement, combiner=combiner), num_devices, num_sc
+        replicated_model.Model(
+            replicated_model.specs(placement, combiner=combiner),
+            num_devices,
+            num_sc,
         )
         for placement in ("sparsecore", "tensorcore")
     )
-    ids = replicated.batch()
+    ids = replicated_model.batch()
     weights = dict(
-        ids, a=np.random.default_rng(1).random((replicated.BATCH, 3), "f")
+        ids, a=np.random.default_rng(1).random((replicated_model.BATCH, 3), "f")
     )
     weights |= {"b": None, "c": None}
-    replicated.assert_close(
+    replicated_model.assert_close(
         self,
         split.tables(split.variables),
         replicated.tables(replicated.variables),
@@ -92,16 +94,17 @@ class PlacementTest(parameterized.TestCase):
       self.assertEqual(stats.id_drop_counters["small"], 7)
       activations, new = model.step(inputs, model.variables)
       results.append((activations, model.tables(new)))
-    replicated.assert_close(self, *results, **replicated.CLOSE)
+    replicated_model.assert_close(self, *results, **replicated_model.CLOSE)
 
   @parameterized.product(name=list(_OPTIMIZERS), num_devices=[1, 4])
   def test_every_optimizer_steps_as_with_split_tables(self, name, num_devices):
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(
-          replicated.specs(placement, optimizer=_OPTIMIZERS[name]), num_devices
+      model = replicated_model.Model(
+          replicated_model.specs(placement, optimizer=_OPTIMIZERS[name]),
+          num_devices,
       )
-      inputs, _ = model.preprocess(replicated.batch())
+      inputs, _ = model.preprocess(replicated_model.batch())
       _, new = model.step(inputs, model.variables)
       results.append(model.tables(new))
       before, after = model.tables(model.variables), results[-1]
@@ -110,13 +113,13 @@ class PlacementTest(parameterized.TestCase):
           _bits([x[20:] for x in jax.tree.leaves(before["small"])]),
           _bits([x[20:] for x in jax.tree.leaves(after["small"])]),
       )
-    replicated.assert_close(self, *results, rtol=2e-6, atol=2e-6)
+    replicated_model.assert_close(self, *results, rtol=2e-6, atol=2e-6)
 
   def test_new_rows_stay_within_limits(self):
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(replicated.specs(placement), 1)
-      inputs, _ = model.preprocess(replicated.batch())
+      model = replicated_model.Model(replicated_model.specs(placement), 1)
+      inputs, _ = model.preprocess(replicated_model.batch())
       _, new = model.step(
           inputs,
           model.variables,
@@ -126,16 +129,16 @@ class PlacementTest(parameterized.TestCase):
       named = results[-1]["small"].table[:20]
       self.assertEqual(named.min(), np.float32(-0.1))
       self.assertEqual(named.max(), np.float32(0.2))
-    replicated.assert_close(self, *results, **replicated.CLOSE)
+    replicated_model.assert_close(self, *results, **replicated_model.CLOSE)
 
   def test_rows_whose_gradient_is_not_finite_are_skipped(self):
     results = []
     for placement in ("sparsecore", "tensorcore"):
       optimizer = _SGD(0.5, skip_non_finite_gradients=True)
-      model = replicated.Model(
-          replicated.specs(placement, optimizer=optimizer), 1
+      model = replicated_model.Model(
+          replicated_model.specs(placement, optimizer=optimizer), 1
       )
-      ids = replicated.batch()
+      ids = replicated_model.batch()
       ids["a"][:] = np.arange(3)
       ids["a"][5] = [3, 3, 4]
       gradients = jax.tree.map(
@@ -151,19 +154,19 @@ class PlacementTest(parameterized.TestCase):
       # "b" names row 7. Rows 3 and 4 have the gradient that is none.
       self.assertEqual(np.flatnonzero(changed).tolist(), [0, 1, 2, 7])
       results.append(after)
-    replicated.assert_close(self, *results, **replicated.CLOSE)
+    replicated_model.assert_close(self, *results, **replicated_model.CLOSE)
 
   @parameterized.parameters(jnp.bfloat16, jnp.float16)
   def test_16_bits_are_rounded_by_the_same_numbers(self, dtype):
     # Sums of one term, so that what is rounded has the same bits.
-    ids = replicated.batch()
-    ids["a"][:] = np.arange(replicated.BATCH)[:, None] % 20
-    ids["a"][20:] = np.arange(20, 32)[:, None] % replicated.ROWS
+    ids = replicated_model.batch()
+    ids["a"][:] = np.arange(replicated_model.BATCH)[:, None] % 20
+    ids["a"][20:] = np.arange(20, 32)[:, None] % replicated_model.ROWS
     ids["b"][:] = -1
     results = []
     for placement in ("sparsecore", "tensorcore"):
-      model = replicated.Model(
-          replicated.specs(placement, dtype=dtype, optimizer=_SGD(0.1)), 2
+      model = replicated_model.Model(
+          replicated_model.specs(placement, dtype=dtype, optimizer=_SGD(0.1)), 2
       )
       inputs, _ = model.preprocess(ids)
       _, new = model.step(inputs, model.variables, rounding_seed=3)
@@ -174,8 +177,10 @@ class PlacementTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2, 4)
   def test_repeats_have_equal_bits_on_all_devices(self, num_devices):
-    model = replicated.Model(replicated.specs("tensorcore"), num_devices)
-    inputs, _ = model.preprocess(replicated.batch())
+    model = replicated_model.Model(
+        replicated_model.specs("tensorcore"), num_devices
+    )
+    inputs, _ = model.preprocess(replicated_model.batch())
     first = model.step(inputs, model.variables)
     self.assertEqual(_bits(first), _bits(model.step(inputs, model.variables)))
     table = first[1]["small"].table
@@ -185,9 +190,9 @@ class PlacementTest(parameterized.TestCase):
       np.testing.assert_array_equal(shard.data, table)
 
   def test_types_say_that_tables_are_replicated(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 4)
-    inputs, _ = model.preprocess(replicated.batch())
-    replicated.assert_close(
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(replicated_model.batch())
+    replicated_model.assert_close(
         self,
         model.step(inputs, model.variables),
         model.step(inputs, model.variables, check_vma=True),
@@ -198,8 +203,8 @@ class PlacementTest(parameterized.TestCase):
   def test_there_is_no_sort_and_no_exchange_in_the_program(self):
     found = {}
     for placement in ("sparsecore", "tensorcore"):
-      specs = replicated.specs(placement)
-      model = replicated.Model({"a": specs["a"], "b": specs["b"]}, 4)
+      specs = replicated_model.specs(placement)
+      model = replicated_model.Model({"a": specs["a"], "b": specs["b"]}, 4)
       topology = layout.Topology(
           local_device_count=1, global_device_count=4, num_sc_per_device=1
       )
@@ -213,7 +218,7 @@ class PlacementTest(parameterized.TestCase):
             activations, inputs, variables, specs
         )
 
-      ids = {name: replicated.batch()[name] for name in "ab"}
+      ids = {name: replicated_model.batch()[name] for name in "ab"}
       lowered = model.over_mesh(step, tables_out=True).lower(
           ids, model.variables
       )
@@ -271,10 +276,12 @@ class SparseGradientsTest(parameterized.TestCase):
   @parameterized.parameters((1, "ab"), (4, "abc"))
   def test_are_those_of_the_step_at_once(self, num_devices, features):
     specs = {
-        n: f for n, f in replicated.specs("tensorcore").items() if n in features
+        n: f
+        for n, f in replicated_model.specs("tensorcore").items()
+        if n in features
     }
-    model = replicated.Model(specs, num_devices)
-    ids = replicated.batch()
+    model = replicated_model.Model(specs, num_devices)
+    ids = replicated_model.batch()
     ids["a"][0, 0] = 23  # The last row of the third of four devices.
     inputs, _ = model.preprocess({name: ids[name] for name in features})
     (by_row, twice), (new, new_of_twice, at_once) = self._gradients(
@@ -293,7 +300,9 @@ class SparseGradientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(values[rows == 2**31 - 1], 0)
     self.assertTrue(np.all(np.asarray(values)[rows < 2**31 - 1, 0] != 0))
     # Sums, such as norms, do not depend on the devices.
-    alone = replicated.Model(dict(replicated.specs("tensorcore")), 1)
+    alone = replicated_model.Model(
+        dict(replicated_model.specs("tensorcore")), 1
+    )
     (expected, _), _ = self._gradients(alone, alone.preprocess(ids)[0])
     np.testing.assert_allclose(
         jnp.sum(values**2), jnp.sum(expected["small"].values ** 2), rtol=1e-5
@@ -306,9 +315,9 @@ class SparseGradientsTest(parameterized.TestCase):
     self.assertNotEqual(_bits(new_of_twice), _bits(new))
 
   def test_rows_may_come_twice_from_any_device_and_with_gradient_zero(self):
-    specs = replicated.specs("tensorcore", optimizer=_SGD(1.0))
+    specs = replicated_model.specs("tensorcore", optimizer=_SGD(1.0))
     del specs["c"]
-    model = replicated.Model(specs, 2)
+    model = replicated_model.Model(specs, 2)
     rows = jnp.array([5, 2**31 - 1, 5, 9], jnp.int32)
     values = jnp.array([1.0, 8, 2, 0])[:, None] * jnp.ones(8)
     gradients = {"small": embedding.SparseGradient(rows, values)}
@@ -328,11 +337,11 @@ class SparseGradientsTest(parameterized.TestCase):
     np.testing.assert_allclose(change[5], np.full(8, 3.0), rtol=1e-6)
 
   def test_rows_with_gradient_zero_are_stepped(self):
-    specs = replicated.specs(
+    specs = replicated_model.specs(
         "tensorcore", optimizer=_SGD(0.5, decoupled_weight_decay=0.5)
     )
     del specs["c"]
-    model = replicated.Model(specs, 1)
+    model = replicated_model.Model(specs, 1)
     gradients = {
         "small": embedding.SparseGradient(
             jnp.array([3], jnp.int32), jnp.zeros((1, 8))
@@ -343,9 +352,9 @@ class SparseGradientsTest(parameterized.TestCase):
     self.assertEqual(np.flatnonzero(changed).tolist(), [3])
 
   def test_axes_that_may_split_the_batch(self):
-    specs = replicated.specs("tensorcore")
+    specs = replicated_model.specs("tensorcore")
     del specs["c"]
-    model = replicated.Model(specs, 4)
+    model = replicated_model.Model(specs, 4)
     devices = np.reshape(jax.devices(), (2, 2))
     mesh = jax.sharding.Mesh(devices, ("x", "y"))
     gradients = {
@@ -398,7 +407,9 @@ class ProductTest(parameterized.TestCase):
     )
 
   def _stack(self, **options):
-    model = replicated.Model(replicated.specs("tensorcore", **options), 1)
+    model = replicated_model.Model(
+        replicated_model.specs("tensorcore", **options), 1
+    )
     return embedding.get_stacked_table_specs(model.specs)["small"]
 
   def test_large_batches_are_cut_into_chunks(self):
@@ -416,11 +427,11 @@ class ProductTest(parameterized.TestCase):
       cut_sums, cut_named = _one_hot.row_gradients(samples, gradient, 40, ())
       text = jax.jit(look_up).lower().as_text()
     self.assertIn("while", text)
-    np.testing.assert_allclose(whole, cut, **replicated.CLOSE)
+    np.testing.assert_allclose(whole, cut, **replicated_model.CLOSE)
     np.testing.assert_allclose(sums, cut_sums, rtol=1e-5)
     np.testing.assert_array_equal(named, cut_named)
     np.testing.assert_allclose(
-        whole, table[samples.ids].sum(1), **replicated.CLOSE
+        whole, table[samples.ids].sum(1), **replicated_model.CLOSE
     )
 
   @parameterized.parameters(False, True)
@@ -467,7 +478,7 @@ class ProductTest(parameterized.TestCase):
     for most in (2**24, 40 * 7):
       with mock.patch.object(_one_hot, "_MAX_COUNTS", most):
         found = _one_hot.lookup(self._stack(), entries, jnp.asarray(table), 50)
-        np.testing.assert_allclose(found, expected, **replicated.CLOSE)
+        np.testing.assert_allclose(found, expected, **replicated_model.CLOSE)
         sums, is_named = _one_hot.row_gradients(entries, gradient, 40, ())
         np.testing.assert_allclose(sums, gradients, rtol=1e-5)
         np.testing.assert_array_equal(is_named, named)
@@ -500,8 +511,8 @@ class ProductTest(parameterized.TestCase):
     np.testing.assert_array_equal(out, np.full((1, 8), 1.0))
 
   def test_tables_of_8_bit_codes(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 1)
-    inputs, _ = model.preprocess(replicated.batch())
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 1)
+    inputs, _ = model.preprocess(replicated_model.batch())
     exact = embedding.tpu_sparse_dense_matmul(
         inputs, model.variables, model.specs
     )
@@ -541,10 +552,10 @@ class ProductTest(parameterized.TestCase):
 class ErrorsTest(parameterized.TestCase):
 
   def test_inputs_of_unknown_origin(self):
-    specs = replicated.specs("tensorcore")
+    specs = replicated_model.specs("tensorcore")
     del specs["c"]
-    model = replicated.Model(specs, 1)
-    ids = {name: replicated.batch()[name] for name in specs}
+    model = replicated_model.Model(specs, 1)
+    ids = {name: replicated_model.batch()[name] for name in specs}
     inputs, _ = model.preprocess(ids)
     expected = embedding.tpu_sparse_dense_matmul(
         inputs, model.variables, model.specs
@@ -565,10 +576,10 @@ class ErrorsTest(parameterized.TestCase):
         global_device_count=1,
         num_sc_per_device=1,
     )
-    replicated.assert_close(self, expected, found, rtol=0, atol=0)
+    replicated_model.assert_close(self, expected, found, rtol=0, atol=0)
 
   def test_leading_dimension_of_devices(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 2)
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 2)
     with self.assertRaisesRegex(
         NotImplementedError, "Table 'small'.*no leading dimension"
     ):
@@ -580,8 +591,8 @@ class ErrorsTest(parameterized.TestCase):
       )
 
   def test_split_table_in_place_of_a_replicated_one(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 4)
-    inputs, _ = model.preprocess(replicated.batch())
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 4)
+    inputs, _ = model.preprocess(replicated_model.batch())
     lookup = jax.shard_map(
         lambda inputs, variables: embedding.tpu_sparse_dense_matmul(
             inputs, variables, model.specs
@@ -595,8 +606,8 @@ class ErrorsTest(parameterized.TestCase):
       lookup(inputs, model.variables)
 
   def test_inputs_of_all_devices(self):
-    model = replicated.Model(replicated.specs("tensorcore"), 2)
-    inputs, _ = model.preprocess(replicated.batch())
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 2)
+    inputs, _ = model.preprocess(replicated_model.batch())
     lookup = jax.shard_map(
         lambda variables: embedding.tpu_sparse_dense_matmul(
             inputs.replace(
@@ -619,10 +630,10 @@ class ErrorsTest(parameterized.TestCase):
 
   def test_inputs_of_the_other_placement(self):
     models = [
-        replicated.Model(replicated.specs(placement), 1)
+        replicated_model.Model(replicated_model.specs(placement), 1)
         for placement in ("sparsecore", "tensorcore")
     ]
-    inputs, _ = models[0].preprocess(replicated.batch())
+    inputs, _ = models[0].preprocess(replicated_model.batch())
     with self.assertRaisesRegex(
         ValueError, "'small': its placement is 'tensorcore'.*in buffers"
     ):
@@ -636,10 +647,10 @@ class ErrorsTest(parameterized.TestCase):
       def get_optimizer_primitive(self):
         return jax.extend.core.Primitive("mine")
 
-    model = replicated.Model(
-        replicated.specs("tensorcore", optimizer=OfTheUser(0.1)), 1
+    model = replicated_model.Model(
+        replicated_model.specs("tensorcore", optimizer=OfTheUser(0.1)), 1
     )
-    inputs, _ = model.preprocess(replicated.batch())
+    inputs, _ = model.preprocess(replicated_model.batch())
     with self.assertRaisesRegex(
         NotImplementedError, "'small'.*OfTheUser a primitive 'mine' of its own"
     ):
