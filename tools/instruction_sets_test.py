@@ -28,6 +28,7 @@ _CLONES = (
     "StepBlock<jte::kernels::AdagradRule",
     "StepBlock<jte::kernels::AdamRule",
     "UnpackSamples(",
+    "HashPositions(",
 )
 _POOLED = "jte::kernels::PoolSamples<{0}, jte::kernels::ArrayRows<{0}>, jte::"
 _LOOPS = (

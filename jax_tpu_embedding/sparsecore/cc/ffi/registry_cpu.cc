@@ -44,6 +44,7 @@ pybind11::dict Registrations() {
   targets["jte_pack_messages_cpu"] = capsule(JtePackMessagesCpu);
   targets["jte_publish_cpu"] = capsule(JtePublishCpu);
   targets["jte_publish_table_cpu"] = capsule(JtePublishTableCpu);
+  targets["jte_random_bits_cpu"] = capsule(JteRandomBitsCpu);
   targets["jte_read_rows_cpu"] = capsule(JteReadRowsCpu);
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);

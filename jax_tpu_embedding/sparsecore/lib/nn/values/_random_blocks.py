@@ -25,6 +25,7 @@ from jax import export
 from jax.extend import core
 from jax.extend import random as extend_random
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
@@ -124,19 +125,17 @@ class Recipe:
 
   def rows(
       self,
-      key: jax.Array,
       scalars: list[jax.Array],
-      positions: tuple[jax.Array, jax.Array],
+      shape: tuple[int, int],
+      draw: Callable[[], jax.Array],
   ) -> jax.Array:
     """f32[n, D], in a program.
 
     Args:
-      key: u32[2].
       scalars: those of `trace`.
-      positions: of the elements in their table, u32[n, D] each: the upper and
-        the lower half.
+      shape: [n, D].
+      draw: returns the random bits of these rows, u32[n, D].
     """
-    shape = positions[0].shape
     values: dict[int, Any] = dict(enumerate(scalars, 1))
     for number, data, dtype, of_shape in self.constants:
       values[number] = np.frombuffer(data, dtype).reshape(of_shape)
@@ -144,8 +143,7 @@ class Recipe:
       name = operation.primitive.name
       operands = [values[i] for i in operation.operands if i]
       if name == "random_bits":
-        halves = extend_random.threefry2x32_p.bind(*key, *positions)
-        results = [halves[0] ^ halves[1]]
+        results = [draw()]
       elif name == "broadcast_in_dim" and operation.is_of_rows:
         results = [jnp.broadcast_to(jnp.reshape(operands[0], ()), shape)]
       else:
@@ -435,7 +433,37 @@ class _Reader:
     return self._num_values
 
 
-def positions(
+def draw(
+    key: jax.Array, rows: jax.Array, width: jax.Array, num_columns: int
+) -> jax.Array:
+  """The bits that jax.random draws for rows of a table, u32[n, columns].
+
+  Args:
+    key: u32[2].
+    rows: of the table, u32[n].
+    width: the columns of the table, u32[], below 2^16.
+    num_columns: of the result, the first ones of each row.
+  """
+  # What XLA compiles for CPUs takes five times as long.
+  return jax.lax.platform_dependent(
+      key,
+      rows,
+      width,
+      cpu=functools.partial(cpu_calls.random_bits, num_columns=num_columns),
+      default=functools.partial(_draw_in_xla, num_columns=num_columns),
+  )
+
+
+def _draw_in_xla(
+    key: jax.Array, rows: jax.Array, width: jax.Array, num_columns: int
+) -> jax.Array:
+  words = extend_random.threefry2x32_p.bind(
+      *key, *_positions(rows, width, num_columns)
+  )
+  return words[0] ^ words[1]
+
+
+def _positions(
     rows: jax.Array, width: jax.Array, num_columns: int
 ) -> tuple[jax.Array, jax.Array]:
   """Of the elements of rows in a table of that width, as JAX counts them.

@@ -55,10 +55,10 @@ def _rows(initializer, key, shape, first, n):
   recipe, scalars = traced.recipe, list(traced.scalars)
   rows = jax.jit(
       lambda key, scalars, first, width: recipe.rows(
-          key,
           scalars,
-          _random_blocks.positions(
-              first + jnp.arange(n, dtype=jnp.uint32), width, shape[1]
+          (n, shape[1]),
+          lambda: _random_blocks.draw(
+              key, first + jnp.arange(n, dtype=jnp.uint32), width, shape[1]
           ),
       )
   )
@@ -114,12 +114,34 @@ class RandomBlocksTest(parameterized.TestCase):
   )
   def test_positions_have_64_bits(self, first, width):
     rows = np.arange(first, first + 3, dtype=np.uint32)
-    upper, lower = _random_blocks.positions(
+    upper, lower = _random_blocks._positions(  # pylint: disable=protected-access
         jnp.asarray(rows), jnp.uint32(width), 4
     )
     got = (np.asarray(upper).astype(object) << 32) + np.asarray(lower)
     expected = rows.astype(object)[:, None] * width + np.arange(4)
     self.assertEqual(got.tolist(), expected.tolist())
+
+  @parameterized.parameters(
+      (0, 1, 1),
+      (2**25 - 20, 128, 128),  # elements on both sides of 2^32
+      (7, 9, 16),
+  )
+  def test_cpus_draw_what_other_devices_do(self, first, width, num_columns):
+    operands = (
+        jnp.array([7, 8], jnp.uint32),
+        first + jnp.arange(40, dtype=jnp.uint32),
+        jnp.uint32(width),
+    )
+    np.testing.assert_array_equal(
+        _random_blocks.draw(*operands, num_columns),
+        _random_blocks._draw_in_xla(*operands, num_columns),  # pylint: disable=protected-access
+    )
+    program = jax.jit(_random_blocks.draw, static_argnums=3).trace(
+        *operands, num_columns
+    )
+    for platform in ("cpu", "tpu", "cuda"):
+      text = program.lower(lowering_platforms=(platform,)).as_text()
+      self.assertEqual("jte_random_bits_cpu" in text, platform == "cpu")
 
   def test_rows_beyond_4_billion_elements(self):
     # 2^33 elements: too many to make, so JAX's own counters are asked.

@@ -168,22 +168,36 @@ def _make_block(recipe: _random_blocks.Recipe, block: BlockShape) -> Any:
   """The jitted function (key, scalars, numbers) -> block."""
   num_shards, rows_in_block, columns = block.shape
 
-  def make(key, scalars, numbers):
+  def make_shards(shards, key, scalars, numbers):
     first, rotation, vocabulary_size, embedding_dim = numbers
-    shape = (num_shards, rows_in_block)
-    shard = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
-    place = jax.lax.broadcasted_iota(jnp.uint32, shape, 1) + first
+    place = jnp.arange(rows_in_block, dtype=jnp.uint32) + first
     n = np.uint32(num_shards)
-    row = (place * n + (shard + n - rotation % n) % n).reshape(-1)
+    of_shard = (shards + n - rotation % n) % n
+    row = (place * n + of_shard[:, None]).reshape(-1)
     values = recipe.rows(
-        jax.random.key_data(key),
         list(scalars),
-        _random_blocks.positions(row, embedding_dim, columns),
+        (row.size, columns),
+        lambda: _random_blocks.draw(key, row, embedding_dim, columns),
     )
     column = jax.lax.broadcasted_iota(jnp.uint32, values.shape, 1)
     is_table = (row < vocabulary_size)[:, None] & (column < embedding_dim)
     values = jnp.where(is_table, values, 0).astype(block.dtype)
-    return values.reshape(block.shape)
+    return values.reshape(-1, rows_in_block, columns)
+
+  def make(key, scalars, numbers):
+    shards = jnp.arange(num_shards, dtype=jnp.uint32)
+    operands = (shards, jax.random.key_data(key), scalars, numbers)
+    if block.sharding is None:
+      return make_shards(*operands)
+    # Each device draws for its shards: no call on CPUs is cut by XLA.
+    P = jax.sharding.PartitionSpec
+    return jax.shard_map(
+        make_shards,
+        mesh=block.sharding.mesh,
+        in_specs=(P(block.sharding.spec[0]), P(), P(), P()),
+        out_specs=block.sharding.spec,
+        check_vma=False,
+    )(*operands)
 
   return jax.jit(make, out_shardings=block.sharding, keep_unused=True)
 

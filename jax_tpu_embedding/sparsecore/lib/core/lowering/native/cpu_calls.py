@@ -30,6 +30,21 @@ def new_table(table: jax.ShapeDtypeStruct) -> jax.Array:
   return jax.ffi.ffi_call("jte_new_table_cpu", table)()
 
 
+def random_bits(
+    key: jax.Array, rows: jax.Array, width: jax.Array, num_columns: int
+) -> jax.Array:
+  """The bits that jax.random draws for rows of a table, u32[rows, columns].
+
+  Args:
+    key: u32[2], of jax.random.key_data.
+    rows: numbers of rows of the table, u32[n].
+    width: u32[], the columns of the table.
+    num_columns: of the result, the first ones of each row.
+  """
+  bits = jax.ShapeDtypeStruct((rows.shape[0], num_columns), np.uint32)
+  return jax.ffi.ffi_call("jte_random_bits_cpu", bits)(key, rows, width)
+
+
 def lookup(
     coo: Sequence[Array],
     table: Array,
