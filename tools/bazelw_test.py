@@ -17,6 +17,8 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _COMMANDS = (
     "bash",
     "cat",
+    "cksum",
+    "cut",
     "dirname",
     "env",
     "find",
@@ -27,6 +29,7 @@ _COMMANDS = (
     "sleep",
     "sort",
     "tail",
+    "uname",
 )
 
 
@@ -137,9 +140,9 @@ class BazelwTest(parameterized.TestCase):
         r"\n\(\d+ s, still running\) \[1 / 2\] .*not_a_terminal.bazelrc test //a",
     )
 
-  def checkout(self) -> pathlib.Path:
+  def checkout(self, name: str = "a checkout") -> pathlib.Path:
     """A copy of what the script reads, that it may write to."""
-    root = pathlib.Path(self.create_tempdir("a checkout").full_path)
+    root = pathlib.Path(self.create_tempdir(name).full_path)
     shutil.copy(_ROOT / "bazelw", root)
     for directory in ("tools", "third_party"):
       root.joinpath(directory).symlink_to(_ROOT / directory)
@@ -147,41 +150,56 @@ class BazelwTest(parameterized.TestCase):
 
   def test_tests_get_a_directory_for_compiled_programs(self):
     self.add_all_that_is_needed()
-    root = self.checkout()
-    programs = root / ".xla_cache/programs"
-    for _ in range(2):  # the second finds what the first has made
-      done = self.run_bazelw("test", "//a", root=root)
-      self.assertEqual(done.returncode, 0, done.stderr)
-    options = shlex.split((root / ".xla_cache/bazelrc").read_text())
-    self.assertEqual(options.count("build"), 3)
-    self.assertIn(f"--test_env=JAX_COMPILATION_CACHE_DIR={programs}", options)
-    self.assertIn(f"--sandbox_writable_path={programs}", options)
+    home = pathlib.Path(self.create_tempdir("a home").full_path)
+    seen = set()
+    for root in (self.checkout("one"), self.checkout("another")):
+      for _ in range(2):  # the second finds what the first has made
+        done = self.run_bazelw("test", "//a", root=root, HOME=str(home))
+        self.assertEqual(done.returncode, 0, done.stderr)
+      options = shlex.split((root / ".test_programs.bazelrc").read_text())
+      self.assertEqual(options.count("build"), 3)
+      (programs,) = home.glob(".cache/jax_tpu_embedding/test_programs/*")
+      self.assertIn(f"--test_env=JAX_COMPILATION_CACHE_DIR={programs}", options)
+      self.assertIn(f"--sandbox_writable_path={programs}", options)
+      seen.add(programs)
+    self.assertLen(seen, 1)
     self.assertRegex(
         _ROOT.joinpath(".bazelrc").read_text(),
-        r"\ntry-import %workspace%/\.xla_cache/bazelrc\n",
+        r"\ntry-import %workspace%/\.test_programs\.bazelrc\n",
     )
 
   def test_programs_of_a_month_ago_are_deleted(self):
     self.add_all_that_is_needed()
-    root = self.checkout()
-    programs = root / ".xla_cache/programs"
+    home = pathlib.Path(self.create_tempdir().full_path)
+    # Of this processor or of another one.
+    programs = home / ".cache/jax_tpu_embedding/test_programs/1"
     programs.mkdir(parents=True)
     new, old = programs / "new", programs / "old"
     new.write_text("")
     old.write_text("")
     a_month_ago = time.time() - 32 * 24 * 3600
     os.utime(old, (a_month_ago, a_month_ago))
-    done = self.run_bazelw("test", "//a", root=root)
+    done = self.run_bazelw("test", "//a", root=self.checkout(), HOME=str(home))
     self.assertEqual(done.returncode, 0, done.stderr)
     self.assertEqual(list(programs.iterdir()), [new])
 
-  def test_a_checkout_that_cannot_be_written_is_tested_without(self):
+  def test_where_nothing_can_be_written_tests_compile_for_themselves(self):
     self.add_all_that_is_needed()
-    root = self.checkout()
-    root.joinpath(".xla_cache").write_text("no directory")
-    done = self.run_bazelw("test", "//a", root=root)
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertIn("test //a", done.stderr)
+    home = pathlib.Path(self.create_tempdir().full_path)
+    cache = home / ".cache"
+    for name in ("no home", "no checkout"):
+      root = self.checkout(name)
+      options = root / ".test_programs.bazelrc"
+      if name == "no home":
+        cache.write_text("no directory")
+        options.write_text("build --of_a_time_when_it_could_be_written")
+      else:
+        cache.unlink()
+        options.mkdir()
+      done = self.run_bazelw("test", "//a", root=root, HOME=str(home))
+      self.assertEqual(done.returncode, 0, done.stderr)
+      self.assertIn("test //a", done.stderr)
+      self.assertFalse(options.is_file())
 
   def test_without_root_and_sudo_nothing_is_installed(self):
     if not os.geteuid():
