@@ -7,9 +7,9 @@ The first one makes the stack, the others write their table into it, in place.
 A program has no names, and takes the place of a table as an argument: it is the
 same for all tables of one shape and kind of initializer.
 
-Tables of random numbers are made in blocks of rows (_table_blocks.py), and what
-writes blocks into a stack is a program of its own. On CPU devices, small stacks
-need none (_host_fill.py).
+Tables of random numbers and of constants are made in blocks of rows
+(_table_blocks.py), and what writes blocks into a stack is a program of its own.
+On CPU devices, small stacks need none (_host_fill.py).
 """
 
 from __future__ import annotations
@@ -290,10 +290,10 @@ def plan_fills(
       ]
   fills = []
   is_on_host = _host_fill.is_memory_of(devices)
-  if not is_traced and sources[0].draws and is_on_host:
+  if not is_traced and is_on_host and sources[0].is_written_in_place:
     fills.append(NewStack(stack=stack))
   for source in sources:
-    if source.draws:
+    if source.has_recipe:
       blocks = source.blocks(placement, dtype, by_rows, may_exceed=not fills)
       fills.append(BlockFill(blocks=blocks, stack=stack, has_stack=bool(fills)))
     else:
@@ -322,10 +322,22 @@ class _Source:
   traced: _random_blocks.TracedInitializer | None
 
   @property
-  def draws(self) -> bool:
-    """Whether it has random numbers, which can be made in blocks."""
-    recipe = self.traced and self.traced.recipe
-    return recipe is not None and recipe.draws
+  def has_recipe(self) -> bool:
+    """Whether it can be made in blocks of rows."""
+    return self.traced is not None and self.traced.recipe is not None
+
+  @property
+  def is_constant(self) -> bool:
+    return isinstance(self.initializer, _slot_variables.Constant)
+
+  @property
+  def is_written_in_place(self) -> bool:
+    """Whether writing it into a stack takes no memory for another table.
+
+    What an initializer without recipe returns is the stack, if it is the first
+    table, and else in memory beside it.
+    """
+    return self.has_recipe or self.is_constant or self.is_whole
 
   def blocks(
       self,
@@ -352,9 +364,9 @@ class _Source:
       by_rows: jax.sharding.NamedSharding | None,
   ) -> _table_blocks.TableBlocks | _host_fill.ConstantRows | None:
     """Of a HostFill; None if that cannot be."""
-    if self.variable and isinstance(self.initializer, _slot_variables.Constant):
+    if self.is_constant:
       return _host_fill.ConstantRows(self.table, self.initializer.value)
-    if self.traced is None or self.traced.recipe is None:
+    if not self.has_recipe:
       return None
     # A block that exceeds the table is made for nothing in part, several blocks
     # are as many calls.
@@ -490,8 +502,11 @@ def fill_program(
       row_offset, rotation = table.row_offset_in_shard, table.shard_rotation
     else:
       row_offset, rotation = place
+    rows = table.padded_vocabulary_size // num_shards
     if initializer is None:
-      block = source.reshape(num_shards, -1, columns)
+      block = source.reshape(num_shards, rows, columns)
+    elif isinstance(initializer, _slot_variables.Constant):
+      block = jnp.full((num_shards, rows, columns), initializer.value)
     else:
       block = _stack_values.to_block(
           make_table(source), num_shards, rotation, by_rows

@@ -16,6 +16,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
@@ -28,8 +29,8 @@ _COLUMNS = 16
 _TABLE_BYTES = 4 * _ROWS * _COLUMNS
 
 
-def _make_fills(num_devices, num_tables, initializer):
-  """What makes a stack of equal tables."""
+def _make_fills(num_devices, num_tables, initializer, variable=0):
+  """What makes a stack of equal tables, or one of their slots."""
   rows_in_shard = _ROWS // num_devices
   placement = _placement.StackPlacement(
       name="s",
@@ -54,7 +55,7 @@ def _make_fills(num_devices, num_tables, initializer):
     return _fills.plan_fills(
         jax.random.key(0),
         placement,
-        0,
+        variable,
         [initializer] * num_tables,
         jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
         np.dtype(np.float32),
@@ -66,11 +67,12 @@ def _whole(key, shape):
   return jax.nn.initializers.normal()(jax.random.fold_in(key, 1), shape)
 
 
-def _memory(num_devices, num_tables, initializer=_whole):
+def _memory(num_devices, num_tables, initializer=_whole, variable=0):
   """What one device needs for the programs of each table of a stack."""
+  fills = _make_fills(num_devices, num_tables, initializer, variable)
   return [
       [program.compile().memory_analysis() for program in fill.lower()]
-      for fill in _make_fills(num_devices, num_tables, initializer)
+      for fill in fills
   ]
 
 
@@ -81,9 +83,7 @@ class TextTest(absltest.TestCase):
 
   def test_programs_show_arguments_that_they_do_not_need(self):
     # _compile_once.py takes two programs of one text for the same.
-    for fill in _make_fills(
-        1, num_tables=2, initializer=jax.nn.initializers.zeros
-    ):
+    for fill in _make_fills(1, num_tables=2, initializer=_whole):
       arguments = jax.tree.leaves((fill.stack, fill.source, fill.place))
       (signature,) = re.findall(r"@main\((.*?)\) ->", fill.lower()[0].as_text())
       self.assertLen(re.findall(r"%arg\d+: ", signature), len(arguments))
@@ -121,14 +121,16 @@ class MemoryTest(parameterized.TestCase):
     for memory in (first, *others):
       self.assertLess(memory.temp_size_in_bytes, 5 * part)
 
-  @parameterized.parameters(1, 8)
-  def test_blocks_of_rows_take_their_own_memory(self, num_devices):
-    normal = jax.nn.initializers.normal()
+  @parameterized.product(
+      num_devices=(1, 8),
+      initializer=(jax.nn.initializers.normal(), jax.nn.initializers.ones),
+  )
+  def test_blocks_of_rows_take_their_own_memory(self, num_devices, initializer):
     num_tables = 8
     with mock.patch.object(
         _table_blocks, "_MAX_ELEMENTS", _MAX_BLOCK_BYTES // 32
     ):
-      (new,), *tables = _memory(num_devices, num_tables, normal)
+      (new,), *tables = _memory(num_devices, num_tables, initializer)
     stack = num_tables * _TABLE_BYTES // num_devices
     self.assertEqual(new.output_size_in_bytes, stack)
     self.assertEqual(new.temp_size_in_bytes, 0)
@@ -140,6 +142,23 @@ class MemoryTest(parameterized.TestCase):
       self.assertEqual(write.output_size_in_bytes, stack)
       self.assertEqual(write.alias_size_in_bytes, stack)
       self.assertLess(write.temp_size_in_bytes, _MAX_BLOCK_BYTES)
+
+  @parameterized.product(
+      num_devices=(1, 8),
+      case=(
+          (_slot_variables.Constant(0.5), 1),
+          (lambda: np.zeros((_ROWS, _COLUMNS), np.float32), 0),
+      ),
+  )
+  def test_others_are_written_into_zeros_too(self, num_devices, case):
+    initializer, variable = case
+    (new,), *tables = _memory(num_devices, 2, initializer, variable)
+    stack = 2 * _TABLE_BYTES // num_devices
+    self.assertEqual(new.output_size_in_bytes, stack)
+    self.assertLen(tables, 2)
+    for (memory,) in tables:
+      self.assertEqual(memory.alias_size_in_bytes, stack)
+      self.assertLess(memory.temp_size_in_bytes, 1000)
 
   @parameterized.parameters(1, 8)
   def test_blocks_are_written_into_zeros_in_huge_pages(self, num_devices):

@@ -334,11 +334,10 @@ class CompilationTest(parameterized.TestCase):
       return compilation.call_count
 
     adagrad = dict(optimizer=embedding_spec.AdagradOptimizerSpec())
-    # Random numbers, the stack and what writes them into it, and the slot; the
-    # slots of other tables are written into it.
-    self.assertEqual(count_programs(3, 33), 5 if stack else 4)
+    # Random numbers, the stack, and what writes them and slots into one.
+    self.assertEqual(count_programs(3, 33), 4)
     # Random numbers of larger tables are made by the same programs.
-    self.assertEqual(count_programs(5, 65), 4 if stack else 3)
+    self.assertEqual(count_programs(5, 65), 3)
     # Made anew, and dropped, the same tables are no programs at all.
     self.assertEqual(count_programs(3, 33), 0)
 

@@ -114,14 +114,12 @@ class Recipe:
     num_scalars: numbers that the initializer has, as its scale.
     constants: scalars inside of the functions that it calls, by value.
     result: the number of the value that is the table.
-    draws: whether the key is used.
   """
 
   operations: tuple[_Operation, ...]
   num_scalars: int
   constants: tuple[tuple[int, bytes, str, tuple[int, ...]], ...]
   result: int
-  draws: bool
 
   def rows(
       self,
@@ -297,7 +295,6 @@ def _read(
       len(reader.scalars),
       tuple(reader.constants),
       result,
-      reader.draws,
   )
   return recipe, tuple(reader.scalars)
 
@@ -312,7 +309,6 @@ class _Reader:
     self.operations: list[_Operation] = []
     self.scalars: list[np.ndarray] = []
     self.constants: list[tuple[int, bytes, str, tuple[int, ...]]] = []
-    self.draws = False
 
   def read(self, jaxpr: core.ClosedJaxpr) -> int:
     # What the initializer itself multiplies with is an operand, as where JAX
@@ -406,7 +402,6 @@ class _Reader:
       if operands != [0] or not is_of_rows or params["bit_width"] != 32:
         raise _IsOther
       params = {}
-      self.draws = True
     elif 0 in operands or not (is_of_rows or out.size == 1):
       raise _IsOther
     elif name == "broadcast_in_dim":
