@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
@@ -504,6 +505,12 @@ def _on_devices(make, shape, dtype, sharding):
 @functools.lru_cache(maxsize=256)
 def _constant_program(shape, dtype, sharding):
   """A number -> an array of it."""
-  return _on_devices(
-      lambda value: jnp.full(shape, value), shape, dtype, sharding
-  )
+  if _host_fill.is_memory_of(sharding.mesh.devices.flat):
+    zeros = _fills.new_stack(
+        jax.ShapeDtypeStruct(shape, dtype, sharding=_shardings.auto(sharding))
+    )
+    # XLA adds in place.
+    make = lambda value: zeros() + value.astype(dtype)
+  else:
+    make = lambda value: jnp.full(shape, value)
+  return _on_devices(make, shape, dtype, sharding)

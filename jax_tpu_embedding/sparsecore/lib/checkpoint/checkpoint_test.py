@@ -15,6 +15,9 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import checkpoint_case
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.testing import huge_pages
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 6)
@@ -92,6 +95,40 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
             any_tables.fill(restored, specs, target, zeros),
             any_tables.fill(fresh, specs, target, zeros),
         )
+
+  @parameterized.parameters(1, 2)
+  def test_what_is_restored_is_in_huge_pages(self, num_devices):
+    table = embedding_spec.TableSpec(
+        name="large",
+        # Of each device more than malloc keeps of what was freed.
+        vocabulary_size=600_000,
+        embedding_dim=16 * num_devices,
+        initializer=jax.nn.initializers.ones,
+        optimizer=embedding_spec.AdagradOptimizerSpec(
+            initial_accumulator_value=0.5
+        ),
+    )
+    feature = embedding_spec.FeatureSpec(
+        name="large",
+        table_spec=table,
+        input_shape=(8, 1),
+        output_shape=(8, table.embedding_dim),
+    )
+    embedding.prepare_feature_specs_for_training([feature], num_devices, 1)
+    topology = any_tables.Topology(num_devices, 1, "alone")
+    sharding = any_tables.sharding(topology)
+    variables = embedding.init_embedding_variables(
+        jax.random.key(0), [table], sharding, 1
+    )
+    checkpoint.save(self.path, variables, [feature])
+    restored = checkpoint.restore(
+        self.path, [feature], sharding, num_sc_per_device=1
+    )
+    table, slots = restored["large"]
+    np.testing.assert_array_equal(table, 1)
+    np.testing.assert_array_equal(slots.accumulator, 0.5)
+    for array in (table, slots.accumulator):
+      huge_pages.assert_are_under(self, array)
 
   @parameterized.parameters(
       (

@@ -104,7 +104,7 @@ class NewStack:
 
   @property
   def programs(self) -> list[Any]:
-    return [_new_stack(self.stack)]
+    return [new_stack(self.stack)]
 
   def lower(self) -> list[jax.stages.Lowered]:
     return [_table_blocks.lower(program, ()) for program in self.programs]
@@ -122,8 +122,12 @@ class NewStack:
 
 
 @functools.lru_cache(maxsize=256)
-def _new_stack(stack: jax.ShapeDtypeStruct) -> Any:
-  """The jitted function () -> stack."""
+def new_stack(stack: jax.ShapeDtypeStruct) -> Any:
+  """The jitted function () -> zeros in huge pages, for CPU devices.
+
+  Args:
+    stack: shape, type and sharding, which may be None.
+  """
   sharding = stack.sharding
   if sharding is None:
     return jax.jit(functools.partial(cpu_calls.new_table, stack))

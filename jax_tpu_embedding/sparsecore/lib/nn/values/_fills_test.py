@@ -8,7 +8,6 @@ What it is made of is tested through _initialize_test.py.
 
 from __future__ import annotations
 
-import pathlib
 import re
 from unittest import mock
 
@@ -17,6 +16,7 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
+from jax_tpu_embedding.sparsecore.lib.nn.testing import huge_pages
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
@@ -168,28 +168,7 @@ class MemoryTest(parameterized.TestCase):
     stack = new.run(new.programs, None)
     np.testing.assert_array_equal(stack, np.zeros(new.stack.shape))
     self.assertEqual(stack.sharding, new.stack.sharding)
-    choices = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not choices.exists() or "[never]" in choices.read_text():
-      self.skipTest("This system has no huge pages.")
-    for part in stack.addressable_shards:
-      # All but the two ends, which share their huge pages with other memory.
-      begin = part.data.unsafe_buffer_pointer()
-      self.assertGreaterEqual(
-          _bytes_in_huge_pages(begin, begin + part.data.nbytes),
-          part.data.nbytes - 2 * 2**21,
-      )
-
-
-def _bytes_in_huge_pages(begin: int, end: int) -> int:
-  """Of the mappings that have a part of this range."""
-  total, is_part = 0, False
-  for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
-    if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-      first, last = (int(bound, 16) for bound in bounds.groups())
-      is_part = first < end and begin < last
-    elif is_part and line.startswith("AnonHugePages:"):
-      total += 1024 * int(line.split()[1])
-  return total
+    huge_pages.assert_are_under(self, stack)
 
 
 if __name__ == "__main__":
