@@ -239,6 +239,11 @@ def place_in_job() -> tuple[int, int]:
   return state.process_id, state.num_processes
 
 
+def coordinator_of_job() -> str:
+  """The address of JAX's coordination service, "host:port", at process 0."""
+  return distributed.global_state.coordinator_address
+
+
 def tell_job(key: str, value: str) -> None:
   """Lets all processes of jax.distributed know something, once per key.
 

@@ -305,6 +305,7 @@ with socket.socket() as listener:
   port = listener.getsockname()[1]
 jax.distributed.initialize(f"localhost:{port}", 1, 0)
 print(jax_private.place_in_job())
+print(jax_private.coordinator_of_job() == f"localhost:{port}")
 jax_private.tell_job("a/b", "told")
 print(jax_private.ask_job("a/b", 5))
 try:
@@ -326,7 +327,7 @@ except TimeoutError as error:
     ).stdout
     self.assertEqual(
         printed,
-        "(0, 1)\ntold\nNobody told 'a/c'.\nNobody told 'a/b'.\n",
+        "(0, 1)\nTrue\ntold\nNobody told 'a/c'.\nNobody told 'a/b'.\n",
     )
 
 

@@ -10,6 +10,7 @@ peers need grpcio, and only when they are made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import importlib
@@ -62,7 +63,7 @@ class MinibatchingNode:
       self,
       task_id: int,
       num_tasks: int,
-      peer_addresses: Sequence[str],
+      peer_addresses: Sequence[str] | Callable[[int], Sequence[str]],
       port: int,
       /,
       *,
@@ -76,11 +77,13 @@ class MinibatchingNode:
     Args:
       task_id: this host's rank, in [0, num_tasks).
       num_tasks: the number of hosts.
-      peer_addresses: "host:port" of each other host, in any order.
+      peer_addresses: "host:port" of each other host, in any order; or what
+        finds them out, called with the port where this host listens.
       port: where to listen; 0 for any free port.
       timeouts: how long to wait for the others.
       listen_addresses: the addresses of this host where it listens, "0.0.0.0"
-        for all. Default: those from which it reaches its peers.
+        for all. Default: those from which it reaches its peers, if it is given
+        their addresses.
       secret: what all hosts of the job know, and nobody else; 16 bytes or more.
         Default: the environment variable JTE_ALL_REDUCE_SECRET. Without one,
         whoever reaches the port can end the job's steps, or change them.
@@ -90,15 +93,23 @@ class MinibatchingNode:
       ValueError, TypeError: for arguments that do not fit together.
       ImportError: without grpcio, if there are peers.
       RuntimeError: if the port cannot be had.
+      What peer_addresses raises.
     """
-    _check_arguments(task_id, num_tasks, peer_addresses, port)
+    _check_arguments(task_id, num_tasks, port)
+    if not callable(peer_addresses):
+      _check_peers(peer_addresses, num_tasks)
+    elif listen_addresses is None:
+      raise ValueError(
+          "listen_addresses must be given where peer_addresses is a function,"
+          " which is called when this host listens."
+      )
     own = _identity.Identity(task_id=task_id, num_tasks=num_tasks)
     roster = _identity.Roster(own)
     self._reductions = _reductions.Reductions(task_id)
     self._exchange = None
     self._port = port
     resources = []
-    if peer_addresses:
+    if num_tasks > 1:
       if listen_addresses is None:
         listen_addresses = _addresses.facing(peer_addresses)
       if secret is None:
@@ -120,6 +131,13 @@ class MinibatchingNode:
           of_server,
       )
       self._port = server.port
+      if callable(peer_addresses):
+        try:
+          peer_addresses = peer_addresses(self._port)
+          _check_peers(peer_addresses, num_tasks)
+        except BaseException:
+          server.close()
+          raise
       self._exchange = _import_over_grpc("_exchange").Exchange(
           peer_addresses,
           own,
@@ -236,13 +254,16 @@ def get_all_reduce_interface(
   ).get_all_reduce_interface()
 
 
-def _check_arguments(
-    task_id: int, num_tasks: int, peer_addresses: Sequence[str], port: int
-) -> None:
+def _check_arguments(task_id: int, num_tasks: int, port: int) -> None:
   if not 0 <= task_id < num_tasks:
     raise ValueError(
         f"task_id must be in [0, num_tasks), got {task_id} of {num_tasks}."
     )
+  if not 0 <= port < 2**16:
+    raise ValueError(f"port must be in [0, 65536), got {port}.")
+
+
+def _check_peers(peer_addresses: Sequence[str], num_tasks: int) -> None:
   if isinstance(peer_addresses, str):
     raise TypeError(
         f"peer_addresses must be a list of addresses, got {peer_addresses!r}."
@@ -257,8 +278,6 @@ def _check_arguments(
     raise ValueError(
         f"peer_addresses has an address twice: {list(peer_addresses)}."
     )
-  if not 0 <= port < 2**16:
-    raise ValueError(f"port must be in [0, 65536), got {port}.")
 
 
 def _warn_unless_loopback(listen_addresses: Sequence[str]) -> None:

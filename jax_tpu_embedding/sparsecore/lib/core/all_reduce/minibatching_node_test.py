@@ -107,6 +107,36 @@ class MinibatchingNodeTest(parameterized.TestCase):
       self.assertIsInstance(error, RuntimeError)
       self.assertRegex(str(error), message)
 
+  def test_peers_may_be_found_when_the_port_is_known(self):
+    found = queue.Queue()
+    (port,) = local_ports.free(1)
+    other = self.node(1, [port, 0], port=0)
+
+    def find(own_port):
+      found.put(own_port)
+      return [f"localhost:{other.port}"]
+
+    host = self._nodes.enter_context(
+        MinibatchingNode(0, 2, find, port, listen_addresses=["127.0.0.1"])
+    )
+    self.assertEqual(found.get(), port)
+    self.assertEqual(host.port, port)
+    self.assertEqual(
+        self.run_all((host.reduce, 0, 1), (other.reduce, 0, 2)), [3, 3]
+    )
+
+  def test_who_finds_no_peers_does_not_listen(self):
+    (port,) = local_ports.free(1)
+    with self.assertRaisesRegex(ValueError, "listen_addresses must be given"):
+      MinibatchingNode(0, 2, lambda own_port: [], port)
+    for find, error, message in (
+        (lambda own_port: [], ValueError, "with num_tasks 2 that is 1, got 0"),
+        (lambda own_port: 1 / 0, ZeroDivisionError, ""),
+    ):
+      with self.assertRaisesRegex(error, message):
+        MinibatchingNode(0, 2, find, port, listen_addresses=["127.0.0.1"])
+      self.node(0, [port, 1]).close()  # The port is free.
+
   @parameterized.parameters(1, 2, 4, 6)
   def test_every_host_gets_the_or_of_all(self, n):
     ports = local_ports.free(n)

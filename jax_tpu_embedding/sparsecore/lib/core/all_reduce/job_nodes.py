@@ -1,0 +1,104 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""The nodes of a job of jax.distributed, whose processes find each other.
+
+They know JAX's coordination service, by which each says where it listens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _addresses
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+
+# Of the nodes that this process has made.
+_numbers = itertools.count()
+
+
+def make_node(
+    *,
+    timeouts: minibatching_node.Timeouts = minibatching_node.Timeouts(),
+    secret: str | bytes | None = None,
+) -> minibatching_node.MinibatchingNode:
+  """The node of this process; all processes of the job call it in one order.
+
+  Waits until all have. Without jax.distributed, or with one process, it reduces
+  with nobody.
+
+  Args:
+    timeouts: as of MinibatchingNode; processes are waited for as for a call.
+    secret: what all processes know, and nobody else; default: the environment
+      variable JTE_ALL_REDUCE_SECRET, or else one that process 0 makes, which
+      whoever can ask JAX's coordination service can know.
+
+  Raises:
+    TimeoutError: a process did not call it in time.
+    As MinibatchingNode.
+  """
+  index, count = jax_private.place_in_job()
+  if count == 1:
+    return minibatching_node.MinibatchingNode(0, 1, [], 0)
+  keys = f"jax_tpu_embedding/all_reduce/{next(_numbers)}"
+  secret = secret or os.environ.get(minibatching_node.SECRET_VARIABLE)
+  if index == 0 and not secret:
+    jax_private.tell_job(f"{keys}/secret", secrets.token_hex(32))
+  coordinator = jax_private.coordinator_of_job()
+  facing = _addresses.facing([coordinator])
+  host, listen_addresses = facing[0], facing
+  if index == 0:
+    # By that name the others know this process.
+    host = coordinator.rpartition(":")[0].strip("[]")
+    if not _addresses.are_loopback([host]):
+      # Its own name may be a loopback address on this machine alone.
+      listen_addresses = ["::"]
+
+  def peer_addresses(port: int) -> list[str]:
+    own = _addresses.as_target(host, port)
+    jax_private.tell_job(f"{keys}/address_of/{index}", own)
+    return [
+        jax_private.ask_job(f"{keys}/address_of/{i}", timeouts.call_seconds)
+        for i in range(count)
+        if i != index
+    ]
+
+  return minibatching_node.MinibatchingNode(
+      index,
+      count,
+      peer_addresses,
+      0,
+      timeouts=timeouts,
+      listen_addresses=listen_addresses,
+      secret=secret
+      or jax_private.ask_job(f"{keys}/secret", timeouts.call_seconds),
+  )
+
+
+def all_reduce_interface_of_job(
+    *,
+    timeouts: minibatching_node.Timeouts = minibatching_node.Timeouts(),
+    secret: str | bytes | None = None,
+) -> converter.AllReduceInterface:
+  """The `all_reduce_interface` of this process in a job of jax.distributed.
+
+  As get_all_reduce_interface, without addresses and ports: the processes tell
+  each other. All of them call it, in one order with other such calls; it waits
+  until they have. A job of one process needs neither jax.distributed nor grpcio.
+
+  Args:
+    timeouts: how long to wait for the others.
+    secret: what all processes know; default: the environment variable
+      JTE_ALL_REDUCE_SECRET, or else one that process 0 makes, which whoever can
+      ask JAX's coordination service can know.
+
+  Raises:
+    TimeoutError: a process did not call it in time.
+    ImportError: without grpcio, if there are several processes.
+  """
+  node = make_node(timeouts=timeouts, secret=secret)
+  return node.get_all_reduce_interface()
