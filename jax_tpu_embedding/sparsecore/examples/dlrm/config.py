@@ -126,12 +126,6 @@ class Config(command_line.JobSettings):
       )
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     self.check_job()
-    if self.num_processes != 1 and self.preprocess == "host":
-      raise UsageError(
-          "--preprocess=host needs --num_processes=1, got"
-          f" {self.num_processes}: processes would have to agree on the limits"
-          " of buffers. Use --preprocess=jit."
-      )
     if self.resume and not self.output_dir:
       raise UsageError(
           "--resume needs the --output_dir of the run to continue."

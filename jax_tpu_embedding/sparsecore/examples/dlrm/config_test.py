@@ -52,10 +52,6 @@ class ConfigTest(parameterized.TestCase):
           "num_devices must be a multiple of --num_processes=2, got 3",
       ),
       (
-          {"num_processes": 0, "preprocess": "host", "output_dir": "/o"},
-          "--preprocess=host needs --num_processes=1, got 0",
-      ),
-      (
           {"heartbeat_seconds": 1},
           "--heartbeat_seconds must be at least 2, got 1",
       ),

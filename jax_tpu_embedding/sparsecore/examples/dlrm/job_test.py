@@ -156,6 +156,21 @@ class JobTest(program_runs.ProgramTest):
             rf"process {victim} of {len(hosts)}, on \S+, gives no sign of life",
         )
 
+  def test_ids_may_be_converted_on_the_hosts(self):
+    # Limits grow in both processes at once, and the bits are those of one.
+    directories = []
+    for num_processes in (1, 2):
+      directories.append(self.directory())
+      code, _, stderr = _run(
+          "--num_devices=2",
+          f"--num_processes={num_processes}",
+          "--preprocess=host",
+          "--num_steps=5",
+          f"--output_dir={directories[-1]}",
+      )
+      self.assertEqual(code, 0, stderr)
+    self.assert_same_checkpoint(*directories, 5)
+
   def test_what_is_wrong_is_said_once(self):
     code, stdout, stderr = _run(
         "--num_devices=2",

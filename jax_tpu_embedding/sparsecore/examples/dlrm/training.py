@@ -93,6 +93,8 @@ class Trainer:
     """A batch, of which this process has its samples, over all devices."""
     if jax.process_count() == 1:
       return jax.device_put(batch, self._divided)
+    if isinstance(batch.labels, jax.Array):
+      return batch  # of the input pipeline
     return jax.tree.map(
         lambda x: jax.make_array_from_process_local_data(self._divided, x),
         batch,

@@ -18,6 +18,8 @@ from typing import Any
 import weakref
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.input import _stages
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
@@ -122,7 +124,9 @@ class InputPipeline:
       device_prefetch: batches on devices that wait for the step.
       workers: threads that preprocess, each of which uses several itself.
       num_threads: how many those are, for new limits.
-      all_reduce_interface: how processes agree on limits, with several.
+      all_reduce_interface: how processes agree on limits; default, for new
+        limits of several: the processes of jax.distributed find each other,
+        and all make their pipelines in one order.
       on_batch: called as on_batch(number, stats, timings) for each batch that
         is handed out, before it is, on the thread that asked for it.
       count_every: one of so many batches has statistics with what count_batch
@@ -162,17 +166,21 @@ class InputPipeline:
     self._sharding = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec(sharding_axis)
     )
-    self._pool = None
+    self._pool, self._node = None, None
     if limits is None:
       self._pool = embedding.OutputPool()
       axes = (
           (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
       )
       count = lambda of: int(np.prod([of.shape[name] for name in axes]))
+      num_local, num_devices = count(mesh.local_mesh), count(mesh)
+      if all_reduce_interface is None and num_local < num_devices:
+        self._node = job_nodes.make_node()
+        all_reduce_interface = self._node.get_all_reduce_interface()
       limits = embedding.AdaptiveLimits(
           feature_specs,
-          count(mesh.local_mesh),
-          count(mesh),
+          num_local,
+          num_devices,
           all_reduce_interface=all_reduce_interface,
           num_threads=num_threads,
           output_pool=self._pool,
@@ -339,7 +347,7 @@ class InputPipeline:
         num_finished=self._finished_room,
         name=_short(self._source),
     )
-    self._finalizer = weakref.finalize(self, self._stages.close)
+    self._finalizer = weakref.finalize(self, _close, self._stages, self._node)
 
   def close(self) -> None:
     """Ends the threads. Batches that were not handed out are lost."""
@@ -422,6 +430,16 @@ class InputPipeline:
             f"The state is of after {number} batches, and the source has {i}."
         ) from None
     return iterator, f"{number} were read and dropped"
+
+
+def _close(
+    stages: _stages.Stages, node: minibatching_node.MinibatchingNode | None
+) -> None:
+  if node is not None:
+    # Else a thread waits for other processes, for a batch that nobody takes any
+    # more. They have what they need for those that this process has handed out.
+    node.close()
+  stages.close()
 
 
 def _short(source: Any) -> str:

@@ -4,14 +4,18 @@
 """Pipelines of processes that end, or are killed."""
 
 import json
+import logging
 import multiprocessing
 import os
+import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
+from jax_tpu_embedding.sparsecore.lib.core.testing import process_job
 from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
@@ -91,6 +95,40 @@ def _count_batches(pipe, process, ports, num_batches):
     pipe.recv()  # that the other one is done, too
 
 
+def _take_batches_of_job():
+  """What a process of a job has of its pipelines, which find the others'.
+
+  Of the first, all batches: process 1 has two more. Of the second, a few, and
+  different numbers of them are ahead when it is closed.
+  """
+  index = jax.process_index()
+  mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+  table = two_table_model.table(vocabulary_size=1000)
+  specs = {"f": two_table_model.feature("f", table, batch=24 * mesh.size)}
+  embedding.prepare_feature_specs_for_training(specs, mesh.size, 1)
+  make = lambda source, **options: input_pipeline.InputPipeline(
+      source,
+      specs,
+      ids=lambda item: {"f": item["ids"]},
+      mesh=mesh,
+      sharding_axis="x",
+      **options,
+  )
+  with make(_Source(7 + 2 * index)) as batches:
+    numbers = [batch.number for batch in batches]
+  limits = batches.limits.limits
+  warn = mock.Mock()
+  with (
+      mock.patch.object(logging.Logger, "warning", warn),
+      make(_Source(), host_prefetch=2 + 3 * index) as batches,
+  ):
+    for batch, _ in zip(batches, range(4)):
+      if index:
+        time.sleep(0.2)
+  shapes = [x.shape for x in jax.tree.leaves(batch.inputs)]
+  return numbers, limits, shapes, [call.args for call in warn.mock_calls]
+
+
 def _hand_out(pipe, make_source):
   """Sends each batch and the state after it, when it is asked."""
   with _pipeline(
@@ -134,6 +172,17 @@ class InputProcessesTest(parameterized.TestCase):
     for process, _ in started:
       process.join(_TIMEOUT_SECONDS)
       self.assertEqual(process.exitcode, 0)
+
+  def test_processes_of_a_job_find_each_other(self):
+    job = process_job.ProcessJob(
+        self, _take_batches_of_job, num_processes=2, num_devices=2
+    )
+    first, second = job.results()
+    self.assertEqual(first, second)
+    numbers, _, _, warnings = first
+    self.assertEqual(numbers, list(range(7)))
+    # No thread waits for a process that has taken what it wants.
+    self.assertEqual(warnings, [])
 
   @parameterized.parameters(_Source, _without_state)
   def test_a_killed_process_resumes_after_the_batch_handed_out(

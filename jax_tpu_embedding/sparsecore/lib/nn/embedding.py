@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import batch_errors
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
@@ -88,6 +89,7 @@ feature_stacking_strategy_to_enum = (
 )
 OutputPool = _preprocess.OutputPool
 get_all_reduce_interface = minibatching_node.get_all_reduce_interface
+all_reduce_interface_of_job = job_nodes.all_reduce_interface_of_job
 convert_ids = _convert.convert_ids
 lookup_ids = _lookup_ids.lookup_ids
 raise_errors = batch_errors.raise_errors

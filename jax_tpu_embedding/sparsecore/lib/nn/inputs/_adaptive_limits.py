@@ -157,7 +157,8 @@ class AdaptiveLimits:
       raise ValueError(
           "Several processes have to agree on limits: this one has"
           f" {local_device_count} of {global_device_count} devices. Pass"
-          " all_reduce_interface, which get_all_reduce_interface makes."
+          " all_reduce_interface, which all_reduce_interface_of_job makes, or"
+          " get_all_reduce_interface from addresses."
       )
     self._all_reduce = all_reduce_interface
     self._bounds = _limits.Bounds(
