@@ -332,7 +332,10 @@ class _Source:
 
   @property
   def is_constant(self) -> bool:
-    return isinstance(self.initializer, _slot_variables.Constant)
+    """Whether it is a slot whose rows, and padding, have one value."""
+    return bool(self.variable) and isinstance(
+        self.initializer, _slot_variables.Constant
+    )
 
   @property
   def is_written_in_place(self) -> bool:
