@@ -354,6 +354,8 @@ class InputPipeline:
     self._is_closed = True
     if self._finalizer is not None:
       self._finalizer()
+    elif self._node is not None:
+      self._node.close()
     if self._pool is not None:
       self._pool.clear()
 

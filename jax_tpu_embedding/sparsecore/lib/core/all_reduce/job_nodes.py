@@ -12,6 +12,7 @@ import itertools
 import os
 import secrets
 
+import jax
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _addresses
@@ -28,8 +29,7 @@ def make_node(
 ) -> minibatching_node.MinibatchingNode:
   """The node of this process; all processes of the job call it in one order.
 
-  Waits until all have. Without jax.distributed, or with one process, it reduces
-  with nobody.
+  Waits until all have. The node of the only process reduces with nobody.
 
   Args:
     timeouts: as of MinibatchingNode; processes are waited for as for a call.
@@ -38,11 +38,18 @@ def make_node(
       whoever can ask JAX's coordination service can know.
 
   Raises:
+    RuntimeError: there are several processes, and no jax.distributed.
     TimeoutError: a process did not call it in time.
     As MinibatchingNode.
   """
   index, count = jax_private.place_in_job()
   if count == 1:
+    if jax.process_count() > 1:
+      raise RuntimeError(
+          f"This is one of {jax.process_count()} processes, which find each"
+          " other by jax.distributed: call jax.distributed.initialize() first,"
+          " or get_all_reduce_interface with their addresses."
+      )
     return minibatching_node.MinibatchingNode(0, 1, [], 0)
   keys = f"jax_tpu_embedding/all_reduce/{next(_numbers)}"
   secret = secret or os.environ.get(minibatching_node.SECRET_VARIABLE)
@@ -97,6 +104,7 @@ def all_reduce_interface_of_job(
       ask JAX's coordination service can know.
 
   Raises:
+    RuntimeError: there are several processes, and no jax.distributed.
     TimeoutError: a process did not call it in time.
     ImportError: without grpcio, if there are several processes.
   """

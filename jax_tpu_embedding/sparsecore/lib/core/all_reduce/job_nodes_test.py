@@ -9,6 +9,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
@@ -83,6 +84,13 @@ class JobNodesTest(parameterized.TestCase):
   def test_one_process_needs_no_job(self):
     interface = job_nodes.all_reduce_interface_of_job()
     self.assertEqual(interface.bitwise_or(1, 6), 6)
+
+  def test_several_processes_need_a_job(self):
+    with (
+        mock.patch.object(jax, "process_count", lambda: 3),
+        self.assertRaisesRegex(RuntimeError, "one of 3 .*distributed.init"),
+    ):
+      job_nodes.all_reduce_interface_of_job()
 
   def _arguments(self, index, coordinator, **options):
     """What a process of two makes its node of, and what it tells the other."""

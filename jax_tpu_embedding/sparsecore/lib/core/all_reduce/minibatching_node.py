@@ -72,7 +72,7 @@ class MinibatchingNode:
       secret: str | bytes | None = None,
       certificates: Certificates | None = None,
   ):
-    """Starts to listen. Waits for nobody.
+    """Starts to listen. Waits for nobody, unless peer_addresses does.
 
     Args:
       task_id: this host's rank, in [0, num_tasks).
