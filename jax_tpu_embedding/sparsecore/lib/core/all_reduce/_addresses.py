@@ -52,10 +52,14 @@ def as_target(address: str, port: int) -> str:
   return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+def host_of(target: str) -> str:
+  """The address or name in "host:port"."""
+  return target.rpartition(":")[0].strip("[]")
+
+
 def _sources_towards(peer: str) -> list[str]:
-  host = peer.rpartition(":")[0].strip("[]")
   sources = []
-  for address in _addresses_of(host):
+  for address in _addresses_of(host_of(peer)):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
       with socket.socket(family, socket.SOCK_DGRAM) as udp:

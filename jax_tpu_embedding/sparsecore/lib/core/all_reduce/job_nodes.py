@@ -60,19 +60,26 @@ def make_node(
   host, listen_addresses = facing[0], facing
   if index == 0:
     # By that name the others know this process.
-    host = coordinator.rpartition(":")[0].strip("[]")
+    host = _addresses.host_of(coordinator)
     if not _addresses.are_loopback([host]):
       # Its own name may be a loopback address on this machine alone.
       listen_addresses = ["::"]
 
+  def ask(process: int, what: str) -> str:
+    try:
+      return jax_private.ask_job(f"{keys}/{what}", timeouts.call_seconds)
+    except TimeoutError as error:
+      raise TimeoutError(
+          f"Process {process} of {count} does not want to agree with this one,"
+          f" which is {index}: it has made no node in {timeouts.call_seconds}"
+          " s. All processes make their input pipelines, and call"
+          " all_reduce_interface_of_job, equally often and in one order."
+      ) from error
+
   def peer_addresses(port: int) -> list[str]:
     own = _addresses.as_target(host, port)
     jax_private.tell_job(f"{keys}/address_of/{index}", own)
-    return [
-        jax_private.ask_job(f"{keys}/address_of/{i}", timeouts.call_seconds)
-        for i in range(count)
-        if i != index
-    ]
+    return [ask(i, f"address_of/{i}") for i in range(count) if i != index]
 
   return minibatching_node.MinibatchingNode(
       index,
@@ -81,8 +88,7 @@ def make_node(
       0,
       timeouts=timeouts,
       listen_addresses=listen_addresses,
-      secret=secret
-      or jax_private.ask_job(f"{keys}/secret", timeouts.call_seconds),
+      secret=secret or ask(0, "secret"),
   )
 
 

@@ -78,7 +78,9 @@ class JobNodesTest(parameterized.TestCase):
         self, _wait_alone, num_processes=2, num_devices=2
     )
     message, is_free = job.results()
-    self.assertRegex(message, "Nobody told '.*/address_of/0'")
+    self.assertRegex(
+        message, "Process 0 of 2 .* which is 1: .* no node in 0.5 s.*one order"
+    )
     self.assertTrue(is_free)
 
   def test_one_process_needs_no_job(self):
