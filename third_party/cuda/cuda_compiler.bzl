@@ -28,6 +28,17 @@ filegroup(
     ]),
 )
 
+# For JAX's CUDA plugin, which looks for ptxas and libdevice in this package. That
+# of 0.10.2 can do without, that of 0.12 cannot.
+py_library(
+    name = "for_jax",
+    data = glob([
+        "site/nvidia/cu13/bin/**",
+        "site/nvidia/cu13/nvvm/libdevice/**",
+    ]),
+    imports = ["site"],
+)
+
 # The runtime, inside of what is linked: no library of CUDA has to be found when
 # it is loaded. Without a driver its functions return errors.
 cc_import(
