@@ -13,6 +13,7 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _configured_layer
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
@@ -26,7 +27,6 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 
-P = jax.sharding.PartitionSpec
 Nested = embedding.Nested
 EmbeddingLookupInput = embedding.PreprocessedInput
 LogicalNames = _table_parameters.LogicalNames
@@ -42,7 +42,7 @@ EMBEDDING_COLLECTION = _table_collection.EMBEDDING_COLLECTION
 SEAL_PARAM_NAME = _seal.NAME
 
 
-class SparseCoreEmbed(nn.Module):
+class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
   """Looks ids up; the backward pass runs the optimizers of the tables.
 
   Tables are in one of two places, `tables` says which.
@@ -112,29 +112,6 @@ class SparseCoreEmbed(nn.Module):
           f" {self.tables!r}."
       )
     super().__post_init__()
-
-  @property
-  def embedding_table_partition(self) -> P:
-    return self._config().table_partition
-
-  @property
-  def data_partition(self) -> P:
-    return self._config().data_partition
-
-  @property
-  def num_shards(self) -> int:
-    """Devices that share the tables."""
-    return self._config().num_shards
-
-  @property
-  def lookup_config(self) -> _lookup_config.LookupConfig:
-    """Specs, mesh and settings, resolved, for who preprocesses for the layer.
-
-    Raises:
-      ValueError: if a feature lacks a size.
-    """
-    _partial_shapes.check_known(self.feature_specs)
-    return self._config()
 
   @property
   def embedding_table(self) -> Mapping[str, Any] | None:
@@ -336,20 +313,6 @@ class SparseCoreEmbed(nn.Module):
         num_sc_per_device,
     )
     return _lookups.init_refs(config, rng)
-
-  @nn.nowrap
-  def _config(self, ids: Any | None = None) -> _lookup_config.LookupConfig:
-    return _devices.lookup_config(
-        flax.core.unfreeze(self.feature_specs),
-        self.mesh,
-        self.sharding_axis,
-        self.num_sc_per_device,
-        ids,
-        table_sharding_strategy=self.table_sharding_strategy,
-        enable_minibatching=self.enable_minibatching,
-        feature_stacking_strategy=self.feature_stacking_strategy,
-        frozen=self.frozen,
-    )
 
   def _has_parameter(self, is_preprocessed: bool, collection: Any) -> bool:
     """Whether the tables are a parameter."""

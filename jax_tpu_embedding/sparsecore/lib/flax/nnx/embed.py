@@ -30,10 +30,10 @@ from typing import Literal
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _configured_layer
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
-from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
@@ -53,7 +53,7 @@ PartitionedOptimizer = _partitioned_optimizer.PartitionedOptimizer
 on_every_device = _devices.on_every_device
 
 
-class SparseCoreEmbed(nnx.Module):
+class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nnx.Module):
   """Looks ids up; the backward pass runs the optimizers of the tables.
 
   The tables have one of two forms.
@@ -192,31 +192,6 @@ class SparseCoreEmbed(nnx.Module):
     """The features; the tree is a copy, its leaves are not."""
     return jax.tree.unflatten(self._tree, self._features)
 
-  @property
-  def embedding_table_partition(self) -> jax.sharding.PartitionSpec:
-    """How tables and slots are split: by rows."""
-    return self._config().table_partition
-
-  @property
-  def data_partition(self) -> jax.sharding.PartitionSpec:
-    """How inputs and activations are split: on their first axis."""
-    return self._config().data_partition
-
-  @property
-  def num_shards(self) -> int:
-    """Devices that share the tables."""
-    return self._config().num_shards
-
-  @property
-  def lookup_config(self) -> _lookup_config.LookupConfig:
-    """Specs, mesh and settings, resolved, for who preprocesses for the layer.
-
-    Raises:
-      ValueError: if a feature lacks a size.
-    """
-    _partial_shapes.check_known(self.feature_specs)
-    return self._config()
-
   def table_variables(self) -> dict[str, Any]:
     """The tables as lib/checkpoint takes them, whichever form they have.
 
@@ -267,20 +242,6 @@ class SparseCoreEmbed(nnx.Module):
     """Looks a batch up, see embedding_lookup."""
     return embedding_lookup(
         self, inputs, step, weights=weights, gradient_scale=gradient_scale
-    )
-
-  def _config(self, ids: Any | None = None) -> _lookup_config.LookupConfig:
-    """What a lookup needs besides arrays; for raw ids, of their sizes."""
-    return _devices.lookup_config(
-        self.feature_specs,
-        self.mesh,
-        self.sharding_axis,
-        self.num_sc_per_device,
-        ids,
-        table_sharding_strategy=self.table_sharding_strategy,
-        enable_minibatching=self.enable_minibatching,
-        feature_stacking_strategy=self.feature_stacking_strategy,
-        frozen=self.frozen,
     )
 
   def _read_inputs(
