@@ -72,8 +72,10 @@ def init_embedding_variables(
   Initializers of random numbers whose elements do not depend on each other, as
   those of jax.nn.initializers but for the orthogonal ones, are run in blocks of
   rows, with the bits of a plain call: for that, at most 64 MiB of a device are
-  used beside the tables. On CPUs, a variable of at most 64 MiB is put together
-  by NumPy, and is twice in memory for a moment.
+  used beside the tables. (Of JAX 0.12 on CPUs, the last bit of some normal
+  numbers depends on whether an array has 3 to 5 columns, so that in tables with
+  as many it is not always that of the call.) On CPUs, a variable of at most 64
+  MiB is put together by NumPy, and is twice in memory for a moment.
 
   An initializer without arguments returns the whole table, at least
   [vocabulary_size, embedding_dim]; the rest is cropped. It is called on the

@@ -71,7 +71,9 @@ class RandomBlocksTest(parameterized.TestCase):
 
   @parameterized.parameters(*_RANDOM, *_CONSTANT)
   def test_rows_have_the_bits_of_the_whole_table(self, name):
-    shape = (37, 5)
+    # With 3 to 5 columns, JAX 0.12 draws other last bits than for an array with
+    # the same numbers in one row.
+    shape = (37, 9)
     initializer = (_RANDOM | _CONSTANT)[name]
     key = jax.random.key(7)
     got = _rows(initializer, key, shape, 20, 8)
