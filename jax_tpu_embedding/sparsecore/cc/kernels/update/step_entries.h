@@ -105,25 +105,23 @@ template <int kLanes, int kWidth, typename Rule, typename Terms>
     ++i;
   } while (i <= terms.last && terms.entries.row(i) == row);
 
-  float sum[kWidth];
+  const int64_t place = row * terms.gradient.dim + column;
 #pragma GCC unroll 8
   for (int k = 0; k < kNumVectors; ++k) {
-    std::memcpy(sum + k * kLanes, &sums[k], sizeof(sums[k]));
-  }
-  const int64_t place = row * terms.gradient.dim + column;
-  float* __restrict weight = terms.arrays[0] + place;
-  std::array<float* __restrict, Rule::kNumSlots> slot;
-  for (int k = 0; k < Rule::kNumSlots; ++k) {
-    slot[k] = terms.arrays[1 + k] + place;
-  }
-#pragma GCC unroll 16
-  for (int v = 0; v < kWidth; v += kLanes) {
+    // One array for all sums is in memory with GCC 14.
+    float sum[kLanes];
+    std::memcpy(sum, &sums[k], sizeof(sum));
+    float* __restrict weight = terms.arrays[0] + place + k * kLanes;
+    std::array<float* __restrict, Rule::kNumSlots> slot;
+    for (int j = 0; j < Rule::kNumSlots; ++j) {
+      slot[j] = terms.arrays[1 + j] + place + k * kLanes;
+    }
 #pragma GCC unroll 1
-    for (int d = v; d < v + kLanes; ++d) {
+    for (int d = 0; d < kLanes; ++d) {
       Slots<Rule::kNumSlots> values;
-      for (int k = 0; k < Rule::kNumSlots; ++k) values[k] = slot[k][d];
+      for (int j = 0; j < Rule::kNumSlots; ++j) values[j] = slot[j][d];
       rule.Step(sum[d], weight[d], values);
-      for (int k = 0; k < Rule::kNumSlots; ++k) slot[k][d] = values[k];
+      for (int j = 0; j < Rule::kNumSlots; ++j) slot[j][d] = values[j];
     }
   }
   return i;
