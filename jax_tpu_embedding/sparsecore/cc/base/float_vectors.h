@@ -16,11 +16,16 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_FLOAT_VECTORS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_FLOAT_VECTORS_H_
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
+#ifdef JTE_HAS_AVX2_CODE
+#include <immintrin.h>  // declares the built-in functions below
+#endif
 
 namespace jte {
 
@@ -32,9 +37,73 @@ struct VectorOf {
 template <typename T, int N>
 using Vector = typename VectorOf<T, N>::type;
 
-// As ToFloat of float16.h, from the bits of each value.
-template <typename T, typename Bits, typename Floats>
-[[gnu::always_inline]] inline void WidenBits(const Bits& bits, Floats& floats) {
+// How a function returns a vector depends on what processors it is for, of
+// which GCC warns, also for those that are an instruction. So results are
+// arguments.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+// Integers without a sign, of 8 or 16 bits, as such of 32. With 8 lanes and
+// more, only in code of WithVectorLanes.
+template <typename T, int N>
+[[gnu::always_inline]] inline void Widen(const Vector<T, N>& values,
+                                         Vector<uint32_t, N>& wide) {
+  // GCC makes four instructions of a conversion of 8 and more, where there is
+  // one. And the functions of immintrin.h cannot be inlined into a function for
+  // all processors, which this is by itself.
+#ifdef JTE_HAS_AVX2_CODE
+  if constexpr (N == 8 && sizeof(T) == 1) {
+    const Vector<uint64_t, 2> low = {std::bit_cast<uint64_t>(values)};
+    wide =
+        (Vector<uint32_t, N>)__builtin_ia32_pmovzxbd256((Vector<char, 16>)low);
+    return;
+  }
+  if constexpr (N == 8 && sizeof(T) == 2) {
+    wide = (Vector<uint32_t, N>)__builtin_ia32_pmovzxwd256(
+        (Vector<int16_t, N>)values);
+    return;
+  }
+#endif
+#ifdef JTE_HAS_AVX512_CODE
+  if constexpr (N == 16 && sizeof(T) == 1) {
+    wide = (Vector<uint32_t, N>)__builtin_ia32_pmovzxbd512_mask(
+        (Vector<char, N>)values, Vector<int32_t, N>{}, /*mask=*/-1);
+    return;
+  }
+  if constexpr (N == 16 && sizeof(T) == 2) {
+    wide = (Vector<uint32_t, N>)__builtin_ia32_pmovzxwd512_mask(
+        (Vector<int16_t, N>)values, Vector<int32_t, N>{}, /*mask=*/-1);
+    return;
+  }
+#endif
+  wide = __builtin_convertvector(values, Vector<uint32_t, N>);
+}
+
+// As ToFloat of float16.h, from the bits of each value of type T. With 8 lanes
+// and more, only in code of WithVectorLanes, and what is no number may become a
+// quiet NaN.
+template <typename T, int N>
+[[gnu::always_inline]] inline void ToFloats(const Vector<uint16_t, N>& values,
+                                            Vector<float, N>& floats) {
+  using Bits = Vector<uint32_t, N>;
+  using Floats = Vector<float, N>;
+  // F16C has an instruction for it.
+#ifdef JTE_HAS_AVX2_CODE
+  if constexpr (std::is_same_v<T, Float16> && N == 8) {
+    floats = __builtin_ia32_vcvtph2ps256((Vector<int16_t, N>)values);
+    return;
+  }
+#endif
+#ifdef JTE_HAS_AVX512_CODE
+  if constexpr (std::is_same_v<T, Float16> && N == 16) {
+    floats =
+        __builtin_ia32_vcvtph2ps512_mask((Vector<int16_t, N>)values, Floats{},
+                                         /*mask=*/-1, _MM_FROUND_CUR_DIRECTION);
+    return;
+  }
+#endif
+  Bits bits;
+  Widen<uint16_t, N>(values, bits);
   if constexpr (std::is_same_v<T, Bfloat16>) {
     floats = (Floats)(bits << 16);
   } else {
@@ -56,7 +125,10 @@ template <typename T, typename Bits, typename Floats>
   }
 }
 
-// The next N values from `values` on, which may be anywhere.
+#pragma GCC diagnostic pop
+
+// The next N values from `values` on, which may be anywhere, under the same
+// conditions.
 template <int N, typename T>
 [[gnu::always_inline]] inline void ReadFloats(const T* values,
                                               Vector<float, N>& floats) {
@@ -65,7 +137,7 @@ template <int N, typename T>
   } else {
     Vector<uint16_t, N> stored;
     std::memcpy(&stored, values, sizeof(stored));
-    WidenBits<T>(__builtin_convertvector(stored, Vector<uint32_t, N>), floats);
+    ToFloats<T, N>(stored, floats);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/float_vectors.h"
@@ -19,9 +20,10 @@
 namespace jte::serving {
 
 // How the rows of an encoding are read: a piece of `kWidth` columns is kParts
-// vectors of kLanes, in an order that costs least; Write puts them, or sums of
-// them, in the order of columns. kWidth: kSmallest or a larger power of two, of
-// which kLargest is what registers of so many lanes have room for.
+// vectors of kLanes, in an order that costs least. Add adds gain * value to
+// sums; Write puts these in the order of columns. kWidth: kSmallest or a larger
+// power of two, of which kLargest is what registers of so many lanes have room
+// for.
 
 // T: float, Bfloat16 or Float16.
 template <typename T>
@@ -41,20 +43,23 @@ struct PlainRows {
     static constexpr int kParts = kWidth / kLanes;
     using Values = Vector<float, kLanes>;
 
-    [[gnu::always_inline]] static void Read(const std::byte* row, int64_t,
-                                            int64_t column, Values* values) {
+    [[gnu::always_inline]] static void Add(const std::byte* row, int64_t,
+                                           int64_t column, float gain,
+                                           Values* sums) {
       row += FirstByte(column);
 #pragma GCC unroll 8
       for (int part = 0; part < kParts; ++part) {
-        ReadFloats<kLanes>(reinterpret_cast<const T*>(row), values[part]);
+        Values values;
+        ReadFloats<kLanes>(reinterpret_cast<const T*>(row), values);
+        sums[part] += gain * values;
         row += FirstByte(kLanes);
       }
     }
 
-    [[gnu::always_inline]] static void Write(const Values* values, float* out) {
+    [[gnu::always_inline]] static void Write(const Values* sums, float* out) {
 #pragma GCC unroll 8
       for (int part = 0; part < kParts; ++part) {
-        std::memcpy(out + part * kLanes, &values[part], sizeof(Values));
+        std::memcpy(out + part * kLanes, &sums[part], sizeof(Values));
       }
     }
   };
@@ -64,50 +69,120 @@ struct PlainRows {
   }
 };
 
-// Codes of kBits, read as words of 32 bits: part j has the j-th code of each
-// word, so that nothing is shuffled for a row.
+// Codes are read by lanes that have one or several: of several, part j has the
+// j-th of each lane, so that nothing is shuffled for a row.
 template <int kBits>
 struct CodedRows {
   static constexpr Encoding kEncoding =
       kBits == 8 ? Encoding::kInt8 : Encoding::kInt4;
   static constexpr int kSmallest = 2 * 32 / kBits;
   template <int kMostLanes>
-  static constexpr int kLargest = std::min(64, 32 / kBits * kMostLanes);
+  static constexpr int kLargest = std::min(64, 8 * kMostLanes);
   static constexpr bool kHasScaling = true;
 
+  template <int kMostLanes>
   [[gnu::always_inline]] static Scaling ScalingOf(const std::byte* row,
                                                   int64_t columns) {
-    return kBits == 8 ? Int8ScalingOf(row, columns)
-                      : Int4ScalingOf(row, columns);
+    if constexpr (kBits == 8) {
+      return Int8ScalingOf(row, columns);
+    } else if constexpr (kMostLanes < 8) {
+      return Int4ScalingOf(row, columns);
+    } else {
+      // Int4ScalingOf takes twenty instructions more.
+      const Vector<uint32_t, 4> stored = {
+          Load<uint32_t>(row + Int4CodeBytes(columns))};
+      Vector<float, 8> floats;
+      ToFloats<Float16, 8>((Vector<uint16_t, 8>)stored, floats);
+      return {floats[0], floats[1]};
+    }
   }
 
-  template <int kWidth, int>
+  template <int kWidth, int kMostLanes>
   struct Piece {
-    static constexpr int kParts = 32 / kBits;
-    static constexpr int kLanes = kWidth / kParts;
+    // Without AVX2 it takes long to make 32 bits of less.
+    using Lane =
+        std::conditional_t<(kMostLanes < 8), uint32_t,
+                           std::conditional_t<kBits == 8, uint8_t, uint16_t>>;
+    static constexpr int kCodes = 8 * sizeof(Lane) / kBits;
+    static constexpr int kLanes = std::min(kWidth / kCodes, kMostLanes);
+    static constexpr int kParts = kWidth / kLanes;
+    // Whether a register has room for a term of each code that there is.
+    static constexpr bool kHasAllTerms = kBits == 4 && kLanes == 16;
     using Values = Vector<float, kLanes>;
+    using Codes = Vector<int32_t, kLanes>;
 
-    [[gnu::always_inline]] static void Read(const std::byte* row,
-                                            int64_t columns, int64_t column,
-                                            Values* values) {
-      Vector<int32_t, kLanes> words;
-      std::memcpy(&words, row + FirstByte(column), sizeof(words));
-      const Scaling scaling = ScalingOf(row, columns);
+    [[gnu::always_inline]] static void Add(const std::byte* row,
+                                           int64_t columns, int64_t column,
+                                           float gain, Values* sums) {
+      const Scaling scaling = ScalingOf<kMostLanes>(row, columns);
+      const auto find_terms =
+          [&scaling, gain](const Codes& codes, Values& terms)
+              __attribute__((always_inline)) {
+                terms = gain * (__builtin_convertvector(codes, Values) *
+                                    scaling.scale +
+                                scaling.bias);
+              };
+      Values all_terms;
+      if constexpr (kHasAllTerms) {
+        find_terms(Codes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+                   all_terms);
+      }
+      row += FirstByte(column);
 #pragma GCC unroll 8
       for (int part = 0; part < kParts; ++part) {
-        const Vector<int32_t, kLanes> codes =
-            (words >> (kBits * part)) & ((1 << kBits) - 1);
-        values[part] = __builtin_convertvector(codes, Values) * scaling.scale +
-                       scaling.bias;
+        Vector<Lane, kLanes> stored;
+        std::memcpy(&stored, row + part / kCodes * sizeof(stored),
+                    sizeof(stored));
+        Vector<uint32_t, kLanes> lanes;
+        if constexpr (sizeof(Lane) == 4) {
+          lanes = stored;
+        } else {
+          Widen<Lane, kLanes>(stored, lanes);
+        }
+        const Codes codes = (Codes)lanes >> (kBits * (part % kCodes));
+        if constexpr (kHasAllTerms) {
+          // By the codes modulo 16; as integers, or else GCC multiplies by the
+          // gain what was looked up.
+          sums[part] += (Values)__builtin_shuffle((Codes)all_terms, codes);
+        } else {
+          Values terms;
+          find_terms(codes & ((1 << kBits) - 1), terms);
+          sums[part] += terms;
+        }
       }
     }
 
-    [[gnu::always_inline]] static void Write(const Values* values, float* out) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        for (int part = 0; part < kParts; ++part) {
-          *out++ = values[part][lane];
-        }
+    [[gnu::always_inline]] static void Write(const Values* sums, float* out) {
+#pragma GCC unroll 8
+      for (int first = 0; first < kParts; first += kCodes) {
+        Values columns[kCodes];
+        std::memcpy(columns, sums + first, sizeof(columns));
+        // Each turn moves every number from its place p to 2 * p, modulo all
+        // places but one: in the end, from part j and lane i to i * kCodes + j.
+#pragma GCC unroll 4
+        for (int turns = kCodes; turns > 1; turns /= 2) Riffle(columns);
+        std::memcpy(out, columns, sizeof(columns));
+        out += kCodes * kLanes;
       }
+    }
+
+   private:
+    // The first half of all numbers, with those of the second in between.
+    [[gnu::always_inline]] static void Riffle(Values (&parts)[kCodes]) {
+      Values riffled[kCodes];
+#pragma GCC unroll 4
+      for (int k = 0; k < kCodes / 2; ++k) {
+        const Values& a = parts[k];
+        const Values& b = parts[k + kCodes / 2];
+        [&]<size_t... kLane>(std::index_sequence<kLane...>)
+            __attribute__((always_inline)) {
+              riffled[2 * k] = __builtin_shufflevector(
+                  a, b, (kLane / 2 + kLane % 2 * kLanes)...);
+              riffled[2 * k + 1] = __builtin_shufflevector(
+                  a, b, ((kLanes + kLane) / 2 + kLane % 2 * kLanes)...);
+            }(std::make_index_sequence<kLanes>());
+      }
+      std::memcpy(parts, riffled, sizeof(parts));
     }
   };
 
@@ -157,12 +232,8 @@ template <typename Rows, int kLanes, int kWidth>
       if (next < sample.last) {
         Prefetch(sample.rows[next].row, first, num_bytes, last);
       }
-      typename Piece::Values values[Piece::kParts];
-      Piece::Read(sample.rows[i].row, columns, column, values);
-#pragma GCC unroll 8
-      for (int part = 0; part < Piece::kParts; ++part) {
-        sums[part] += sample.rows[i].gain * values[part];
-      }
+      Piece::Add(sample.rows[i].row, columns, column, sample.rows[i].gain,
+                 sums);
     }
     Piece::Write(sums, out + column);
   }
