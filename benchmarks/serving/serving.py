@@ -1,8 +1,9 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Lookups in exported tables, beside the training lookup and the memory.
+"""Lookups in exported tables, beside the training lookup, peers and the memory.
 
+    benchmarks/lookup/install_peers.sh
     ./bazelw run //benchmarks/serving -- --output_dir=$PWD/benchmarks/serving
 
 Prints tables in Markdown for RESULTS.md, and draws encodings.png. One thread;
@@ -11,7 +12,9 @@ contenders take turns, as other programs run on the machine.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import pathlib
 import tempfile
 import threading
@@ -30,16 +33,25 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks import turns
+from benchmarks import worker_process
 from benchmarks.lookup import limit
+from benchmarks.serving import workload
 
 _ROWS = flags.DEFINE_integer("rows", 1 << 20, "Of the table of 64 columns.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Of each contender.")
 _REQUESTS = flags.DEFINE_integer("requests", 20000, "Of 26 features x 20 ids.")
+_PEERS = flags.DEFINE_string(
+    "peers",
+    os.path.expanduser("~/.cache/jax_tpu_embedding/lookup_peers"),
+    "Folder with the virtual environment of PyTorch and FBGEMM, which are left"
+    " out if it is not there.",
+)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "For encodings.png.")
 
-_COLUMNS = 64
-_SAMPLES, _IDS, _FEATURES = 16384, 20, 26
-_BATCHES = 4
+_COLUMNS, _SAMPLES, _IDS = workload.COLUMNS, workload.SAMPLES, workload.IDS
+_FEATURES = 26
+# Of a table, to see what encodings do to values.
+_NUM_CHECKED = 1 << 16
 _ENCODINGS = ("float32", "bfloat16", "float16", "int8", "int4")
 
 
@@ -111,23 +123,21 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
   return lambda ids: touch(ids, best)
 
 
-def errors(values: np.ndarray, tables) -> tuple[float, float]:
-  """Root mean square error relative to the values, and the largest."""
-  got = tables.lookup("items", np.arange(min(len(values), 1 << 16)))
-  difference = got - values[: len(got)]
-  rms = np.sqrt((difference**2).mean() / (values[: len(got)] ** 2).mean())
-  return float(rms), float(np.abs(difference).max())
-
-
 def measure_batches(
-    values: np.ndarray, opened, directory: pathlib.Path
-) -> list[tuple[object, ...]]:
-  """A row for each contender; draws encodings.png if wanted."""
-  random = np.random.default_rng(1)
-  batches = [
-      random.integers(0, len(values), (_SAMPLES, _IDS), np.int32)
-      for _ in range(_BATCHES)
-  ]
+    values: np.ndarray,
+    opened,
+    directory: pathlib.Path,
+    peers: worker_process.WorkerProcess | None,
+) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+  """A row for each contender of ours; one for each of a peer.
+
+  Args:
+    values: of the table, workload.values.
+    opened: encoding -> the table.
+    directory: for files.
+    peers: a process of peers_worker.py.
+  """
+  batches = workload.batches(len(values))
   splits = np.arange(_SAMPLES + 1, dtype=np.int64) * _IDS
   out = np.empty((_SAMPLES, _COLUMNS), np.float32)
 
@@ -135,7 +145,7 @@ def measure_batches(
     def run(calls):
       numbers = iter(range(calls))
       return turns.time_calls(
-          lambda: look(batches[next(numbers) % _BATCHES]), calls
+          lambda: look(batches[next(numbers) % len(batches)]), calls
       )
 
     return run
@@ -159,36 +169,61 @@ def measure_batches(
       "items", batches[0].reshape(-1), splits, out=out
   )
   np.testing.assert_array_equal(out, train(batches[0]))
+  num_checked = min(len(values), _NUM_CHECKED)
+  of_peers = {}
+  if peers is not None:
+    loaded = peers.command("load", rows=len(values), num_checked=num_checked)
+    of_peers = loaded["peers"]
+    timed |= {name: peers.timed(peer=name) for name in of_peers}
   timings = turns.take(timed, _ROUNDS.value)
+
+  def ns_per_id(name):
+    return 1e9 * min(timings[name].cpu) / (_SAMPLES * _IDS)
+
+  def ratio(name, to):
+    low, middle, high = turns.quartiles_of_ratio(
+        timings[name].cpu, timings[to].cpu
+    )
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
   table, points = [], []
   for name in ("lookup_ids", *opened):
-    cpu = timings[name].cpu
-    ratios = turns.quartiles_of_ratio(cpu, timings["lookup_ids"].cpu)
-    limit = "float32 limit" if name == "lookup_ids" else f"{name} limit"
-    over = turns.quartiles_of_ratio(cpu, timings[limit].cpu)[1]
-    ns = 1e9 * min(cpu) / (_SAMPLES * _IDS)
+    limit_name = ("float32" if name == "lookup_ids" else name) + " limit"
     size = _versions.row_bytes(
         "float32" if name == "lookup_ids" else name, _COLUMNS
     )
-    rms, most = errors(values, opened[name]) if name in opened else (0, 0)
+    rms, most = 0.0, 0.0
     if name in opened:
-      points.append((name, size, rms, ns))
+      rms, most = workload.errors(
+          values[:num_checked],
+          opened[name].lookup("items", np.arange(num_checked)),
+      )
+      points.append((name, size, rms, ns_per_id(name)))
     table.append(
         (
             name,
             size,
             f"{rms:.2g}",
             f"{most:.2g}",
-            f"{ns:.1f}",
-            f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})",
-            f"{1e9 * min(timings[limit].cpu) / (_SAMPLES * _IDS):.1f}",
-            f"{over:.2f}",
+            f"{ns_per_id(name):.1f}",
+            ratio(name, "lookup_ids"),
+            f"{ns_per_id(limit_name):.1f}",
+            ratio(name, limit_name),
         )
     )
   if _OUTPUT_DIR.value:
-    draw(points, 1e9 * min(timings["lookup_ids"].cpu) / (_SAMPLES * _IDS))
-  return table
+    draw(points, ns_per_id("lookup_ids"))
+  return table, [
+      (
+          peer,
+          size,
+          f"{rms:.2g}",
+          f"{most:.2g}",
+          f"{ns_per_id(peer):.1f}",
+          ratio(peer, peer.rpartition(", ")[2]),
+      )
+      for peer, (size, rms, most) in of_peers.items()
+  ]
 
 
 def draw(points, training_ns: float) -> None:
@@ -272,10 +307,10 @@ def measure_stop(directory: pathlib.Path, values: np.ndarray) -> list[float]:
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-  random = np.random.default_rng(0)
-  values = random.standard_normal((_ROWS.value, _COLUMNS), np.float32)
+  values = workload.values(_ROWS.value)
   print(machine.describe(), "\n", flush=True)
-  with tempfile.TemporaryDirectory() as temporary:
+  with contextlib.ExitStack() as stack:
+    temporary = stack.enter_context(tempfile.TemporaryDirectory())
     opened, requests = {}, []
     for encoding in _ENCODINGS:
       directory = pathlib.Path(temporary) / encoding
@@ -285,25 +320,32 @@ def main(argv: list[str]) -> None:
           features={f"f{i}": "items" for i in range(_FEATURES)},
       )
       opened[encoding] = embedding_tables.open(directory)
+    python = pathlib.Path(_PEERS.value, "torch", "bin", "python")
+    peers = None
+    if python.exists():
+      peers = stack.enter_context(
+          worker_process.WorkerProcess(
+              "benchmarks.serving.peers_worker", str(python)
+          )
+      )
+    ours, of_peers = measure_batches(
+        values, opened, pathlib.Path(temporary), peers
+    )
     head = (
         "contender",
         "bytes of a row",
         "relative RMS error",
         "largest error",
-    )
-    head += (
         "CPU ns/id",
-        "ratio to lookup_ids",
-        "limit, ns/id",
-        "ratio to limit",
     )
     print(
         _markdown(
-            head, measure_batches(values, opened, pathlib.Path(temporary))
+            head + ("ratio to lookup_ids", "limit, ns/id", "ratio to limit"),
+            ours,
         ),
         "\n",
-        flush=True,
     )
+    print(_markdown(head + ("peer / ours",), of_peers), "\n", flush=True)
     for encoding in _ENCODINGS:
       p50, p99 = measure_requests(opened[encoding])
       requests.append((encoding, f"{p50:.0f}", f"{p99:.0f}"))

@@ -12,7 +12,21 @@ from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
 
+from benchmarks import turns
 from benchmarks.serving import serving
+from benchmarks.serving import workload
+
+
+class _Peers:
+  """In place of the process, whose packages may not be installed."""
+
+  def command(self, name, rows, num_checked):
+    assert (name, rows, num_checked) == ("load", 500, 500)
+    return {"peers": {"torch, int8": (72, 0.005, 0.016)}}
+
+  def timed(self, peer):
+    assert peer == "torch, int8"
+    return lambda calls: turns.time_calls(lambda: None, calls)
 
 
 class ServingTest(absltest.TestCase):
@@ -20,7 +34,7 @@ class ServingTest(absltest.TestCase):
   @flagsaver.flagsaver(rows=500, rounds=2, requests=10)
   def test_contenders_run(self):
     directory = pathlib.Path(self.create_tempdir().full_path)
-    values = np.random.default_rng(0).standard_normal((500, 64), np.float32)
+    values = workload.values(500)
     opened = {}
     for encoding in ("float32", "int8"):
       written_tables.write_full(
@@ -29,7 +43,11 @@ class ServingTest(absltest.TestCase):
           features={f"f{i}": "items" for i in range(26)},
       )
       opened[encoding] = embedding_tables.open(directory / encoding)
-    table = serving.measure_batches(values, opened, directory)
+    table, [of_peer] = serving.measure_batches(
+        values, opened, directory, _Peers()
+    )
+    self.assertEqual(of_peer[:4], ("torch, int8", 72, "0.005", "0.016"))
+    self.assertLess(float(of_peer[5].partition(" ")[0]), 1)
     self.assertEqual(
         [row[0] for row in table], ["lookup_ids", "float32", "int8"]
     )
