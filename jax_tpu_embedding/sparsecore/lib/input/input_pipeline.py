@@ -167,6 +167,7 @@ class InputPipeline:
         mesh, jax.sharding.PartitionSpec(sharding_axis)
     )
     self._pool, self._node = None, None
+    self._finalizer = None
     if limits is None:
       self._pool = embedding.OutputPool()
       axes = (
@@ -176,6 +177,8 @@ class InputPipeline:
       num_local, num_devices = count(mesh.local_mesh), count(mesh)
       if all_reduce_interface is None and num_local < num_devices:
         self._node = job_nodes.make_node()
+        # Until there are threads, which end with it.
+        self._finalizer = weakref.finalize(self, self._node.close)
         all_reduce_interface = self._node.get_all_reduce_interface()
       limits = embedding.AdaptiveLimits(
           feature_specs,
@@ -207,7 +210,6 @@ class InputPipeline:
     self._source_state: Any = None  # after the batch last handed out
     self._limits_state = limits.snapshot()
     self._process = os.getpid()
-    self._finalizer = None
 
   @property
   def limits(self) -> embedding.AdaptiveLimits:
@@ -347,6 +349,8 @@ class InputPipeline:
         num_finished=self._finished_room,
         name=_short(self._source),
     )
+    if self._finalizer is not None:
+      self._finalizer.detach()
     self._finalizer = weakref.finalize(self, _close, self._stages, self._node)
 
   def close(self) -> None:
@@ -354,8 +358,6 @@ class InputPipeline:
     self._is_closed = True
     if self._finalizer is not None:
       self._finalizer()
-    elif self._node is not None:
-      self._node.close()
     if self._pool is not None:
       self._pool.clear()
 

@@ -11,10 +11,14 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
+
+jax.config.update("jax_num_cpu_devices", 2)
 
 _NUM = 12
 # By hand: 1000, 20 and 200000.
@@ -23,11 +27,15 @@ _RESUMES = int(os.environ.get("RESUMES", "10"))
 _BATCHES = int(os.environ.get("BATCHES", "2000"))
 
 
-def _specs():
+def _specs(num_devices=1):
   table = two_table_model.table(vocabulary_size=1000)
   specs = {"f": two_table_model.feature("f", table)}
-  embedding.prepare_feature_specs_for_training(specs, 1, 1)
+  embedding.prepare_feature_specs_for_training(specs, num_devices, 1)
   return specs
+
+
+def _mesh_of_one():
+  return jax.sharding.Mesh(jax.devices()[:1], ("x",))
 
 
 def _item(i):
@@ -65,7 +73,7 @@ def _pipeline(source, **options):
       **dict(
           ids=lambda item: {"f": item["ids"]},
           rest=lambda item: item["label"],
-          mesh=jax.sharding.Mesh(jax.devices()[:1], ("x",)),
+          mesh=_mesh_of_one(),
           sharding_axis="x",
       )
       | options,
@@ -414,6 +422,31 @@ class InputPipelineTest(parameterized.TestCase):
     pipeline.close()
     with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
       next(pipeline)
+
+  @parameterized.parameters("closed", "dropped", "failed", "started")
+  def test_the_node_of_a_job_goes_with_the_pipeline(self, what):
+    node = mock.create_autospec(minibatching_node.MinibatchingNode)
+    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    one_of_two = mock.PropertyMock(return_value=_mesh_of_one())
+    with (
+        mock.patch.object(job_nodes, "make_node", return_value=node),
+        mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
+    ):
+      make = lambda **options: _pipeline(_items(), mesh=two, **options)
+      if what == "failed":
+        with self.assertRaisesRegex(ValueError, "prepared for 1"):
+          make(specs=_specs(num_devices=1))
+      else:
+        pipeline = make(specs=_specs(num_devices=2))
+        node.close.assert_not_called()
+        if what == "closed":
+          pipeline.close()
+        elif what == "started":
+          pipeline.start()
+          node.close.assert_not_called()
+        pipeline = None
+    gc.collect()
+    node.close.assert_called_once_with()
 
   def test_a_forked_process_makes_its_own(self):
     pipeline = _pipeline(_items())
