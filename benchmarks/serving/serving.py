@@ -345,7 +345,8 @@ def main(argv: list[str]) -> None:
         ),
         "\n",
     )
-    print(_markdown(head + ("peer / ours",), of_peers), "\n", flush=True)
+    if of_peers:
+      print(_markdown(head + ("peer / ours",), of_peers), "\n", flush=True)
     for encoding in _ENCODINGS:
       p50, p99 = measure_requests(opened[encoding])
       requests.append((encoding, f"{p50:.0f}", f"{p99:.0f}"))
