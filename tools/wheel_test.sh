@@ -41,6 +41,11 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 libraries=//jax_tpu_embedding/...
 ./bazelw query "labels(srcs, kind(py_library, $libraries) except
   attr(testonly, 1, $libraries))" | sed 's|^//||; s|:|/|' >"$work/modules"
+# The kernels for GPUs, unless they are left out: nvcc refuses newer compilers.
+read -ra bazel_opts <<<"${JTE_BAZEL_OPTS:-}"
+./bazelw cquery "${bazel_opts[@]}" \
+  "filter('ffi_cuda.so$', deps(//tools:build_wheel))" |
+  sed 's|^//||; s|:|/|; s| .*||' >>"$work/modules"
 
 # The libraries that the wheel carries are those of this machine's system.
 if [[ $(uname -m) == x86_64 ]] && command -v objdump >/dev/null; then
