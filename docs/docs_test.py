@@ -64,6 +64,7 @@ class DocumentationTest(parameterized.TestCase):
       "how_to/input.md",
       "how_to/layers.md",
       "how_to/limits.md",
+      "how_to/look_up.md",
       "how_to/migrate.md",
       "how_to/optimizers.md",
       "how_to/pipelining.md",

@@ -8,9 +8,7 @@
 // here. Target "jte_lookup_part_cpu": what one device adds to the activations
 // of another.
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -53,17 +51,14 @@ Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
   JTE_ASSIGN_OR_RETURN(
       const auto buffers,
       ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
-  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
   JTE_ASSIGN_OR_RETURN(const auto activations,
                        ToMatrix(result, "The activations"));
+  JTE_ASSIGN_OR_RETURN(const auto table,
+                       ToTableToRead(table_buffer, activations));
   JTE_ASSIGN_OR_RETURN(
       auto geometry, MakeGeometry(num_sc_per_device, enable_minibatching,
                                   *num_minibatches.typed_data(), table.num_rows,
                                   activations.num_rows));
-  if (activations.dim != table.dim) {
-    return InvalidArgument("The activations have ", activations.dim,
-                           " columns, expected the table's ", table.dim, ".");
-  }
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(quantization_numbers));
   PreparePages(table, activations, executor);
@@ -82,10 +77,10 @@ Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
                                     {.buffers = buffers,
                                      .rows = BytesOf(table_buffer),
                                      .geometry = geometry}));
-    return kernels::LookupInTables(buffers, geometry, tables, table.dim,
+    return kernels::LookupInTables(buffers, geometry, tables, activations.dim,
                                    quantization, activations.values, executor);
   }
-  return kernels::Lookup(buffers, geometry, ReadOnly(table.values), table.dim,
+  return kernels::Lookup(buffers, geometry, table.rows, activations.dim,
                          quantization, activations.values, executor);
 }
 
@@ -99,16 +94,12 @@ Result<void> CheckedLookupFetched(
       ReadBlocks<xffi::AnyBuffer>(args, 0, args.size(), "fetched rows"));
   JTE_ASSIGN_OR_RETURN(const auto activations,
                        ToMatrix(result, "The activations"));
-  std::vector<kernels::ConstTableValues> tables;
+  std::vector<kernels::LookupTable> tables;
   int64_t capacity = 0;
   for (const xffi::AnyBuffer& block : blocks) {
-    JTE_ASSIGN_OR_RETURN(const auto table, ToTable(block));
-    if (table.dim != activations.dim) {
-      return InvalidArgument("The activations have ", activations.dim,
-                             " columns, expected the rows' ", table.dim, ".");
-    }
+    JTE_ASSIGN_OR_RETURN(const auto table, ToTableToRead(block, activations));
     capacity = table.num_rows;
-    tables.push_back(ReadOnly(table.values));
+    tables.push_back(table.rows);
   }
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(quantization_numbers));
@@ -144,22 +135,21 @@ Result<void> CheckedLookupPart(
     const FloatVector& gains, const IntScalar& num_minibatches,
     const xffi::AnyBuffer& table_buffer, const IntScalar& device,
     const IntScalar& source, const FloatMatrix& before,
-    const FloatMatrix& result, int64_t num_devices, int64_t num_sc_per_device,
-    bool enable_minibatching, std::span<const double> quantization_numbers) {
-  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+    const xffi::AnyBuffer& result, int64_t num_devices,
+    int64_t num_sc_per_device, bool enable_minibatching,
+    std::span<const double> quantization_numbers) {
+  JTE_ASSIGN_OR_RETURN(const auto activations,
+                       ToMatrix(result, "The activations"));
+  JTE_ASSIGN_OR_RETURN(const auto table,
+                       ToTableToRead(table_buffer, activations));
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(quantization_numbers));
-  const auto shape = result.dimensions();
   JTE_ASSIGN_OR_RETURN(
-      auto geometry,
-      MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), table.num_rows, shape[0]));
+      auto geometry, MakeGeometry(num_sc_per_device, enable_minibatching,
+                                  *num_minibatches.typed_data(), table.num_rows,
+                                  activations.num_rows));
   geometry.num_devices = num_devices;
-  if (shape[1] != table.dim) {
-    return InvalidArgument("The activations have ", shape[1],
-                           " columns, expected the table's ", table.dim, ".");
-  }
-  if (before.typed_data() != result.typed_data()) {
+  if (before.typed_data() != activations.values.data()) {
     return InvalidArgument(
         "The result is not the operand with the activations: alias operand 8 "
         "and result 0.");
@@ -174,14 +164,13 @@ Result<void> CheckedLookupPart(
        .sample_ids = PartOf(ToSpan<const int32_t>(sample_ids), k, num_devices),
        .gains = PartOf(ToSpan<const float>(gains), k, num_devices)},
       geometry, executor);
-  const std::span<float> activations = ToSpan<float>(result);
   if (batch.are_corrupt()) {
-    std::ranges::fill(activations, std::numeric_limits<float>::quiet_NaN());
+    FillWithNaN(activations);
     return {};
   }
   return kernels::AddRowsOf(*device.typed_data(), batch.buffers(), geometry,
-                            ReadOnly(table.values), table.dim, quantization,
-                            activations, executor);
+                            table.rows, activations.dim, quantization,
+                            activations.values, executor);
 }
 
 }  // namespace
@@ -228,7 +217,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<IntScalar>()        // the number of this device
         .Arg<IntScalar>()        // whose activations, if of any device
         .Arg<FloatMatrix>()      // activations
-        .Ret<FloatMatrix>()      // the same, in place
+        .Ret<xffi::AnyBuffer>()  // the same, in place
         .Attr<int64_t>("num_devices")
         .Attr<int64_t>("num_sc_per_device")
         .Attr<bool>("enable_minibatching")

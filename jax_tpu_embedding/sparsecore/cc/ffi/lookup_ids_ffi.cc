@@ -47,7 +47,7 @@ using Doubles = xffi::Span<const double>;
 
 // What the call is told beside the operands of the features.
 struct Lookup {
-  Table table;
+  TableToRead table;
   Matrix activations;
   std::span<const double> quantization;
   bool keeps_errors;
@@ -66,13 +66,8 @@ Result<Lookup> ReadLookup(const xffi::AnyBuffer& table,
   Lookup lookup = {};
   lookup.quantization = {quantization.begin(), quantization.size()};
   lookup.keeps_errors = keeps_errors;
-  JTE_ASSIGN_OR_RETURN(lookup.table, ToTable(table));
   JTE_ASSIGN_OR_RETURN(lookup.activations, ToMatrix(result, "The activations"));
-  if (lookup.activations.dim != lookup.table.dim) {
-    return InvalidArgument("The activations have ", lookup.activations.dim,
-                           " columns, expected the table's ", lookup.table.dim,
-                           ".");
-  }
+  JTE_ASSIGN_OR_RETURN(lookup.table, ToTableToRead(table, lookup.activations));
   if (lookup.table.num_rows % attributes.num_sc_per_device != 0) {
     return InvalidArgument("The table has ", lookup.table.num_rows,
                            " rows, which ", attributes.num_sc_per_device,
@@ -83,7 +78,7 @@ Result<Lookup> ReadLookup(const xffi::AnyBuffer& table,
 
 Result<void> LookUp(Executor& executor, const Lookup& lookup,
                     const xffi::RemainingArgs& operands,
-                    std::span<const kernels::ConstTableValues> tables,
+                    std::span<const kernels::LookupTable> tables,
                     const StackAttributes& attributes) {
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(lookup.quantization));
@@ -97,13 +92,14 @@ Result<void> LookUp(Executor& executor, const Lookup& lookup,
   PreparePages(lookup.table, lookup.activations, executor);
   return kernels::LookupIds(
       plan, tables, lookup.table.num_rows / attributes.num_sc_per_device,
-      lookup.table.dim, quantization, lookup.activations.values, executor);
+      lookup.activations.dim, quantization, lookup.activations.values,
+      executor);
 }
 
 // The same. With keeps_errors what is wrong is recorded and is no error.
 Result<void> LookUpOrRecord(Executor& executor, const Lookup& lookup,
                             const xffi::RemainingArgs& operands,
-                            std::span<const kernels::ConstTableValues> tables,
+                            std::span<const kernels::LookupTable> tables,
                             const StackAttributes& attributes, int32_t device) {
   auto done =
       CatchOutOfMemory([&executor, &lookup, &operands, tables, &attributes] {
@@ -123,9 +119,8 @@ Result<void> OnOneDevice(Executor& executor, const xffi::AnyBuffer& table,
   JTE_ASSIGN_OR_RETURN(const auto lookup,
                        ReadLookup(table, num_minibatches, result, quantization,
                                   keeps_errors, attributes));
-  const kernels::ConstTableValues values = ReadOnly(lookup.table.values);
-  return LookUpOrRecord(executor, lookup, operands, {&values, 1}, attributes,
-                        /*device=*/0);
+  return LookUpOrRecord(executor, lookup, operands, {&lookup.table.rows, 1},
+                        attributes, /*device=*/0);
 }
 
 // What a device has for the others, if they look up from ids.

@@ -16,6 +16,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/populate_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/code_words.h"
 
 namespace jte::ffi {
 
@@ -33,26 +34,56 @@ Result<std::optional<kernels::Quantization>> ReadQuantization(
                                .num_buckets = static_cast<int64_t>(numbers[2])};
 }
 
-kernels::ConstTableValues ReadOnly(const kernels::TableValues& values) {
-  return std::visit(
-      []<typename T>(std::span<T> values) -> kernels::ConstTableValues {
-        return std::span<const T>(values);
+Result<TableToRead> ToTableToRead(const xla::ffi::AnyBuffer& buffer,
+                                  const Matrix& activations) {
+  TableToRead read{
+      .rows = {},
+      .memory = {static_cast<std::byte*>(buffer.untyped_data()),
+                 buffer.size_bytes()},
+      .num_rows = 0,
+  };
+  if (buffer.element_type() == xla::ffi::S32) {
+    const auto shape = buffer.dimensions();
+    const int64_t num_words = kernels::CodeWordsPerRow(activations.dim);
+    if (shape.size() != 2 || shape[1] != num_words) {
+      return InvalidArgument(
+          "The table of int8 codes has rank ", shape.size(), " and ",
+          shape.size() < 2 ? 1 : shape[1], " words per row, expected ",
+          num_words, " for activations of ", activations.dim, " columns.");
+    }
+    read.rows =
+        std::span(static_cast<const kernels::CodeWord*>(buffer.untyped_data()),
+                  buffer.element_count());
+    read.num_rows = shape[0];
+    return read;
+  }
+  JTE_ASSIGN_OR_RETURN(const Table table, ToTable(buffer));
+  if (activations.dim != table.dim) {
+    return InvalidArgument("The activations have ", activations.dim,
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  std::visit(
+      [&read]<typename T>(std::span<T> values) {
+        read.rows = std::span<const T>(values);
       },
-      values);
+      table.values);
+  read.num_rows = table.num_rows;
+  return read;
 }
 
-Result<std::vector<kernels::ConstTableValues>> ReadTables(
-    const WordsByDevice& words, const Table& table, const Published& own) {
+Result<std::vector<kernels::LookupTable>> ReadTables(const WordsByDevice& words,
+                                                     const TableToRead& table,
+                                                     const Published& own) {
   JTE_ASSIGN_OR_RETURN(const auto devices, ReadPublished(words, own));
-  std::vector<kernels::ConstTableValues> tables;
+  std::vector<kernels::LookupTable> tables;
   for (const Published& device : devices) {
     tables.push_back(std::visit(
         [&device]<typename T>(
-            std::span<T> values) -> kernels::ConstTableValues {
+            std::span<const T> values) -> kernels::LookupTable {
           return std::span(reinterpret_cast<const T*>(device.rows.data()),
                            values.size());
         },
-        table.values));
+        table.rows));
   }
   return tables;
 }
@@ -61,13 +92,9 @@ Result<std::vector<kernels::ConstTableValues>> ReadTables(
 // of 1 M x 64 float32 takes 0.72 of the time with 16384 x 20 uniform ids, 0.65
 // with Zipf 1.05. Activations often are new memory; one page at a time, 4 MiB
 // take 1.2 ms in a virtual machine, and 0.7 all at once.
-void PreparePages(const Table& table, const Matrix& activations,
+void PreparePages(const TableToRead& table, const Matrix& activations,
                   Executor& executor) {
-  std::visit(
-      [](auto values) {
-        TableMemory::OfProcess().Used(std::as_writable_bytes(values));
-      },
-      table.values);
+  TableMemory::OfProcess().Used(table.memory);
   PopulateNewPages(std::as_writable_bytes(activations.values), executor);
 }
 

@@ -6,6 +6,8 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_LOOKUP_OPERANDS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_LOOKUP_OPERANDS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/device_records.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
 
@@ -23,15 +26,26 @@ namespace jte::ffi {
 Result<std::optional<kernels::Quantization>> ReadQuantization(
     std::span<const double> numbers);
 
-kernels::ConstTableValues ReadOnly(const kernels::TableValues& values);
+// A table that is looked up: rows of values, or of codes if its buffer is
+// int32.
+struct TableToRead {
+  kernels::LookupTable rows;
+  std::span<std::byte> memory;
+  int64_t num_rows;
+};
+
+// InvalidArgument unless its rows have the columns of the activations.
+Result<TableToRead> ToTableToRead(const xla::ffi::AnyBuffer& buffer,
+                                  const Matrix& activations);
 
 // The tables of all devices; `table` is one of them, `own` what this one has
 // published.
-Result<std::vector<kernels::ConstTableValues>> ReadTables(
-    const WordsByDevice& words, const Table& table, const Published& own);
+Result<std::vector<kernels::LookupTable>> ReadTables(const WordsByDevice& words,
+                                                     const TableToRead& table,
+                                                     const Published& own);
 
 // Makes the pages of what the lookup reads and writes fit for it.
-void PreparePages(const Table& table, const Matrix& activations,
+void PreparePages(const TableToRead& table, const Matrix& activations,
                   Executor& executor);
 
 void FillWithNaN(const Matrix& activations);

@@ -172,7 +172,7 @@ class SeveralDevicesTest
 };
 
 TEST_P(SeveralDevicesTest, LookupReadsTheTablesOfAll) {
-  std::vector<ConstTableValues> tables;
+  std::vector<LookupTable> tables;
   for (int64_t device = 0; device < num_devices_; ++device) {
     const std::vector<float>& table = table_;
     const size_t size = table.size() / num_devices_;
@@ -203,7 +203,7 @@ TEST_P(SeveralDevicesTest, LookupByMessages) {
   }
   std::vector<float> actual(coo_.num_samples() * kDim);
   for (int64_t device = 0; device < num_devices_; ++device) {
-    std::vector<ConstTableValues> fetched;
+    std::vector<LookupTable> fetched;
     for (const auto& of_owner : rows) {
       fetched.push_back(std::span(of_owner[device]));
     }
@@ -309,7 +309,7 @@ TEST(SeveralDevicesErrorTest, NumbersBeyondTheirBitsAreRefused) {
   const ReceivedGradients received{
       .rows = {static_cast<const int32_t*>(nullptr), kMany},
       .gradients = nullptr};
-  const ConstTableValues table = std::span<const float>();
+  const LookupTable table = std::span<const float>();
   InlineExecutor executor;
   const std::pair<Result<void>, std::string> cases[] = {
       {LookupInTables({}, geometry, {&table, 1}, 1, std::nullopt, {}, executor),

@@ -48,7 +48,7 @@ def encode(rows: jax.Array) -> jax.Array:
 
 
 def decode(words: jax.Array, dim: int) -> jax.Array:
-  """f32[R, D] of i32[R, W]."""
+  """f32[R, D] of i32[R, W]; XLA may round product and sum at once."""
   num_words = -(-dim // 4)
   codes = jax.lax.bitcast_convert_type(words[:, :num_words], jnp.uint8)
   codes = codes.reshape(words.shape[0], -1)[:, :dim].astype(jnp.float32)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import batch_errors
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
@@ -46,6 +47,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.values import _int8_variables
 ArrayLike = jax.typing.ArrayLike
 
 Nested = _tables.Nested
+Topology = layout.Topology
 LimitsCallable = table_stacking.LimitsCallable
 get_default_limits = table_stacking.get_default_limits
 

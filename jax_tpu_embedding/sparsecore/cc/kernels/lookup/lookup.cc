@@ -135,7 +135,7 @@ Result<void> Pool(const CooBuffers& buffers,
 }  // namespace
 
 Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
-                    ConstTableValues table, int64_t dim,
+                    LookupTable table, int64_t dim,
                     const std::optional<Quantization>& quantization,
                     std::span<float> activations, Executor& executor) {
   JTE_ASSIGN_OR_RETURN(const auto partitions,
@@ -149,8 +149,7 @@ Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
 
 Result<void> LookupInTables(const CooBuffers& buffers,
                             const CooGeometry& geometry,
-                            std::span<const ConstTableValues> tables,
-                            int64_t dim,
+                            std::span<const LookupTable> tables, int64_t dim,
                             const std::optional<Quantization>& quantization,
                             std::span<float> activations, Executor& executor) {
   if (!NumbersFit(geometry.num_devices, geometry.rows_per_device(), 32)) {
@@ -169,7 +168,7 @@ Result<void> LookupInTables(const CooBuffers& buffers,
 }
 
 Result<void> AddRowsOf(int64_t device, const CooBuffers& buffers,
-                       const CooGeometry& geometry, ConstTableValues table,
+                       const CooGeometry& geometry, LookupTable table,
                        int64_t dim,
                        const std::optional<Quantization>& quantization,
                        std::span<float> activations, Executor& executor) {

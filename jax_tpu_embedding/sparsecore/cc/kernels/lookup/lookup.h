@@ -5,7 +5,8 @@
 //
 //   activations[sample, :] = sum over the sample's entries of gain * row
 //
-// in float32, whatever the type of the table.
+// in float32, whatever the type of the table; rows of codes (code_words.h) are
+// decoded first.
 //
 // Entries are ordered by row in the buffers. They are first sorted by sample
 // (sort_by_sample.h); then each task adds up the rows of some samples in
@@ -13,8 +14,8 @@
 //
 // Requires: `buffers` fit `geometry` in size. `activations` holds
 //   S * batch_size_per_sc rows of `dim` floats, `table` S * rows_per_shard rows
-//   of as many values. A quantization has two buckets or more, and a minimum
-//   below its maximum.
+//   of as many values or codes. A quantization has two buckets or more, and a
+//   minimum below its maximum.
 // Guarantees: every element of `activations` is written; samples without
 //   entries are zero. The terms of a sample are added in the order of the
 //   buffers, so the result has the same bits for any executor.
@@ -46,7 +47,7 @@ struct Quantization {
 };
 
 Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
-                    ConstTableValues table, int64_t dim,
+                    LookupTable table, int64_t dim,
                     const std::optional<Quantization>& quantization,
                     std::span<float> activations, Executor& executor);
 
@@ -55,8 +56,7 @@ Result<void> Lookup(const CooBuffers& buffers, const CooGeometry& geometry,
 // number. The entries must have been checked (CheckEntries).
 Result<void> LookupInTables(const CooBuffers& buffers,
                             const CooGeometry& geometry,
-                            std::span<const ConstTableValues> tables,
-                            int64_t dim,
+                            std::span<const LookupTable> tables, int64_t dim,
                             const std::optional<Quantization>& quantization,
                             std::span<float> activations, Executor& executor);
 
@@ -65,7 +65,7 @@ Result<void> LookupInTables(const CooBuffers& buffers,
 // devices in ascending order, the activations have the bits of a lookup. The
 // entries must have been checked (CheckEntries).
 Result<void> AddRowsOf(int64_t device, const CooBuffers& buffers,
-                       const CooGeometry& geometry, ConstTableValues table,
+                       const CooGeometry& geometry, LookupTable table,
                        int64_t dim,
                        const std::optional<Quantization>& quantization,
                        std::span<float> activations, Executor& executor);

@@ -165,7 +165,7 @@ Result<void> PoolTasks(const convert::StackPlan& plan,
 }  // namespace
 
 Result<void> LookupIds(const convert::StackPlan& plan,
-                       std::span<const ConstTableValues> tables,
+                       std::span<const LookupTable> tables,
                        int64_t rows_per_shard, int64_t dim,
                        const std::optional<Quantization>& quantization,
                        std::span<float> activations, Executor& executor) {

@@ -46,7 +46,7 @@ convert::StackPlan Plan(std::string combiner,
 }
 
 Result<std::vector<float>> LookUp(
-    const convert::StackPlan& plan, std::span<const ConstTableValues> tables,
+    const convert::StackPlan& plan, std::span<const LookupTable> tables,
     int64_t rows_per_shard, int64_t dim, int64_t num_samples,
     int num_threads = 1,
     std::optional<Quantization> quantization = std::nullopt) {
@@ -61,7 +61,7 @@ Result<std::vector<float>> LookUp(
 
 TEST(LookupIdsTest, PoolsTheRowsOfEachSample) {
   const std::vector<float> table = {1, 10, 2, 20, 3, 30};
-  const ConstTableValues values = std::span(table);
+  const LookupTable values = std::span(table);
   const std::vector<int32_t> ids = {2, 0, 1, 1};
   const convert::FeatureInput feature = {
       .name = "f",
@@ -76,7 +76,7 @@ TEST(LookupIdsTest, PoolsTheRowsOfEachSample) {
 // 1e8 + 1 is 1e8 in float32, so the order of terms shows: rows ascend.
 TEST(LookupIdsTest, AddsTermsInTheOrderOfRows) {
   const std::vector<float> table = {1e8f, -1e8f, 1};
-  const ConstTableValues values = std::span(table);
+  const LookupTable values = std::span(table);
   const std::vector<int32_t> ids = {2, 1, 0, 2, 0, 1};
   const convert::FeatureInput feature = {
       .name = "f",
@@ -89,7 +89,7 @@ TEST(LookupIdsTest, AddsTermsInTheOrderOfRows) {
 // The sum of the gains is (1e8 + 1) - 1e8 = 0 from left to right.
 TEST(LookupIdsTest, AnIdThatRepeatsIsOneTermWithItsGainsFromLeftToRight) {
   const std::vector<float> table = {3};
-  const ConstTableValues values = std::span(table);
+  const LookupTable values = std::span(table);
   const std::vector<int32_t> ids = {0, 0, 0};
   const std::vector<float> weights = {1e8f, 1, -1e8f};
   const convert::FeatureInput feature = {.name = "f",
@@ -104,7 +104,7 @@ TEST(LookupIdsTest, AnIdThatRepeatsIsOneTermWithItsGainsFromLeftToRight) {
 
 TEST(LookupIdsTest, SamplesWithoutIdsAndBetweenFeaturesAreZero) {
   const std::vector<float> table = {5};
-  const ConstTableValues values = std::span(table);
+  const LookupTable values = std::span(table);
   const std::vector<int32_t> ids = {0};
   const std::vector<int64_t> splits = {0, 0, 1};
   const convert::FeatureInput feature = {
@@ -118,7 +118,7 @@ TEST(LookupIdsTest, SamplesWithoutIdsAndBetweenFeaturesAreZero) {
 
 TEST(LookupIdsTest, RefusesWhatDoesNotBelongTogether) {
   const std::vector<float> table(8);
-  const std::vector<ConstTableValues> tables(2, std::span(table));
+  const std::vector<LookupTable> tables(2, std::span(table));
   const std::vector<int32_t> ids = {0, 3};
   const convert::FeatureInput feature = {
       .name = "f",
@@ -254,7 +254,7 @@ RandomStack MakeRandomStack(Random& random) {
 // What the converter and the lookup from its buffers give.
 Result<std::vector<float>> ByBuffers(
     const convert::StackPlan& plan, const RandomStack& stack,
-    std::span<const ConstTableValues> tables, int64_t dim,
+    std::span<const LookupTable> tables, int64_t dim,
     const std::optional<Quantization>& quantization) {
   const Topology& topology = stack.topology;
   const int64_t num_cells = plan.coo_cells_per_device;
@@ -326,7 +326,7 @@ TYPED_TEST(LookupIdsPropertyTest, HasTheBitsOfTheLookupFromBuffers) {
     const auto arrays = RandomTables<TypeParam>(
         random, stack.topology.global_device_count,
         stack.rows_per_shard * stack.topology.num_sc_per_device * dim);
-    std::vector<ConstTableValues> tables;
+    std::vector<LookupTable> tables;
     for (const auto& array : arrays) {
       tables.push_back(std::span<const TypeParam>(array));
     }

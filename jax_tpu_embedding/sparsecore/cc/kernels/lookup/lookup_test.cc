@@ -3,6 +3,8 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -16,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/code_words.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/testing/random_coo.h"
 
@@ -122,6 +125,66 @@ TEST(LookupTest, SkewedBatchesAddTheSameTerms) {
   }
 }
 
+// Rows of codes, and the values that they stand for.
+struct CodedTable {
+  CodedTable(int64_t num_rows, int64_t dim) : values(num_rows * dim) {
+    std::mt19937_64 random(8);
+    std::normal_distribution<float> normal;
+    // What follows scale and bias must not count.
+    words.assign(num_rows * CodeWordsPerRow(dim), CodeWord{0xffffffff});
+    for (int64_t row = 0; row < num_rows; ++row) {
+      CodeWord* const of_row = &words[row * CodeWordsPerRow(dim)];
+      const float scale = normal(random);
+      const float bias = normal(random);
+      for (int64_t d = 0; d < dim; ++d) {
+        const uint32_t code = random() % 256;
+        reinterpret_cast<uint8_t*>(of_row)[d] = static_cast<uint8_t>(code);
+        values[row * dim + d] = static_cast<float>(code) * scale + bias;
+      }
+      of_row[NumCodeWords(dim)] = CodeWord{std::bit_cast<uint32_t>(scale)};
+      of_row[NumCodeWords(dim) + 1] = CodeWord{std::bit_cast<uint32_t>(bias)};
+    }
+  }
+
+  std::vector<CodeWord> words;
+  std::vector<float> values;
+};
+
+TEST(LookupTest, RowsOfCodesHaveTheBitsOfTheirValues) {
+  for (const int64_t dim : {1, 3, 8, 30, 32, 64, 103, 128, 200}) {
+    SCOPED_TRACE(dim);
+    const RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 2,
+                                         .rows_per_shard = 50,
+                                         .batch_size_per_sc = 40,
+                                         .enable_minibatching = false,
+                                         .num_minibatches = 1},
+                                        /*ids_per_sample=*/5, /*seed=*/3);
+    const CodedTable table(coo.num_rows(), dim);
+    const std::vector<float> expected =
+        ExpectedActivations(coo, table.values, dim);
+    ThreadExecutor executor(2);
+    std::vector<float> out(expected.size(), kUnwritten);
+    ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table.words, dim,
+                       std::nullopt, out, executor));
+    EXPECT_EQ(out, expected);
+
+    std::ranges::fill(out, 0.0f);
+    ASSERT_TRUE(AddRowsOf(/*device=*/0, coo.buffers(), coo.geometry,
+                          table.words, dim, std::nullopt, out, executor));
+    EXPECT_EQ(out, expected);
+
+    const Quantization quantization = {
+        .min_value = -3, .max_value = 50, .num_buckets = 9};
+    std::vector<float> of_values = out;
+    ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table.words, dim,
+                       quantization, out, executor));
+    ASSERT_TRUE(Lookup(coo.buffers(), coo.geometry, table.values, dim,
+                       quantization, of_values, executor));
+    EXPECT_EQ(out, of_values);
+    EXPECT_NE(out, expected);
+  }
+}
+
 TEST(LookupTest, SamplesWithoutEntriesAreZero) {
   RandomCoo coo = MakeRandomCoo({.num_sc_per_device = 2,
                                  .rows_per_shard = 4,
@@ -166,7 +229,7 @@ TEST(LookupTest, MoreEntriesThanCanBeCountedAreAnError) {
   const std::span<const int32_t> ids(&cell, 3 * kRegion);
   const CooBuffers buffers{row_pointers, ids, ids, {&gain, 3 * kRegion}};
   const std::vector<float> table(6, 1.0f);
-  const std::vector<ConstTableValues> tables = {std::span(table)};
+  const std::vector<LookupTable> tables = {std::span(table)};
   std::vector<float> out(6);
   InlineExecutor executor;
   const auto done = LookupInTables(buffers,

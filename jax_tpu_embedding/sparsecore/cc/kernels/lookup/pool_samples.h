@@ -34,12 +34,12 @@ using SamplePooler =
 
 // For tables of one type and size, whose rows have numbers as in SpreadRows if
 // there are several.
-SamplePooler MakePooler(std::span<const ConstTableValues> tables,
+SamplePooler MakePooler(std::span<const LookupTable> tables,
                         int64_t rows_per_device, int64_t dim,
                         const std::optional<Quantization>& quantization);
 
 // For one table; it adds the rows, one by one, to what the activations are.
-SamplePooler MakeAdder(ConstTableValues table, int64_t dim,
+SamplePooler MakeAdder(LookupTable table, int64_t dim,
                        const std::optional<Quantization>& quantization);
 
 }  // namespace jte::kernels

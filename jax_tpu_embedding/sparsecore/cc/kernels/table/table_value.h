@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/code_words.h"
 
 namespace jte::kernels {
 
@@ -19,6 +20,11 @@ using TableValues =
 using ConstTableValues =
     std::variant<std::span<const float>, std::span<const Bfloat16>,
                  std::span<const Float16>>;
+
+// What a lookup reads: such values, or rows of codes.
+using LookupTable =
+    std::variant<std::span<const float>, std::span<const Bfloat16>,
+                 std::span<const Float16>, std::span<const CodeWord>>;
 
 }  // namespace jte::kernels
 

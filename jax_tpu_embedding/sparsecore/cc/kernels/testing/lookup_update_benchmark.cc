@@ -205,7 +205,7 @@ void BM_Lookup(benchmark::State& state, int64_t workload) {
 void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
   Data& data = GetData(workload);
   const std::vector<float>& table = GetTable(0);
-  const ConstTableValues values = std::span(table);
+  const LookupTable values = std::span(table);
   std::vector<convert::StackPlan> plans;
   for (const Batch& batch : data.batches) {
     convert::FeatureInput feature = {

@@ -43,8 +43,6 @@ def lookup(
     operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Results:
   """Rule of the lookup."""
-  if params.get("int8_columns") is not None:  # no call knows such rows
-    return native_call.traced(plain.lookup, operands, params, devices)
   axis = devices.axis_of(operands[-1])
   if axis is None and operands[-1].ndim == 2:
     *coo, table = operands
@@ -93,12 +91,12 @@ _lookup_by_messages = functools.partial(by_messages.lookup, cpu_messages)
 def _way_of_lookup(
     stack: stacks.Lookup, axis: mesh_axis.MeshAxis
 ) -> stacks.Way:
-  if stack.params.get("int8_columns") is not None:
-    return _lookup_by_plain_messages
   if axis.is_in_one_process:
     return shared_memory.lookup
   if by_batches.serve_lookup(stack.coo, stack.table, stack.params, axis):
     return by_batches.lookup
+  if stack.params.get("int8_columns") is not None:  # cpu_messages sends floats
+    return _lookup_by_plain_messages
   return _lookup_by_messages
 
 

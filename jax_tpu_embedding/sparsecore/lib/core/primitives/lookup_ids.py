@@ -5,8 +5,9 @@
 
 What convert_ids and lookup do together, and its bits, without the buffers: for
 programs that only read, in evaluation and serving. Operands: the table
-f32[rows, D] or f32[rows], bfloat16 or float16 as well; num_minibatches i32[],
-which is 1; and the ids of each feature, as in convert_ids.py. Result: f32[device_batch_size, D], the sum of
+f32[rows, D] or f32[rows], bfloat16 or float16 as well, or with int8_columns=D
+i32[rows, W], as in lookup.py; num_minibatches i32[], which is 1; and the ids of
+each feature, as in convert_ids.py. Result: f32[device_batch_size, D], the sum of
 gain * row over the ids of each sample; f32[device_batch_size] if the table has
 no columns. Samples of the stack that no feature has are zero.
 
@@ -47,6 +48,7 @@ _OF_LOOKUP = (
     "max_ids_per_partition",
     "max_unique_ids_per_partition",
     "quantization_config",
+    "int8_columns",
 )
 
 
@@ -64,6 +66,7 @@ def _abstract_eval(
     max_ids_per_partition: int,
     max_unique_ids_per_partition: int,
     quantization_config: tuple[float, float, int] | None = None,
+    int8_columns: int | None = None,
 ) -> jax.core.ShapedArray:
   """Checks the operands as the parts do; the shape of the activations."""
   buffers = convert_ids.convert_ids_p.abstract_eval(
@@ -83,6 +86,7 @@ def _abstract_eval(
       max_ids_per_partition=max_ids_per_partition,
       max_unique_ids_per_partition=max_unique_ids_per_partition,
       quantization_config=quantization_config,
+      int8_columns=int8_columns,
   )[0]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 import numpy as np
 
@@ -55,13 +56,14 @@ def read_rows(
 
   Args:
     tables: stack name -> EmbeddingVariables, or the table alone; whole arrays
-      or jax.Refs, as init_embedding_variables and the layers have them.
+      or jax.Refs, as init_embedding_variables, int8_variables and the layers
+      have them.
     specs: the prepared feature specs, or table specs, any tree.
     name: of the table.
     ids: integers of any shape, not traced.
 
   Returns:
-    [*ids.shape, embedding_dim], of the type of the table.
+    [*ids.shape, embedding_dim], of the type of the table; f32 of int8 codes.
 
   Raises:
     ValueError: if there is no such table, or it has no row of one of the ids.
@@ -118,6 +120,11 @@ def read_rows(
     found = table.at[place].get(out_sharding=whole)
   else:
     found = table[place]
+  if found.dtype == np.int32:
+    words = found.reshape(-1, found.shape[-1])
+    columns = spec.stacked_table_spec.stack_embedding_dim
+    found = quantized_rows.decode(words, columns)
+    found = found.reshape(*ids.shape, columns)
   return found[..., : spec.embedding_dim]
 
 

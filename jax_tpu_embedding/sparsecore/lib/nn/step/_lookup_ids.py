@@ -48,7 +48,8 @@ def lookup_ids(
     features: ids as convert_ids takes them, in batches of any size that the
       SparseCores can share.
     features_weights: their weights, or None.
-    embedding_variables: stack name -> (table, slots); slots may be missing.
+    embedding_variables: stack name -> (table, slots); slots may be missing, and
+      tables those of int8_variables.
     feature_specs: the prepared specs, any tree.
     topology: devices and SparseCores that the tables are split over.
     sharding_strategy: "MOD".
@@ -96,7 +97,10 @@ def lookup_ids(
       activations[name] = _one_hot.lookup(stack, samples, table, num_samples)
       continue
     quantization = stack.quantization_config
-    params = dict(
+    params = {}
+    if table.dtype == jnp.int32:
+      params["int8_columns"] = stack.stack_embedding_dim
+    params |= dict(
         **batch.conversion_of(name),
         **batch.settings.limits_of(name)._asdict(),
         keeps_errors=keeps_errors,

@@ -25,6 +25,7 @@ class OneTableModel:
 
   mesh: jax.sharding.Mesh
   specs: dict[str, embedding_spec.FeatureSpec]
+  ids: np.ndarray  # i32[batch, valency], of which the inputs are made
   inputs: embedding.PreprocessedInput
   variables: dict[str, embedding.EmbeddingVariables]
 
@@ -97,5 +98,5 @@ def make(
       num_sc,
   )
   return OneTableModel(
-      mesh=mesh, specs=specs, inputs=inputs, variables=variables
+      mesh=mesh, specs=specs, ids=ids, inputs=inputs, variables=variables
   )

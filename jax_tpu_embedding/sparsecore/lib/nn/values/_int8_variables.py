@@ -13,15 +13,17 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
+import numpy as np
 
 
 def int8_variables(
     embedding_variables: Mapping[str, Any],
 ) -> dict[str, _initialize.EmbeddingVariables]:
-  """Variables that tpu_sparse_dense_matmul takes, and updates do not.
+  """Variables that tpu_sparse_dense_matmul and lookup_ids take; updates do not.
 
   Each row has a scale of its own, of which a number is off by half at most.
-  Shardings are those of the tables. On TPU kernels of SparseCores look them up.
+  Shardings are those of the tables. On CPUs native calls look them up, on TPU
+  kernels of SparseCores.
 
   Args:
     embedding_variables: stack name -> (table [rows, D], slots), not changed.
@@ -30,7 +32,8 @@ def int8_variables(
     Stack name -> (i32[rows, W], no slots), rows as in quantized_rows.py.
 
   Raises:
-    ValueError: if a table has no columns, or is int8 already.
+    ValueError: if a table has no columns, or is int8 already; or a row has a
+      number that is not finite, or two that are further apart than 2^127.
   """
   result = {}
   for name, (table, *_) in embedding_variables.items():
@@ -38,6 +41,13 @@ def int8_variables(
       raise ValueError(
           f"Stack {name!r}: the table must be [rows, D] of floating point"
           f" numbers, got {table.dtype.name}{list(table.shape)}."
+      )
+    num_rows, first = np.asarray(_rows_without_codes(table))
+    if num_rows:
+      raise ValueError(
+          f"Stack {name!r}: {num_rows} rows cannot be int8 codes. The first is"
+          f" row {first} of the stack: its numbers must be finite, and no"
+          " further apart than 2^127."
       )
     words = jax.eval_shape(quantized_rows.encode, table)
     encode = jax.jit(
@@ -48,3 +58,12 @@ def int8_variables(
     )
     result[name] = _initialize.EmbeddingVariables(encode(table), ())
   return result
+
+
+@jax.jit
+def _rows_without_codes(table: jax.Array) -> jax.Array:
+  """i32[2]: how many rows cannot be encoded, and the first of them."""
+  rows = table.astype(jnp.float32)
+  has_codes = jnp.max(rows, axis=1) - jnp.min(rows, axis=1) <= 2.0**127
+  counts = jnp.stack([jnp.sum(~has_codes), jnp.argmin(has_codes)])
+  return counts.astype(jnp.int32)

@@ -98,9 +98,7 @@ def lookup(
       batches = _of_all([coo for coo, _ in operands], axis)
     device = lax.axis_index(axis.name)
     arriving = [
-        jnp.zeros(
-            (stack.params["device_batch_size"], table.shape[1]), jnp.float32
-        )
+        jnp.zeros(cpu_calls.activations_of(table, stack.params).shape)
         for stack, (_, table) in zip(stacks, operands, strict=True)
     ]
     finished = packed.pack(arriving)

@@ -15,6 +15,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering import table as lowerings
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
@@ -122,6 +123,21 @@ def _lookup(
 
 
 class LookupTest(parameterized.TestCase):
+
+  @parameterized.product(
+      num_devices=(1, 4), name=("shared_memory", "batches", "jnp_messages")
+  )
+  def test_rows_of_codes_have_the_bits_of_their_values(self, num_devices, name):
+    words = np.asarray(quantized_rows.encode(_TABLE))
+    values = np.asarray(quantized_rows.decode(words, _DIM))
+    actual = _lookup(
+        _LOOKUPS[name], _coo(), num_devices, words, int8_columns=_DIM
+    )
+    expected = _lookup(lookup.lookup_p, _coo(), 1, values)
+    if name == "jnp_messages":  # XLA rounds code * scale + bias once.
+      np.testing.assert_allclose(actual, expected, rtol=0, atol=4e-6)
+    else:
+      np.testing.assert_array_equal(actual, expected)
 
   @parameterized.parameters(
       (num_devices, num_minibatches, name)

@@ -52,7 +52,7 @@ def lookup(
     *records: jax.Array,
     num_devices: int = 1,
 ) -> Sequence[Array]:
-  """The lookup in [rows, D].
+  """The lookup in [rows, D], or in rows of codes [rows, W].
 
   Args:
     coo: row pointers, embedding ids, sample ids, gains, minibatch count.
@@ -64,11 +64,20 @@ def lookup(
   return native_call.call(
       LOOKUP_TARGET,
       (*coo, table, *records),
-      [_activations(table, params)],
+      [activations_of(table, params)],
       num_devices=np.int64(num_devices),
       **_layout(coo, params, num_devices),
       quantization=_quantization(params),
   )
+
+
+def activations_of(
+    table: Array, params: dict[str, Any]
+) -> jax.core.ShapedArray:
+  """What a lookup in [rows, D], or in rows of codes, writes: f32[samples, D]."""
+  num_columns = params.get("int8_columns") or table.shape[1]
+  shape = (params["device_batch_size"], num_columns)
+  return jax.core.ShapedArray(shape, np.float32)
 
 
 def unstack_activations(
@@ -103,7 +112,7 @@ def lookup_part(
   (result,) = native_call.call(
       "jte_lookup_part_cpu",
       (*coo, table, device, source, activations),
-      [_activations(table, params)],
+      [activations_of(table, params)],
       aliases={len(coo) + 3: 0},
       num_devices=np.int64(num_devices),
       **_layout_of_all(coo, params, num_devices),
@@ -292,7 +301,7 @@ def convert_ids(
 def lookup_ids(
     operands: Sequence[Array], params: dict[str, Any]
 ) -> Sequence[Array]:
-  """The lookup from ids in [rows, D], on one device that has all rows.
+  """The lookup from ids in [rows, D] or [rows, W], on one device with all rows.
 
   Args:
     operands: the table, one minibatch and the ids.
@@ -301,7 +310,7 @@ def lookup_ids(
   return native_call.call(
       "jte_lookup_ids_cpu",
       operands,
-      [_activations(operands[0], params)],
+      [activations_of(operands[0], params)],
       **_lookup_ids_attributes(params),
   )
 
@@ -329,16 +338,11 @@ def lookup_ids_of_devices(
       "jte_lookup_ids_of_devices_cpu",
       (table, num_minibatches, records, device, *ids),
       [
-          _activations(table, params),
+          activations_of(table, params),
           jax.core.ShapedArray(records.shape[1:], records.dtype),
       ],
       **_lookup_ids_attributes(params),
   )
-
-
-def _activations(table: Array, params: dict[str, Any]) -> jax.core.ShapedArray:
-  shape = (params["device_batch_size"], table.shape[1])
-  return jax.core.ShapedArray(shape, np.float32)
 
 
 def _lookup_ids_attributes(params: dict[str, Any]) -> dict[str, Any]:
