@@ -42,28 +42,39 @@ def of_ids(
 
   Returns:
     Feature name -> its batch, over all devices.
+
+  Raises:
+    ValueError: there are no samples, or not a row for each of their positions.
   """
   batches = {}
   for of_feature, feature in zip(ids, features):
-    shape = feature.output_shape
-    # An array with the batch that is declared: most of them.
-    of_array = getattr(of_feature, "shape", None)
-    if of_array and of_array[0] * global_device_count == shape[0] * num_devices:
-      continue
+    declared, *positions = feature.output_shape[:-1]
     found, is_flat = _num_rows(of_feature, num_devices)
-    if found is None or found * global_device_count == shape[0] * num_devices:
+    if found is None:
       continue
-    per_example = math.prod(shape[1:-1])
-    if is_flat or getattr(of_feature, "shape", ())[1 : len(shape) - 1] != (
-        tuple(shape[1:-1])
-    ):
+    if not found:
+      raise ValueError(
+          f"Feature {feature.name!r}: the batch has no samples, expected one or"
+          " more. Samples without ids are rows without ids."
+      )
+    is_declared = found * global_device_count == declared * num_devices
+    shape = getattr(of_feature, "shape", ())
+    # Of a dense array, what reads it checks the rest of the shape.
+    if is_declared and len(shape) > 1 and not is_flat:
+      continue
+    if is_flat or shape[1 : 1 + len(positions)] != tuple(positions):
       # One row for each position of an example.
-      if found * global_device_count == shape[0] * per_example * num_devices:
-        continue
-      if found % per_example:
-        continue
-      found //= per_example
-    if found and found % num_devices == 0:
+      num_rows, per_example = found, math.prod(positions)
+      if num_rows % per_example:
+        raise ValueError(
+            f"Feature {feature.name!r}: the ids have {num_rows} rows, expected"
+            f" a multiple of {per_example}: a row for each position of a sample,"
+            f" of which output_shape {feature.output_shape} has so many."
+        )
+      found = num_rows // per_example
+    if found * global_device_count == declared * num_devices:
+      continue
+    if found % num_devices == 0:
       batches[feature.name] = found // num_devices * global_device_count
   return batches
 
@@ -81,7 +92,8 @@ def _num_rows(ids: Any, num_devices: int) -> tuple[int | None, bool]:
   dense_shape = getattr(ids, "dense_shape", None)
   if dense_shape is not None:
     return (int(dense_shape[0]) if _length(dense_shape) else None), True
-  return _length(ids), not hasattr(ids, "shape")
+  is_dense = hasattr(ids, "shape") and not hasattr(ids, "tocoo")  # SciPy
+  return _length(ids), not is_dense
 
 
 def _length(x: Any) -> int | None:

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
+from scipy import sparse
 
 
 def _rows(ids):
@@ -199,6 +201,82 @@ class BatchSizesTest(parameterized.TestCase):
         num_sc_per_device=2,
     )
     self.assertEqual(repr(model.specs), before)
+
+
+def _object_rows(ids):
+  rows = np.empty(len(ids), object)
+  rows[:] = list(ids)
+  return rows
+
+
+def _sparse(ids):
+  splits = np.arange(len(ids) + 1) * ids.shape[1]
+  return sparse.csr_array((np.ones(ids.size), ids.ravel(), splits))
+
+
+class PositionsTest(parameterized.TestCase):
+  """Features with two positions per sample, of which four are declared."""
+
+  def setUp(self):
+    super().setUp()
+    table = embedding_spec.TableSpec(
+        name="t",
+        vocabulary_size=40,
+        embedding_dim=1,
+        initializer=lambda: np.arange(40, dtype=np.float32)[:, None],
+        optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.5),
+    )
+    self.specs = {
+        "f": embedding_spec.FeatureSpec(
+            name="f",
+            table_spec=table,
+            input_shape=(4, 2),
+            output_shape=(4, 2, 1),
+        )
+    }
+    embedding.prepare_feature_specs_for_training(self.specs, 1, 2)
+
+  def look_up(self, ids):
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    variables = embedding.init_embedding_variables(
+        jax.random.key(0),
+        embedding.get_table_specs(self.specs),
+        jax.sharding.NamedSharding(mesh, jax.P("x", None)),
+        2,
+    )
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        {"f": ids}, None, self.specs, 1, 1, num_sc_per_device=2
+    )
+    return embedding.tpu_sparse_dense_matmul(inputs, variables, self.specs)["f"]
+
+  @parameterized.product(
+      form=(_rows, _object_rows, _sparse), num_samples=(2, 4, 6)
+  )
+  def test_each_position_is_a_row_of_ids(self, form, num_samples):
+    ids = np.arange(1, 4 * num_samples + 1).reshape(2 * num_samples, 2)
+    np.testing.assert_array_equal(
+        self.look_up(form(ids)), ids.sum(axis=1).reshape(num_samples, 2, 1)
+    )
+
+  @parameterized.product(
+      form=(_rows, _object_rows, _sparse), num_rows=(1, 3, 7, 9)
+  )
+  def test_half_of_a_sample_is_refused(self, form, num_rows):
+    with self.assertRaisesRegex(
+        ValueError, f"'f': the ids have {num_rows} rows, .* multiple of 2"
+    ):
+      self.look_up(form(np.ones((num_rows, 2), np.int32)))
+
+  def test_dense_ids_have_the_shape_of_the_feature(self):
+    with self.assertRaisesRegex(ValueError, r"shape \(4, 3\).*\(4, 2, 1\)"):
+      self.look_up(np.ones((4, 3), np.int32))
+
+  @parameterized.parameters(
+      (np.zeros((0, 2), np.int32),), ((np.zeros(0, int), np.zeros(1, int)),)
+  )
+  def test_a_batch_without_samples_is_refused(self, ids):
+    with self.assertRaisesRegex(ValueError, "'f': the batch has no samples"):
+      self.look_up(ids)
 
 
 if __name__ == "__main__":
