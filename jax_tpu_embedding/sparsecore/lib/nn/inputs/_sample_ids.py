@@ -433,7 +433,8 @@ def _as_samples(
 
   def joined(arrays, padding):
     parts = [in_runs(*pair, padding) for pair in zip(arrays, operands)]
-    return jnp.concatenate(parts, axis=1).reshape(-1, valency)
+    runs = jnp.concatenate(parts, axis=1)
+    return runs.reshape(num_runs * runs.shape[1], valency)
 
   return (
       joined([found.row for found in occurring], NO_ID),

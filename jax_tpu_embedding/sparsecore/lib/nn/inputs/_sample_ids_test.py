@@ -265,6 +265,19 @@ class ConversionTest(parameterized.TestCase):
       results.append((activations, model.tables(new)))
     replicated_model.assert_close(self, *results, **replicated_model.CLOSE)
 
+  def test_samples_without_ids_are_zero(self):
+    model = replicated_model.Model(replicated_model.specs("tensorcore"), 1)
+    topology = layout.Topology(
+        local_device_count=1, global_device_count=1, num_sc_per_device=1
+    )
+    ids = jax.tree.map(lambda x: x[:, :0], replicated_model.batch())
+    activations = embedding.lookup_ids(
+        ids, None, model.variables, model.specs, topology
+    )
+    for of_feature in jax.tree.leaves(activations):
+      self.assertEqual(of_feature.shape[0], replicated_model.BATCH)
+      self.assertFalse(np.any(of_feature))
+
   def test_what_policies_dropped_is_counted(self):
     model = replicated_model.Model(replicated_model.specs("tensorcore"), 1)
     inputs, stats = model.preprocess(replicated_model.batch())

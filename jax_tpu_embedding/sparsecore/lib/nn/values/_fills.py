@@ -547,10 +547,18 @@ def _place(
         (end - first, placement.rows_in_shard, placement.embedding_dim),
         np.float32,
     )
-    for shard in range(first, end):
-      _stack_values.fill_shard(
-          placement, shard, [values], 0.0, out[shard - first]
-      )
+    try:
+      with np.errstate(over="raise"):
+        for shard in range(first, end):
+          _stack_values.fill_shard(
+              placement, shard, [values], 0.0, out[shard - first]
+          )
+    except FloatingPointError as error:
+      raise ValueError(
+          f"Table {placement.tables[0].name!r}: the initializer without"
+          f" arguments returned a number of {values.dtype} that float32 cannot"
+          " hold. Clip what it returns."
+      ) from error
     return out.reshape(-1, placement.embedding_dim)
 
   if by_rows is None:

@@ -484,6 +484,16 @@ class ErrorsTest(parameterized.TestCase):
           r"'a'.*at least \(16, 8\), got \(128,\)",
       ),
       (
+          "numbers_that_float32_does_not_have",
+          lambda: np.full((16, 8), 1e300),
+          "'a'.*a number of float64 that float32 cannot hold",
+      ),
+      (
+          "complex_numbers",
+          lambda: np.full((16, 8), 2 + 3j),
+          "'a'.*must return real numbers, got complex128",
+      ),
+      (
           "another_shape",
           lambda key, shape: jnp.ones(shape[::-1]),
           r"'a'.*called for the shape \(16, 8\), and returned \(8, 16\)",

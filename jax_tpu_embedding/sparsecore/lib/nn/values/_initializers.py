@@ -85,9 +85,14 @@ def call_whole(
   """[vocabulary_size, embedding_dim] from an initializer().
 
   Raises:
-    ValueError: if it returns less; more is cropped.
+    ValueError: if it returns less, or no real numbers; more is cropped.
   """
   values = np.asarray(initializer())
+  if values.dtype.kind in "cSUOMm":
+    raise ValueError(
+        f"Table {table.name!r}: the initializer without arguments must return"
+        f" real numbers, got {values.dtype}."
+    )
   rows, width = table.vocabulary_size, table.embedding_dim
   if values.ndim != 2 or values.shape[0] < rows or values.shape[1] < width:
     raise ValueError(
