@@ -197,6 +197,12 @@ class PadTest(parameterized.TestCase):
     other = _limits.Limits((("other", _limits.StackLimits(1, 1, 8)),))
     with self.assertRaisesRegex(ValueError, r"limits are of \['other'\]"):
       _limits.pad(model.inputs, other)
+    with self.assertRaisesRegex(
+        ValueError, "have enable_minibatching=False, and the limits True"
+    ):
+      _limits.pad(
+          model.inputs, dataclasses.replace(small, enable_minibatching=True)
+      )
 
 
 class PreprocessTest(parameterized.TestCase):

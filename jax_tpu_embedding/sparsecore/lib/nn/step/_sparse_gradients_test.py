@@ -127,6 +127,7 @@ class SparseGradientsTest(parameterized.TestCase):
     model = two_table_model.TwoTableModel(2)
     first, second = (_sparse_gradients(model, seed) for seed in (0, 1))
     total = jax.jit(embedding.add_sparse_gradients)(first, second)
+    self.assertCountEqual(total, first)
     for name, gradient in total.items():
       rows = gradient.rows[gradient.rows != _NO_ROW]
       self.assertLen(np.unique(rows), rows.size)
