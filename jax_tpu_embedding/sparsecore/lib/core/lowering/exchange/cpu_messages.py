@@ -34,7 +34,7 @@ class _Entries(NamedTuple):
   """As kernels/exchange/messages.h has them."""
 
   row_pointers: jax.Array  # i32[max(G, 8)]
-  slots: jax.Array  # i32[B]: the owner above the place in the request
+  places: jax.Array  # i32[B]: the owner above the place in the request
   samples: jax.Array  # i32[B], in the device's batch
   gains: jax.Array  # f32[B]
 
@@ -53,7 +53,7 @@ def pack(
   num_cells = layout.round_up(coo[1].size, constants.ALIGNMENT)
   entries = _Entries(
       row_pointers=_vector(layout.row_pointers_per_block(num_devices)),
-      slots=_vector(num_cells),
+      places=_vector(num_cells),
       samples=_vector(num_cells),
       gains=jax.ShapeDtypeStruct((num_cells,), jnp.float32),
   )

@@ -5,8 +5,8 @@
 
 A device asks each owner for rows by their numbers in the owner's table. Numbers
 and rows travel in blocks of one fixed capacity per pair of devices; -1 is no
-row. What a device fetches has the place, or slot, of its number, so the answer
-to a request is a table, and the device's entries are entries of one SparseCore
+row. What a device fetches has the place of its number, so the answer to a
+request is a table, and the device's entries are entries of one SparseCore
 in that table: the rules for one device do the rest.
 
 A message is a list of G blocks, one for each device. These are the steps that
@@ -43,7 +43,7 @@ class Entries(NamedTuple):
   """Entries of one SparseCore, in the order of the buffers."""
 
   row_pointers: jax.Array  # i32[8]
-  slots: jax.Array  # i32[B]: owner * C + place in the request
+  places: jax.Array  # i32[B]: owner * C + place in the request
   samples: jax.Array  # i32[B], in the device's batch
   gains: jax.Array  # f32[B]
   has_failed: jax.Array  # bool[]: buffers are corrupt, or rows do not fit
@@ -131,25 +131,26 @@ def pack(
           | (partition[1:] != partition[:-1])
       )
   )
-  place, most_rows = _place_by_owner(
+  place_of_owner, most_rows = _place_by_owner(
       is_first,
       # Partitions are ordered by source, minibatch and target.
       partition // num_sources,
       num_groups=row_pointers.size // num_sources,
       num_devices=num_devices,
   )
-  slot = target // num_sources * block_size + place
-  no_slot = num_devices * block_size
+  place = target // num_sources * block_size + place_of_owner
+  no_place = num_devices * block_size
+  has_place = is_first & (place_of_owner < block_size)
   requests = (
-      jnp.full(no_slot, NO_ROW)
-      .at[jnp.where(is_first & (place < block_size), slot, no_slot)]
+      jnp.full(no_place, NO_ROW)
+      .at[jnp.where(has_place, place, no_place)]
       .set(embedding_ids + target % num_sources * rows_per_shard, mode="drop")
   )
   has_failed = ~is_valid | (most_rows > block_size)
   entries = Entries(
       *_one_partition(
           is_entry,
-          jnp.minimum(slot, no_slot - 1),
+          jnp.minimum(place, no_place - 1),
           sample_ids + source * batch_size_per_sc,
           jnp.where(has_failed, jnp.nan, gains),
       ),
@@ -247,18 +248,18 @@ def sum_gradients(
     on_device: module with the rules for one device.
 
   Returns:
-    G times f32[C, D]. It is a lookup in `gradient`, of which slots are samples,
+    G times f32[C, D]. It is a lookup in `gradient`, of which places are samples,
     but for the order of sums, which is that of an update.
   """
-  num_slots = num_devices * block_size
+  num_places = num_devices * block_size
   sums = on_device.lookup(
       entries.row_pointers,
       entries.samples,
-      entries.slots,
+      entries.places,
       entries.gains,
       jnp.int32(1),  # minibatch
       gradient,
-      device_batch_size=num_slots,
+      device_batch_size=num_places,
       num_sc_per_device=1,
       adds_in_blocks=True,
   )
