@@ -53,7 +53,7 @@ def check_version() -> None:
 
 def check_description() -> None:
   """A package index shows the description, and has none of README's files."""
-  text = importlib.metadata.metadata("jax_tpu_embedding").get_payload()
+  text = importlib.metadata.metadata("jax_tpu_embedding")["Description"]
   check(len(text) > 1000, f"expected README as the description, got {text!r}.")
   relative = re.findall(r"\]\((?!\w+:|#)([^)]*)\)", text)
   check(
@@ -126,7 +126,9 @@ def main(argv: list[str]) -> None:
   if any(path.endswith("/ffi_cuda.so") for path in modules):
     check_program_for_gpus()
   else:
-    print("Programs for GPUs are not checked: the build has no kernels for them.")
+    print(
+        "Programs for GPUs are not checked: the build has no kernels for them."
+    )
   print(f"jax_tpu_embedding {sc.__version__} in {PACKAGE}: complete")
 
 

@@ -21,15 +21,12 @@
 namespace jte::serving {
 namespace {
 
-// More columns are nobody's, and products of these fit 64 bits.
-constexpr int64_t kMaxColumns = int64_t{1} << 24;
-
 Result<void> CheckDescription(const TableDescription& table) {
-  if (table.rows < 0 || table.columns < 1 || table.columns > kMaxColumns) {
+  if (table.rows < 0 || table.columns < 1 || table.columns >= kMaxColumns) {
     return InvalidArgument("Table '", table.name, "' has ", table.rows,
                            " rows and ", table.columns,
                            " columns, expected no fewer than 0 rows and 1 to ",
-                           kMaxColumns, " columns.");
+                           kMaxColumns - 1, " columns.");
   }
   int64_t next_row = 0;
   for (const FilePart& part : table.parts) {

@@ -47,6 +47,9 @@ namespace jte::serving {
 static_assert(std::endian::native == std::endian::little,
               "rows are mapped from files as they are");
 
+// A table with as many or more is nobody's, and products of fewer fit 64 bits.
+inline constexpr int64_t kMaxColumns = int64_t{1} << 24;
+
 enum class Encoding { kFloat32, kBfloat16, kFloat16, kInt8, kInt4 };
 
 inline constexpr std::array<std::string_view, 5> kEncodingNames = {

@@ -34,7 +34,6 @@ constexpr std::string_view kFormat = "jax_tpu_embedding.tables";
 constexpr int64_t kFormatVersion = 1;
 constexpr int64_t kCheckedBytes = 4 << 20;
 constexpr int64_t kMaxHeaderBytes = 100 << 20;
-constexpr int64_t kMaxColumns = int64_t{1} << 24;
 // Of any number in a file: sums of some of them fit 64 bits.
 constexpr int64_t kMaxNumber = int64_t{1} << 60;
 
