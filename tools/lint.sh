@@ -2,7 +2,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks the format of the C++ and Python files, imports and unused names.
+# Checks the format of the C++ and Python files, imports and unused names, and
+# that READMEs name the files of their folders.
 #   tools/lint.sh         says what is wrong
 #   tools/lint.sh --fix   mends what can be mended
 set -euo pipefail
@@ -30,4 +31,6 @@ failed=0
   "${python[@]}" || failed=1
 "$bin/pyink" "${pyink[@]}" "${python[@]}" || failed=1
 ((failed)) && echo "tools/lint.sh --fix mends the format." >&2
+git ls-files -co --exclude-standard benchmarks examples jax_tpu_embedding tools |
+  python3 tools/check_maps.py || failed=1
 exit "$failed"
