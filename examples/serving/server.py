@@ -18,7 +18,7 @@ from jax_tpu_embedding.sparsecore.serving import embedding_tables
 
 class Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = "HTTP/1.1"  # One connection for many requests.
-  tables: embedding_tables.EmbeddingTables
+  log_message = lambda *_: None  # Not a line for each request.
 
   def do_POST(self):  # pylint: disable=invalid-name
     body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -37,9 +37,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.end_headers()
     self.wfile.write(data)
 
-  def log_message(self, *_):
-    pass  # Not a line for each request.
-
 
 def main() -> None:
   parser = argparse.ArgumentParser()
@@ -52,8 +49,11 @@ def main() -> None:
   print(f"port {server.server_port}", flush=True)
   threading.Thread(target=server.serve_forever, daemon=True).start()
   while not threading.Event().wait(args.refresh_seconds):
-    if Handler.tables.refresh():
-      print(f"version {Handler.tables.version}", flush=True)
+    try:
+      if Handler.tables.refresh():
+        print(f"version {Handler.tables.version}", flush=True)
+    except embedding_tables.ServedFileError as error:  # The tables stay.
+      print(f"not refreshed: {error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,11 @@ class ServingTest(absltest.TestCase):
     _, answer = self._ask(port, {"clicked": [1]})
     self.assertEqual(answer, {"clicked": [[4, 5, 6]]})
 
+    (directory / "CURRENT").write_text("no version\n")
+    self.assertRegex(server.stdout.readline(), "^not refreshed: .*CURRENT")
+    _, answer = self._ask(port, {"clicked": [1]})
+    self.assertEqual(answer, {"clicked": [[4, 5, 6]]})
+
   def test_a_program_in_cpp_answers_while_versions_change(self):
     directory = pathlib.Path(self.create_tempdir().full_path)
     values = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
