@@ -55,7 +55,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
           InvalidArgument("an object has the key '", key, "' twice").error();
       return false;
     }
-    object.emplace_back(std::move(key), Json());
+    object.emplace_back().first = std::move(key);
     return true;
   }
 

@@ -128,6 +128,7 @@ table_specs_from_proto = embedding_proto_utils.table_specs_from_proto
 get_optimizer_class = embedding_proto_utils.get_optimizer_class
 get_optimizer_type = embedding_proto_utils.get_optimizer_type
 
+# Programs of the reference use it; nothing here does.
 _assert_same_structure = _structure.assert_same_structure
 
 _program_types.register()

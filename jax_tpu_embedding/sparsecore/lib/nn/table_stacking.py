@@ -41,6 +41,7 @@ unstack_and_unshard_stacked_tables = (
     _reshard_protos.unstack_and_unshard_stacked_tables
 )
 
+# Programs of the reference use these names; nothing here does.
 _get_stack_name = _planner.stack_name_of
 _next_largest_multiple = layout.round_up
 _unstack_and_unshard_stacked_table = (
@@ -153,6 +154,7 @@ def compute_table_to_setting_in_stack(
   }
 
 
+# For programs of the reference, as the names above.
 def _split_groups_by_memory_limit(
     groups: Sequence[Sequence[str]],
     table_to_activation_mem_bytes: Mapping[str, int],

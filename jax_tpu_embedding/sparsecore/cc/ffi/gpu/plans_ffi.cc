@@ -138,6 +138,19 @@ Result<void> GroupBySample(
        .flaws = reinterpret_cast<gpu::Flaws*>(flaws.typed_data())}));
 }
 
+gpu::RowGroups ToRowGroups(const IntVector& rows, const IntVector& samples,
+                           const IntVector& starts, const IntVector& cells,
+                           const IntMatrix& blocks, const IntMatrix& long_rows,
+                           const IntVector& counts) {
+  return {.rows = rows.typed_data(),
+          .samples = samples.typed_data(),
+          .starts = starts.typed_data(),
+          .cells = cells.typed_data(),
+          .blocks = reinterpret_cast<gpu::RowBlock*>(blocks.typed_data()),
+          .long_rows = reinterpret_cast<gpu::LongRow*>(long_rows.typed_data()),
+          .counts = reinterpret_cast<gpu::GroupCounts*>(counts.typed_data())};
+}
+
 Result<void> GroupByRow(gpu::Stream stream, const IntVector& row_pointers,
                         const IntVector& embedding_ids,
                         const IntVector& sample_ids, const FloatVector& gains,
@@ -163,13 +176,7 @@ Result<void> GroupByRow(gpu::Stream stream, const IntVector& row_pointers,
                    num_minibatches),
       geometry, block_size,
       TakeRowGroupsScratch(scratch, num_cells, geometry.num_row_pointers),
-      {.rows = rows.typed_data(),
-       .samples = samples.typed_data(),
-       .starts = starts.typed_data(),
-       .cells = cells.typed_data(),
-       .blocks = reinterpret_cast<gpu::RowBlock*>(blocks.typed_data()),
-       .long_rows = reinterpret_cast<gpu::LongRow*>(long_rows.typed_data()),
-       .counts = reinterpret_cast<gpu::GroupCounts*>(counts.typed_data())}));
+      ToRowGroups(rows, samples, starts, cells, blocks, long_rows, counts)));
 }
 
 Result<void> GroupKnownBySample(gpu::Stream stream, const IntVector& rows,
@@ -227,13 +234,7 @@ Result<void> GroupRows(gpu::Stream stream, const IntVector& numbers,
        .min_row = min_row,
        .max_row = max_row},
       block_size, TakeRowGroupsScratch(scratch, size, 0),
-      {.rows = rows.typed_data(),
-       .samples = samples.typed_data(),
-       .starts = starts.typed_data(),
-       .cells = cells.typed_data(),
-       .blocks = reinterpret_cast<gpu::RowBlock*>(blocks.typed_data()),
-       .long_rows = reinterpret_cast<gpu::LongRow*>(long_rows.typed_data()),
-       .counts = reinterpret_cast<gpu::GroupCounts*>(counts.typed_data())}));
+      ToRowGroups(rows, samples, starts, cells, blocks, long_rows, counts)));
 }
 
 Result<void> PackMessages(

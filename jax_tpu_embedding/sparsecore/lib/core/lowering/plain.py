@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The rules for any platform, in jnp: what is correct, reference.py, on devices.
+"""The rules for any platform, in jnp: what is correct, reference/, on devices.
 
 A rule is a function of the operands and parameters of an operation, and of the
 devices that it sees. What has no rule of its own on a platform gets these.

@@ -3,6 +3,8 @@
 
 """Row functions of two optimizers, for lowering rules of others.
 
+Programs of the reference import this module; nothing here does.
+
 Source: docs/reference/primitives.md, "Update rules" and "On TPU".
 """
 

@@ -195,6 +195,9 @@ def maybe_clip_params(
   return x
 
 
+# --- For lowering rules of programs of the reference. Nothing here calls it.
+
+
 def to_value_sequence(
     values: mlir.ir.Value | Sequence[Any],
 ) -> tuple[mlir.ir.Value, ...]:

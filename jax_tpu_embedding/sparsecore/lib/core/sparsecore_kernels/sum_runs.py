@@ -114,7 +114,7 @@ def sum_runs(
           pl.multiple_of((worker * num_chunks + k) * chunk, chunk), chunk
       )
 
-    def fetch(k, b):
+    def fetch(b):
       """The copy of the rows of a chunk, whose numbers are there."""
       return pltpu.make_async_copy(
           source.at[index_v.at[b]], rows.at[b], semaphores.at[b]
@@ -122,7 +122,7 @@ def sum_runs(
 
     def start(k, b):
       pltpu.sync_copy(index.at[cells(k)], index_v.at[b])
-      fetch(k, b).start()
+      fetch(b).start()
 
     @pl.when(num_chunks > 0)
     def _():
@@ -139,7 +139,7 @@ def sum_runs(
       pltpu.sync_copy(gain.at[cells(k)], gain_v)
       pltpu.sync_copy(first.at[cells(k)], first_v)
       pltpu.sync_copy(target.at[cells(k)], target_v)
-      fetch(k, b).wait()
+      fetch(b).wait()
 
       @pl.loop(0, dim, step=width)
       def _(c):

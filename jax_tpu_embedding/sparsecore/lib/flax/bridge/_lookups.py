@@ -609,7 +609,7 @@ def lookup_returning_tables(
   """
 
   if _sites.are_marked():
-    site = _site(config, _read_sealed, _update_sealed, returns_tables=True)
+    site = _site(config, _read_sealed, update_sealed, returns_tables=True)
     inputs = _raw_ids.convert(config, inputs)
     return _sites.lookup(site, None, inputs, (dict(variables), seal), step)
 
@@ -628,7 +628,7 @@ def lookup_returning_tables(
   def backward(residuals, gradients):
     variables, seal, inputs, step, has_failed = residuals
     new = update_sealed(
-        config, gradients, inputs, variables, seal, step, has_failed
+        config, inputs, (variables, seal), gradients, has_failed, step
     )
     return *new, None, None
 
@@ -650,33 +650,19 @@ def _read_sealed(
   return lookup(config, inputs, variables, seal=seal, places=places, **options)
 
 
-def _update_sealed(
-    config: _lookup_config.LookupConfig,
-    inputs: embedding.PreprocessedInput,
-    variables_and_seal: tuple[Any, jax.Array | None],
-    gradients: Any,
-    has_failed: jax.Array,
-    step: jax.typing.ArrayLike | None,
-    **options: Any,
-) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
-  """`update_sealed`, with arguments as a site has them."""
-  variables, seal = variables_and_seal
-  return update_sealed(
-      config, gradients, inputs, variables, seal, step, has_failed, **options
-  )
-
-
 def update_sealed(
     config: _lookup_config.LookupConfig,
-    gradients: Any,
     inputs: embedding.PreprocessedInput,
-    variables: Mapping[str, embedding.EmbeddingVariables],
-    seal: jax.Array | None,
+    variables_and_seal: tuple[
+        Mapping[str, embedding.EmbeddingVariables], jax.Array | None
+    ],
+    gradients: Any,
+    has_failed: jax.Array | None,
     step: jax.typing.ArrayLike | None,
-    has_failed: jax.Array | None = None,
     **options: Any,
 ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
   """The variables after an update, and their seal; see `update`."""
+  variables, seal = variables_and_seal
   count = None if seal is None else _seal.num_updates(seal)
   num_updates = {} if count is None else dict.fromkeys(variables, count)
   new = update(

@@ -332,7 +332,12 @@ def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
   inputs = _raw_ids.convert(config, inputs)
   variables = layer.embedding_table.get_value()
   tables, seal = _lookups.update_sealed(
-      config, activations_g, inputs, variables, _seal_of(layer), step
+      config,
+      inputs,
+      (variables, _seal_of(layer)),
+      activations_g,
+      has_failed=None,
+      step=step,
   )
   layer_g["embedding_table"].set_value(tables)
   if seal is not None:
