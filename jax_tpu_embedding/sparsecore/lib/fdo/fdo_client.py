@@ -17,7 +17,10 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 
 
 class FDOClient(abc.ABC):
-  """Collects the statistics of batches over time and over processes."""
+  """Collects the statistics of batches over time and over processes.
+
+  Of counts the largest of all batches is kept, also of dropped ids.
+  """
 
   @abc.abstractmethod
   def record(self, data: embedding.SparseDenseMatmulInputStats) -> None:
@@ -29,4 +32,13 @@ class FDOClient(abc.ABC):
 
   @abc.abstractmethod
   def load(self) -> embedding.SparseDenseMatmulInputStats:
-    """What all processes have published."""
+    """What all processes have published.
+
+    Returns:
+      Statistics whose counts are the largest of each target SparseCore, of all
+      batches and processes: i64[N] for each stack, or i64[records, N].
+
+    Raises:
+      FileNotFoundError: nothing was published yet. AdaptiveLimits takes it for
+        the first run.
+    """

@@ -132,7 +132,11 @@ class ModelCost:
     return max(dense, update + lookup)
 
   def bytes_per_device(self, mode: str = "off") -> int:
-    """Tables, slots, dense parameters, and batches of a step in a mode."""
+    """Tables, slots, dense parameters, and batches of a step in a mode.
+
+    Raises:
+      ValueError: the mode is none of MODES.
+    """
     if mode not in MODES:
       raise ValueError(f"mode must be one of {MODES}, got {mode!r}.")
     # Buffers of the batch; of the one in flight; and of the pending update.
@@ -150,9 +154,15 @@ class ModelCost:
 
     Args:
       seconds: of a step's lookups.
+
+    Raises:
+      ValueError: the seconds are not positive.
     """
     if not seconds > 0:
-      raise ValueError(f"A lookup takes more than no time, got {seconds}.")
+      raise ValueError(
+          f"seconds must be positive, got {seconds}. Pass the seconds of a"
+          " step's lookups."
+      )
     factor = self.lookup_seconds / seconds
     return dataclasses.replace(
         self,

@@ -300,6 +300,9 @@ class AdaptiveLimits:
     """The other half: in the order of batches, one at a time.
 
     Lets limits grow if the batch did not fit, here or on another process.
+
+    Raises:
+      RuntimeError: another process has no more batches.
     """
     with self._lock:
       result = self._settle(converted)

@@ -45,7 +45,8 @@ class SparseDenseMatmulInputStats:
       minibatches takes on top of that; zeros when the batch needed one. Not
       recorded without minibatching.
     id_drop_counters: ids left out of the buffers, all local devices together:
-      beyond a limit or the end of a buffer, or by a feature's policy.
+      beyond a limit, or by a feature's policy; and entries beyond the end of a
+      buffer, where equal ids of a sample count once.
     entries: in the buffers of all local devices; equal ids of a sample are one.
     distinct_rows: that each SparseCore asks each other for, added up.
     dropped_by_limit: the dropped ids that no policy dropped.

@@ -124,8 +124,8 @@ def stack_tables(
 
   Args:
     features: a tree of FeatureSpecs.
-    table_names: the tables. They must have the same optimizer, combiner and
-      quantization, with row-wise Adagrad the same embedding_dim too, and be in
+    table_names: the tables. They must have the same dtype, optimizer, combiner
+      and quantization, with row-wise Adagrad the same embedding_dim too, and be in
       no stack with others.
     global_device_count: devices of all processes.
     num_sc_per_device: SparseCores per device.
@@ -178,8 +178,8 @@ def auto_stack_tables(
 ) -> None:
   """Stacks all tables that are alike, in place.
 
-  Tables share a stack if they have the same padded width, optimizer, combiner
-  and quantization, with row-wise Adagrad the same embedding_dim too, while the
+  Tables share a stack if they have the same padded width, dtype, optimizer,
+  combiner and quantization, with row-wise Adagrad the same embedding_dim too, while the
   activations of the stack on one SparseCore take no more than
   `activation_mem_bytes_limit`. Tables with placement "tensorcore" get stacks of
   their own.
