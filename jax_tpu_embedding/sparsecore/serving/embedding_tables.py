@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 import logging
+import operator
 import os
 import pathlib
 import threading
@@ -82,6 +83,7 @@ def open(  # pylint: disable=redefined-builtin
   Raises:
     ServedFileError: a file is missing, damaged or of another version; the
       message names it.
+    TypeError: num_threads is not an integer.
     ValueError: num_threads or out_of_range is none of these.
   """
   if out_of_range not in _OUT_OF_RANGE:
@@ -89,6 +91,12 @@ def open(  # pylint: disable=redefined-builtin
         f"out_of_range must be one of {', '.join(_OUT_OF_RANGE)}, got"
         f" {out_of_range!r}."
     )
+  try:
+    num_threads = operator.index(num_threads)
+  except TypeError as error:
+    raise TypeError(
+        f"num_threads must be an integer, got {num_threads!r}."
+    ) from error
   if num_threads < 1:
     raise ValueError(f"num_threads must be positive, got {num_threads}.")
   return EmbeddingTables(
@@ -234,6 +242,11 @@ class EmbeddingTables:
     shape = (max(len(splits) - 1, 0), snapshot.tables[name].columns)
     if out is None:
       out = np.empty(shape, np.float32)
+    elif not isinstance(out, np.ndarray):
+      raise TypeError(
+          f"out must be a NumPy array, float32{list(shape)}, got"
+          f" {type(out).__name__}."
+      )
     elif (
         out.shape != shape
         or out.dtype != _FLOAT32
@@ -249,6 +262,10 @@ class EmbeddingTables:
 
   def activations(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Activations of features, by the tables and combiners of training.
+
+    All ids of a sample are pooled, also those of a feature with several
+    positions; and what is done with ids out of range is up to `open`, not to
+    the policies of features.
 
     Args:
       features: name -> ids[B], one id for each sample; ids[B, v]; or (values,

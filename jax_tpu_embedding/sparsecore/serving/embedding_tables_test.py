@@ -280,6 +280,8 @@ class LookupTest(WithTables):
         + ("lookup_pooled", ("items", [1], [0, 1], None, "max")),
         (ValueError, r"out must be .*float32\[1, 6\], got float32\[2, 6\]")
         + ("lookup_pooled", ("items", [1], [0, 1], None, None, out)),
+        (TypeError, r"out must be a NumPy array, float32.1, 6., got list")
+        + ("lookup_pooled", ("items", [1], [0, 1], None, None, [1])),
         (ValueError, "out must be")
         + (
             "lookup_pooled",
@@ -297,6 +299,11 @@ class LookupTest(WithTables):
       self.open(implementation).activations({"seen": [1]})
     with self.assertRaisesRegex(ValueError, "num_threads must be positive"):
       self.open(num_threads=0)
+    for num_threads in (1.5, "2", None):
+      with self.assertRaisesRegex(
+          TypeError, f"num_threads must be an integer, got {num_threads!r}"
+      ):
+        self.open(implementation, num_threads=num_threads)
     with self.assertRaisesRegex(ValueError, "out_of_range must be one of"):
       self.open(out_of_range="clamp")
 

@@ -120,8 +120,16 @@ def plan(
     ignores_slots: whether slots keep what they have.
 
   Raises:
+    TypeError: policy is something else.
     ValueError: naming all that does not fit.
   """
+  is_by_table = isinstance(policy, Mapping)
+  for given in policy.values() if is_by_table else [policy]:
+    if not isinstance(given, RestorePolicy):
+      raise TypeError(
+          "policy must be a RestorePolicy or {table: RestorePolicy}, got"
+          f" {policy!r}. Pass, for example, RestorePolicy(rows='grow')."
+      )
   problems = []
   names = dict(names or {})
   for argument, given in (("tables", tables or ()), ("names", names)):
@@ -130,7 +138,7 @@ def plan(
         problems.append(
             f"{argument} has {name!r}, and the specs have {sorted(specs)}."
         )
-  if isinstance(policy, Mapping):
+  if is_by_table:
     for name in policy:
       if name not in specs:
         problems.append(

@@ -46,6 +46,11 @@ class Save:
           f"compression must be one of {_zarr_rows.COMPRESSIONS}, got"
           f" {self.saved.compression!r}."
       )
+    if self.host_buffer_bytes is not None and self.host_buffer_bytes < 0:
+      raise ValueError(
+          "host_buffer_bytes must be None or at least 0, got"
+          f" {self.host_buffer_bytes}."
+      )
     _tables_json.check_names(self.saved)
 
   def begin(self, path: str) -> Writing:
@@ -118,6 +123,8 @@ def plan(
     block_bytes: int = _row_blocks.BLOCK_BYTES,
 ) -> Save:
   """What to save; arguments as checkpoint.save has them."""
+  if step is not None:
+    step = _tables_json.as_step(step)
   of_model = _table_variables.TableVariables(
       variables, feature_specs, num_sc_per_device, with_slots=slots
   )

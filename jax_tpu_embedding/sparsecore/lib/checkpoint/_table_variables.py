@@ -33,13 +33,16 @@ def slot_names(table: embedding_spec.TableSpec) -> tuple[str, ...]:
   return tuple(getattr(slots, "_fields", None) or map(str, range(len(slots))))
 
 
+def _slots_of_rows(table: embedding_spec.TableSpec) -> dict[str, bool]:
+  """Slot name -> whether a row has one number of it."""
+  return dict(zip(slot_names(table), table.optimizer.slot_variables_of_rows()))
+
+
 def slot_columns(table: embedding_spec.TableSpec) -> dict[str, int]:
   """Slot name -> columns, in the optimizer's order."""
   return {
       name: 1 if is_of_row else table.embedding_dim
-      for name, is_of_row in zip(
-          slot_names(table), table.optimizer.slot_variables_of_rows()
-      )
+      for name, is_of_row in _slots_of_rows(table).items()
   }
 
 
@@ -84,8 +87,8 @@ class TableVariables:
       placement = _placement.from_specs(tables, num_shards)
       slots = self._slots(name, value, tables[0]) if with_slots else {}
       for slot, array in {None: value.table, **slots}.items():
-        one_column = slot is not None and slot_columns(tables[0])[slot] == 1
-        of_slot = placement.one_column() if one_column else placement
+        is_of_row = slot is not None and _slots_of_rows(tables[0])[slot]
+        of_slot = placement.one_column() if is_of_row else placement
         dtype = tables[0].dtype if slot is None else np.dtype(np.float32)
         _check_array(
             f"Stack {name!r}, {slot or 'table'}", array, of_slot, dtype

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import dataclasses
 import importlib.metadata
 import json
+import operator
 from typing import Any
 import zlib
 
@@ -36,6 +37,8 @@ ITEM = "tables"
 _FORMAT = "jax_tpu_embedding.tables"
 _VERSION = 1
 _DTYPES = ("float32", "bfloat16", "float16")
+# The largest number that every reader of served tables takes.
+_MAX_STEP = 2**60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,25 @@ class SavedTables:
 def directory_of(variable: Variable) -> str:
   """Where its array is; orbax expects it there."""
   return ".".join(variable.keys)
+
+
+def as_step(step: Any) -> int:
+  """A training step as an int, for JSON.
+
+  Raises:
+    TypeError: it is not an integer.
+    ValueError: it is negative, or larger than readers take.
+  """
+  expected = f"step must be an integer from 0 to 2^60, got {step!r}."
+  if isinstance(step, bool):
+    raise TypeError(expected)
+  try:
+    number = operator.index(step)
+  except TypeError as error:
+    raise TypeError(expected) from error
+  if not 0 <= number <= _MAX_STEP:
+    raise ValueError(expected)
+  return number
 
 
 def check_names(saved: SavedTables) -> None:

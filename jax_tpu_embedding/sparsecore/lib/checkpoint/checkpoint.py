@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
+import threading
 from typing import Any
 
 import jax
@@ -72,6 +73,27 @@ class PendingSave:
     return True
 
 
+# Saves of this process by real path, of which some may be over; None: rows are
+# being read. All saves to a path have one temporary directory, so that a second
+# one would take away what the first one writes.
+_saves: dict[str, PendingSave | None] = {}
+_saves_lock = threading.Lock()
+
+
+def _reserve(path: str) -> None:
+  """Raises ValueError if a save to a real path is not over."""
+  with _saves_lock:
+    for other, save in list(_saves.items()):
+      if save is not None and save.done():
+        del _saves[other]
+    if path in _saves:
+      raise ValueError(
+          f"{path} is being saved to. wait() for that save, or save to another"
+          " path."
+      )
+    _saves[path] = None
+
+
 def save(
     path: str | os.PathLike[str],
     variables: Mapping[str, Any],
@@ -90,7 +112,7 @@ def save(
     variables: {stack name: EmbeddingVariables}, arrays or jax.Refs, with a
       leading dimension of devices or without.
     feature_specs: what the variables were made for.
-    step: to be saved with them.
+    step: to be saved with them, from 0 to 2^60.
     slots: whether to save slots.
     host_buffer_bytes: rows that may wait on the host to be written; None: all.
     compression: "zstd" makes files smaller, by some percent as a rule, and
@@ -98,8 +120,10 @@ def save(
     num_sc_per_device: default: what the specs were prepared for.
 
   Raises:
+    TypeError: step is not an integer.
     ValueError: variables and specs do not fit each other, tables have names
-      that files cannot have, or there is something at `path`. No file is made.
+      that files cannot have, an option is out of range, or there is something
+      at `path`, or about to be. No file is made.
     CheckpointError: it could not be written. What there was stays.
   """
   save_async(
@@ -134,14 +158,23 @@ def save_async(
     **options: those of save.
 
   Raises:
+    TypeError: as save.
     ValueError: as save.
     CheckpointError: as save; later problems are raised by wait().
   """
   path = _absolute(path)
   tables = orbax_handlers.Tables(variables, feature_specs, **options)
-  return PendingSave(
-      ocp.save_checkpointables_async(path, {_tables_json.ITEM: tables})
-  )
+  real_path = path if "://" in path else os.path.realpath(path)
+  _reserve(real_path)
+  try:
+    pending = PendingSave(
+        ocp.save_checkpointables_async(path, {_tables_json.ITEM: tables})
+    )
+  except BaseException:
+    del _saves[real_path]
+    raise
+  _saves[real_path] = pending
+  return pending
 
 
 def restore(
@@ -170,6 +203,7 @@ def restore(
       tables or by table. Types are converted to those of the specs.
 
   Raises:
+    TypeError: policy is neither of these.
     ValueError: the checkpoint does not fit the specs. Nothing was allocated.
     MemoryError: the variables cannot fit. Nothing was allocated.
     CheckpointError: the checkpoint is damaged, or there is none.
@@ -214,6 +248,7 @@ def restore_into(
     The variables.
 
   Raises:
+    TypeError: as restore.
     ValueError: checkpoint, specs and variables do not fit each other. Nothing
       was changed, unless the message says so.
     CheckpointError: the checkpoint is damaged, or there is none. The message
@@ -252,6 +287,7 @@ def load_tables(
     The variables.
 
   Raises:
+    TypeError: as restore.
     ValueError: an array does not fit its table. Nothing was changed.
   """
   return _restore.load_tables(

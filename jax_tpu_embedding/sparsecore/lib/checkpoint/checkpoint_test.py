@@ -96,6 +96,34 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
             any_tables.fill(fresh, specs, target, zeros),
         )
 
+  @parameterized.product(
+      of=("adagrad", "rowwise_adagrad"),
+      columns=((1,), (1, 3), (3, 1)),
+  )
+  def test_tables_of_one_column(self, of, columns):
+    tables = [(f"table{i}", 40, size) for i, size in enumerate(columns)]
+    values = any_tables.values(tables, of=of)
+    topologies = [
+        any_tables.Topology(1, 2, "alone"),
+        any_tables.Topology(2, 2, "auto"),
+    ]
+    for source, target in itertools.product(topologies, repeat=2):
+      with self.subTest(f"{source} to {target}"):
+        path = self.path / f"{source} to {target}"
+        specs = any_tables.feature_specs(source, tables, of=of)
+        variables = any_tables.random_variables(source, specs, values)
+        checkpoint.save(path, variables, specs)
+        specs = any_tables.feature_specs(target, tables, of=of)
+        restored = checkpoint.restore(
+            path,
+            specs,
+            any_tables.sharding(target),
+            num_sc_per_device=target.num_sc_per_device,
+        )
+        self.assert_same_values(
+            any_tables.read(restored, specs, target), values
+        )
+
   @parameterized.parameters(1, 2)
   def test_what_is_restored_is_in_huge_pages(self, num_devices):
     table = embedding_spec.TableSpec(

@@ -349,15 +349,22 @@ def _stacked_items(
         empty.append((*found.prefix, name, "slot"))
   else:
     for placement in placements:
-      first = found.saved.tables[placement.tables[0].name]
-      if not first.slots:
+      widest = max(
+          (found.saved.tables[table.name] for table in placement.tables),
+          key=lambda table: table.columns,
+      )
+      if not widest.slots:
         empty.append((*found.prefix, placement.name, "slot"))
-      for slot in (None, *first.slots):
+      for slot in (None, *widest.slots):
         keys = (
             *found.prefix,
             *Variable(table=placement.name, slot=slot).keys,
         )
-        is_narrow = slot is not None and first.slots[slot] == 1
+        # Tables of one column do not tell: their slots are taken for the common
+        # kind, which is as wide as the stack.
+        is_narrow = (
+            slot is not None and widest.slots[slot] == 1 < widest.columns
+        )
         arrays[keys] = functools.partial(
             _stack,
             counted,

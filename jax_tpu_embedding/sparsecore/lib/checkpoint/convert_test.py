@@ -106,6 +106,32 @@ class ConvertTest(parameterized.TestCase):
         _stacked_checkpoint.read_message(str(source), "embedding_spec"),
     )
 
+  @parameterized.parameters(((1,),), ((1, 3),), ((3, 1),))
+  def test_tables_of_one_column(self, columns):
+    tables = [(f"table{i}", 40, size) for i, size in enumerate(columns)]
+    values = any_tables.values(tables)
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, values, tables=tables
+    )
+    logical, back = self.path / "b", self.path / "c"
+    convert.convert(source, logical)
+    self.assert_has(logical, values)
+    convert.convert(
+        logical,
+        back,
+        layout="stacked",
+        num_devices=_WRITER.num_devices,
+        num_sc_per_device=_WRITER.num_sc_per_device,
+        feature_specs=any_tables.feature_specs(_WRITER, tables),
+    )
+    self.assert_same(_read(back, _WRITER, tables), values)
+    before, after = map(stacked_checkpoints.load, (source, back))
+    jax.tree.map(
+        lambda x, y: self.assertEqual(x.shape, y.shape),
+        _stacks(before),
+        _stacks(after),
+    )
+
   @parameterized.parameters(False, True)
   def test_stacked_to_stacked(self, shards_first):
     values = any_tables.values()

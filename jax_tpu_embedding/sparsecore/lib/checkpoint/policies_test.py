@@ -195,6 +195,20 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
     with self.assertRaisesRegex(ValueError, f"{field} must be one of .*'mabe'"):
       Policy(**{field: "mabe"})
 
+  @parameterized.parameters(("grow",), (None,), ({"items": "grow"},))
+  def test_policies_are_no_names(self, policy):
+    self.save()
+    specs = any_tables.feature_specs(_ONE)
+    with self.assertRaisesRegex(
+        TypeError, f"policy must be a RestorePolicy or .*, got {policy!r}. Pass"
+    ):
+      self._restored(specs, policy=policy)
+    variables = any_tables.new_variables(_ONE, specs)
+    with self.assertRaisesRegex(TypeError, "policy must be a RestorePolicy"):
+      checkpoint.load_tables(
+          variables, specs, {"items": np.ones((1003, 12))}, policy=policy
+      )
+
   def test_what_cannot_fit_is_not_restored(self):
     values = self.save()
     specs = any_tables.feature_specs(_ONE)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from concurrent import futures
 import gc
 import os
+import shutil
 import threading
+import time
+import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -41,6 +44,13 @@ def _write_on(disk: futures.Executor, moves: threading.Event):
     return disk.submit(wait_and_write)
 
   return write_later
+
+
+def _on_devices(num_devices: int, *spec: str | None):
+  return jax.sharding.NamedSharding(
+      jax.sharding.Mesh(jax.devices()[:num_devices], ("x",)),
+      jax.sharding.PartitionSpec(*spec),
+  )
 
 
 class SavingTest(checkpoint_case.CheckpointCase):
@@ -182,6 +192,91 @@ class SavingTest(checkpoint_case.CheckpointCase):
       self.save()
     self.assertEqual(checkpoint_case.file_hashes(self.path), before)
 
+  def test_a_path_has_one_save_at_a_time(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.random_variables(_ONE, specs, any_tables.values())
+    moves = threading.Event()
+    link = self.path.parent / "link"
+    link.symlink_to(self.path.parent)
+    with (
+        futures.ThreadPoolExecutor(1) as disk,
+        mock.patch.object(_zarr_rows.ZarrRows, "write", _write_on(disk, moves)),
+    ):
+      first = checkpoint.save_async(
+          self.path, variables, specs, step=1, host_buffer_bytes=None
+      )
+      for path in (self.path, link / self.path.name):
+        with self.assertRaisesRegex(
+            ValueError, f"{self.path} is being saved to. wait.. for that save"
+        ):
+          checkpoint.save(path, variables, specs, step=2)
+      moves.set()
+      first.wait()
+    self.assertEqual(checkpoint.verify(self.path).step, 1)
+    with self.assertRaisesRegex(ValueError, "already exists"):
+      checkpoint.save(self.path, variables, specs)
+    shutil.rmtree(self.path)
+    checkpoint.save(self.path, variables, specs, step=3)
+    self.assertEqual(checkpoint.verify(self.path).step, 3)
+
+  def test_a_save_that_nobody_waits_for_ends(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.random_variables(_ONE, specs, any_tables.values())
+    checkpoint.save_async(self.path, variables, specs)
+    message = "is being saved to"
+    deadline = time.monotonic() + 60
+    while "is being saved to" in message and time.monotonic() < deadline:
+      with self.assertRaises(ValueError) as raised:
+        checkpoint.save(self.path, variables, specs)
+      message = str(raised.exception)
+    self.assertIn("already exists", message)
+    checkpoint.verify(self.path)
+
+  @parameterized.parameters("create_array", "sync")
+  def test_a_save_that_failed_keeps_no_other_out(self, method):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.random_variables(_ONE, specs, any_tables.values())
+    error = checkpoint.CheckpointError("disk is gone")
+    with mock.patch.object(_zarr_rows.Directory, method, side_effect=error):
+      with self.assertRaisesRegex(checkpoint.CheckpointError, "disk is gone"):
+        checkpoint.save(self.path, variables, specs)
+    checkpoint.save(self.path, variables, specs)
+    checkpoint.verify(self.path)
+
+  @parameterized.parameters(
+      (3, 3),
+      (np.int64(3), 3),
+      (np.uint8(3), 3),
+      (jax.numpy.int32(3), 3),
+      (0, 0),
+      (2**60, 2**60),
+      (None, None),
+  )
+  def test_steps_are_integers_of_any_kind(self, step, expected):
+    self.save(tables=(("items", 8, 3),), step=step)
+    found = checkpoint.describe(self.path).step
+    self.assertEqual((type(found), found), (type(expected), expected))
+
+  @parameterized.parameters(
+      (dict(step=-1), ValueError, "step must be an .* 0 to 2.60, got -1"),
+      (dict(step=2**60 + 1), ValueError, "step must be .*got 1152921504606846"),
+      (dict(step=1.5), TypeError, "step must be an integer .*got 1.5"),
+      (dict(step="7"), TypeError, "step must be an integer .*got '7'"),
+      (dict(step=True), TypeError, "step must be an integer .*got True"),
+      (
+          dict(host_buffer_bytes=-1),
+          ValueError,
+          "host_buffer_bytes must be None or at least 0, got -1",
+      ),
+  )
+  def test_options_are_checked(self, options, kind, error):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    with self.assertRaisesRegex(kind, error):
+      checkpoint.save(self.path, variables, specs, **options)
+    self.assertFalse(self.path.exists())
+    checkpoint.save(self.path, variables, specs, host_buffer_bytes=0)
+
   @parameterized.parameters(
       ((("a/../b", 8, 3),), "'a/../b': the name has"),
       ((("a\nb", 8, 3),), "not printable"),
@@ -220,6 +315,42 @@ class SavingTest(checkpoint_case.CheckpointCase):
           {k: v._replace(slot=()) for k, v in variables.items()},
           any_tables.feature_specs(_ONE),
       )
+    self.assertFalse(self.path.exists())
+
+  @parameterized.parameters(
+      (lambda array: array, None),
+      (
+          lambda array: array.astype("bfloat16"),
+          "'items', table: is bfloat16, and the specs say float32",
+      ),
+      (
+          lambda array: jax.device_put(array, _on_devices(2, None, "x")),
+          "'items', table: is sharded as .*'x'.*Only rows may be",
+      ),
+      (
+          lambda array: jax.device_put(array, _on_devices(4, "x")),
+          "'items', table: is on 4 devices, .*not a divisor of its 2 Sparse",
+      ),
+      (
+          lambda array: types.SimpleNamespace(
+              shape=array.shape,
+              ndim=array.ndim,
+              dtype=array.dtype,
+              sharding=types.SimpleNamespace(device_set=jax.devices()[:2]),
+          ),
+          "'items', table: has a sharding .*not a NamedSharding by rows",
+      ),
+  )
+  def test_arrays_that_are_not_of_the_specs_are_not_saved(self, change, error):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    items = variables["items"]
+    variables["items"] = items._replace(table=change(items.table))
+    if error is None:
+      checkpoint.save(self.path, variables, specs)
+      return
+    with self.assertRaisesRegex(ValueError, error):
+      checkpoint.save(self.path, variables, specs)
     self.assertFalse(self.path.exists())
 
 

@@ -14,6 +14,7 @@ import pathlib
 from typing import Any
 
 from absl import logging
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.export import _delta_version
 from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
@@ -54,6 +55,7 @@ class Publisher:
     num_sc_per_device: default: what the specs were prepared for.
 
   Raises:
+    TypeError: tables or encoding is of another kind. No file was made.
     ValueError: specs, tables and encodings do not fit each other, or what is in
       the directory. No file was made.
     RuntimeError: there is another publisher.
@@ -115,21 +117,24 @@ class Publisher:
     Args:
       variables: {stack name: EmbeddingVariables}, arrays or jax.Refs. They stay
         as they are, and must not change meanwhile.
-      step: of training; not below that of the version before.
+      step: of training, from 0 to 2^60; not below that of the version before.
 
     Returns:
       The version: what was written of each table, and what encoding lost.
 
     Raises:
+      TypeError: step is not an integer.
       ValueError: variables or step do not fit; or rows cannot be encoded, such
         as those with NaN. Readers stay with the version before.
       RuntimeError: the publisher was closed.
       OSError: files cannot be written. Readers stay with the version before,
-        and the next version has the changes of both.
+        and the next version has the changes of both. Or the directory was
+        removed: make another publisher.
     """
     with self._agreement.stage() as checked:
       if self._is_open is None:
         raise RuntimeError("This publisher was closed. Make another one.")
+      step = _tables_json.as_step(step)
       source = _sources.of(
           variables,
           self._feature_specs,
@@ -137,7 +142,7 @@ class Publisher:
           self._encoding,
           self._num_sc_per_device,
       )
-      checked.value = int(step)
+      checked.value = step
     with self._agreement.stage() as planned:
       if self._served is not None:
         self._check_steps(checked.values)
@@ -158,7 +163,7 @@ class Publisher:
         decided.value = planned.first is not None and not problems
     try:
       version, self._fingerprints = self._write(
-          source, fingerprints if decided.first else None, int(step)
+          source, fingerprints if decided.first else None, step
       )
     finally:
       # As in the files, whatever became of them.

@@ -161,11 +161,21 @@ class ServedDirectory:
 
   @contextlib.contextmanager
   def new_version(self, number: int) -> Iterator[pathlib.Path]:
-    """An empty directory for a version; removed if it cannot be finished."""
+    """An empty directory for a version; removed if it cannot be finished.
+
+    Raises:
+      FileNotFoundError: the served directory was removed.
+    """
     path = self.version_path(number)
     if path.exists():
       shutil.rmtree(path)  # of a writer that died
-    path.mkdir()
+    try:
+      path.mkdir()
+    except FileNotFoundError as error:
+      raise FileNotFoundError(
+          f"{self.path} was removed, and with it what kept other writers out."
+          " Close the publisher and make another one."
+      ) from error
     try:
       yield path
     except BaseException:

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
 from jax_tpu_embedding.sparsecore.lib.export.testing import publish_forever
 from jax_tpu_embedding.sparsecore.serving import _versions
+from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
 
@@ -315,6 +317,18 @@ class PublisherTest(parameterized.TestCase):
           ValueError, "step 6 is below 7, the step of version 0"
       ):
         publisher.publish(self.variables(), 6)
+      for step, kind in (
+          (-1, ValueError),
+          (2**60 + 1, ValueError),
+          (7.7, TypeError),
+          ("8", TypeError),
+          (True, TypeError),
+          (None, TypeError),
+      ):
+        with self.assertRaisesRegex(
+            kind, f"step must be an integer from 0 to .*, got {step!r}"
+        ):
+          publisher.publish(self.variables(), step)
     with self.assertRaisesRegex(RuntimeError, "was closed"):
       publisher.publish(self.variables(), 8)
     publisher.close()
@@ -373,6 +387,28 @@ class PublisherTest(parameterized.TestCase):
     self.assertEqual((version.number, version.kind), (2, "delta"))
     self.assertEqual(version.tables["items"].written_rows, 0)
     self.assertLen(plain_reader.versions(self.served), 3)
+
+  def test_steps_are_integers_of_any_kind(self):
+    with self.publisher() as publisher:
+      for i, step in enumerate((3, np.int64(4), jax.numpy.int32(5), 2**60)):
+        version = publisher.publish(self.variables(), step)
+        self.assertEqual((version.number, version.step), (i, step))
+        self.assertEqual(_versions.read_chain(self.served)[-1].step, step)
+    self.assertEqual(embedding_tables.open(self.served).version, version.number)
+
+  @parameterized.parameters(False, True)
+  def test_a_directory_that_was_removed_is_an_error(self, has_version):
+    with self.publisher() as publisher:
+      if has_version:
+        publisher.publish(self.variables(), 1)
+      shutil.rmtree(self.served)
+      with self.assertRaisesRegex(
+          FileNotFoundError, f"{self.served} was removed.*make another one"
+      ):
+        publisher.publish(self.variables(), 2)
+      self.assertFalse(self.served.exists())
+    with self.publisher() as publisher:
+      self.assertEqual(publisher.publish(self.variables(), 2).number, 0)
 
   def test_what_a_publisher_left_half_done_is_removed(self):
     with self.publisher() as publisher:
