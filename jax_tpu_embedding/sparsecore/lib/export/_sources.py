@@ -84,7 +84,9 @@ def of(
   """The tables of variables, or of the checkpoint at a path.
 
   Raises:
-    ValueError: specs, tables and encodings do not fit the source.
+    TypeError: tables or encoding is of another kind.
+    ValueError: specs, tables and encodings do not fit the source, or readers
+      refuse the step of the checkpoint.
     CheckpointError: there is no checkpoint, or it is damaged.
   """
   if isinstance(source, (str, os.PathLike)):
@@ -135,6 +137,7 @@ def of_specs(
       for feature in _features(feature_specs)
   }
   encodings = _encodings_of(specs, tables, encoding)
+  _check_not_rounded([specs[name] for name in encodings])
   return {
       name: Table(
           name=name,
@@ -145,6 +148,17 @@ def of_specs(
       )
       for name, of_table in encodings.items()
   }
+
+
+def _check_not_rounded(tables: Sequence[embedding_spec.TableSpec]) -> None:
+  rounded = [x.name for x in tables if x.quantization_config is not None]
+  if rounded:
+    raise ValueError(
+        f"Lookups in the tables {sorted(rounded)} round the rows"
+        " (quantization_config), and served lookups do not: activations would"
+        " be others than those of training. Pass specs without"
+        " quantization_config to serve the rows as they are."
+    )
 
 
 def features_of(
@@ -178,6 +192,14 @@ def _of_checkpoint(
   directory, saved = _tables_json.read(
       path if "://" in path else os.path.abspath(path)
   )
+  if saved.step is not None:
+    try:
+      _tables_json.as_step(saved.step)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+          f"The checkpoint {path} cannot be exported: {error} Restore it, and"
+          " save it with another step."
+      ) from error
   if feature_specs is None:
     described = {
         name: Table(
@@ -252,6 +274,11 @@ def _encodings_of(
   """The encodings of the tables that are asked for."""
   if isinstance(tables, str):
     raise TypeError(f"tables must be a sequence of names, got {tables!r}.")
+  if not isinstance(encoding, (str, Mapping)):
+    raise TypeError(
+        "encoding must be a name, or the names by table, got"
+        f" {encoding!r}. Names are {', '.join(_encodings.ENCODINGS)}."
+    )
   chosen = list(known) if tables is None else list(tables)
   by_table = (
       dict.fromkeys(chosen, encoding) if isinstance(encoding, str) else encoding

@@ -10,15 +10,18 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -262,6 +265,27 @@ class ExportTest(parameterized.TestCase):
       export.export_tables(self.served, variables, **arguments)
     self.assertFalse(self.served.exists())
 
+  def test_rows_that_lookups_round_are_not_exported(self):
+    checkpoint = self.directory / "100"
+    any_tables.save_rows(checkpoint, self.values)
+    table = embedding_spec.TableSpec(
+        name="items",
+        vocabulary_size=1003,
+        embedding_dim=12,
+        optimizer=embedding_spec.SGDOptimizerSpec(),
+        quantization_config=embedding_spec.QuantizationConfig(
+            min_value=-1, max_value=1, num_buckets=9
+        ),
+    )
+    feature = embedding_spec.FeatureSpec(
+        name="item", table_spec=table, input_shape=(8, 1), output_shape=(8, 12)
+    )
+    with self.assertRaisesRegex(ValueError, r"\['items'\] round the rows"):
+      export.export_tables(self.served, checkpoint, feature)
+    with self.assertRaisesRegex(ValueError, r"\['items'\] round the rows"):
+      export.export_lookup(self.served, feature)
+    self.assertFalse(self.served.exists())
+
   def test_checkpoints_that_do_not_fit(self):
     checkpoint = self.directory / "100"
     any_tables.save_rows(checkpoint, self.values)
@@ -275,6 +299,32 @@ class ExportTest(parameterized.TestCase):
         "'items': the checkpoint has 1003 x 12, the spec 1003 x 8",
     ):
       export.export_tables(self.served, checkpoint, specs)
+    self.assertFalse(self.served.exists())
+
+  @parameterized.parameters(-1, 2**60 + 1, 1.5, "7", True)
+  def test_checkpoints_with_a_step_that_readers_refuse(self, step):
+    checkpoint = self.directory / "100"
+    with mock.patch.object(_tables_json, "as_step", lambda step: step):
+      specs, variables = self.variables()
+      any_tables.save(checkpoint, variables, specs, step=step)
+    export.export_tables(self.served, variables, specs)
+    with self.assertRaisesRegex(
+        ValueError,
+        f"{checkpoint} cannot be exported: step must be an integer from 0 to"
+        f" .*, got {step!r}. Restore it, and save it with another step",
+    ):
+      export.export_tables(self.served, checkpoint, overwrite=True)
+    self.assertCountEqual(
+        os.listdir(self.served), ["CURRENT", "LOCK", "v000000"]
+    )
+
+  @parameterized.parameters(None, 8, (("int8",),))
+  def test_encodings_are_names(self, encoding):
+    specs, variables = self.variables()
+    with self.assertRaisesRegex(
+        TypeError, "encoding must be a name, or the names by table, got"
+    ):
+      export.export_tables(self.served, variables, specs, encoding=encoding)
     self.assertFalse(self.served.exists())
 
   def test_leaves_directories_of_others_alone(self):
