@@ -41,7 +41,7 @@ class Stages:
     Args:
       read: the next item of the source, or raises StopIteration.
       work: called with the number of the item and the item.
-      finish: the same with the result of `work`; or raises StopIteration.
+      finish: the same with the result of `work`; None means that all end here.
       end: called by the thread that finishes when the source has ended.
       workers: how many threads work.
       room: the most items that are ahead.
@@ -128,8 +128,11 @@ class Stages:
         self._num_read += 1
       try:
         item = self._read()
+      except StopIteration as end:
+        self._put(number, _Failure(end))
+        return
       except BaseException as error:  # pylint: disable=broad-except
-        self._put(number, _Failure.of(error, number, "read"))
+        self._put(number, _Failure(noted(error, number, "read")))
         return
       with self._lock:
         self._to_work.append((number, item))
@@ -146,7 +149,7 @@ class Stages:
       try:
         result = self._work(number, item)
       except BaseException as error:  # pylint: disable=broad-except
-        result = _Failure.of(error, number, "preprocess")
+        result = _Failure(noted(error, number, "preprocess"))
       self._put(number, result)
       del item, result
 
@@ -177,8 +180,10 @@ class Stages:
             self._end()
         else:
           result = self._finish(number, result)
+          if result is None:
+            result = _Failure(StopIteration())
       except BaseException as error:  # pylint: disable=broad-except
-        result = _Failure.of(error, number, "send")
+        result = _Failure(noted(error, number, "send"))
       with self._lock:
         if self._is_closed:
           return
@@ -207,8 +212,19 @@ class _Failure:
   def __init__(self, error: BaseException):
     self.error = error
 
-  @classmethod
-  def of(cls, error: BaseException, number: int, stage: str) -> _Failure:
-    if not isinstance(error, StopIteration) and hasattr(error, "add_note"):
-      error.add_note(f"input batch {number}, stage {stage}")
-    return cls(error)
+
+def noted(error: BaseException, number: int, stage: str) -> BaseException:
+  """`error`, or a RuntimeError from a StopIteration, with a note of where.
+
+  A StopIteration would be taken for the end of the source, as it once was in
+  generators (PEP 479).
+  """
+  if isinstance(error, StopIteration):
+    stop, error = error, RuntimeError(
+        f"Stage {stage} raised StopIteration, which only a source may, at its"
+        " end. If a function of yours calls next() there, give it more items,"
+        " or a default."
+    )
+    error.__cause__ = stop
+  error.add_note(f"input batch {number}, stage {stage}")
+  return error

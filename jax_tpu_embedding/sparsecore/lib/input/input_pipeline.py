@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import operator
 import os
+import threading
 import time
 from typing import Any
 import weakref
@@ -108,6 +109,8 @@ class InputPipeline:
 
     Args:
       source: an iterator, or an iterable, of this process's parts of batches.
+        Yields new arrays, or ones that it does not change: batches are read
+        ahead. If your source fills one buffer again, yield copies.
       layer_or_specs: a SparseCoreEmbed of Linen or NNX, which knows its mesh,
         or prepared specs.
       ids: the tree of feature specs with the ids of a batch of the source, in
@@ -117,7 +120,9 @@ class InputPipeline:
       weights: the same tree with weights; default: ones.
       rest: what else a step needs, a tree of arrays [samples, ...]; default:
         of a batch that is a mapping, all but the arrays that `ids` and
-        `weights` returned as they were; of others, nothing.
+        `weights` returned as they were; of others, nothing. Arrays of 64 bits
+        get 32, as always in JAX without jax_enable_x64: integers that these
+        cannot hold, and numbers that become infinite, are errors.
       limits: default: new ones, with memory of their own that is as large as
         what is ahead. Others have the memory that they were made with.
       host_prefetch: batches that wait before they are sent to devices.
@@ -168,13 +173,12 @@ class InputPipeline:
     )
     self._pool, self._node = None, None
     self._finalizer = None
+    axes = (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
+    count = lambda of: int(np.prod([of.shape[name] for name in axes]))
+    num_local, num_devices = count(mesh.local_mesh), count(mesh)
+    self._num_local_devices = num_local
     if limits is None:
       self._pool = embedding.OutputPool()
-      axes = (
-          (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
-      )
-      count = lambda of: int(np.prod([of.shape[name] for name in axes]))
-      num_local, num_devices = count(mesh.local_mesh), count(mesh)
       if all_reduce_interface is None and num_local < num_devices:
         self._node = job_nodes.make_node()
         # Until there are threads, which end with it.
@@ -204,6 +208,7 @@ class InputPipeline:
     self._workers = workers
     self._finished_room = device_prefetch + 1
     self._room = host_prefetch + device_prefetch + workers + 1
+    self._lock = threading.Lock()  # of `_stages` and `_is_closed`
     self._stages: _stages.Stages | None = None
     self._is_closed = False
     self._number = 0  # of the next batch that is handed out
@@ -232,14 +237,14 @@ class InputPipeline:
       RuntimeError: if the pipeline is closed, or was made in another process.
       What the source, preprocessing or sending raised for this batch. It is
       raised again by later calls.
+      What `on_batch` raised. The batch is lost.
+      A StopIteration of theirs, which is not the end, is a RuntimeError.
     """
     if os.getpid() != self._process:
       raise RuntimeError(
           "This input pipeline was made in another process, whose threads a"
           " forked one does not have. Make it in the process that uses it."
       )
-    if self._is_closed:
-      raise RuntimeError("The input pipeline is closed.")
     self.start()
     asked = time.perf_counter()
     batch, state, limits_state, seconds = self._stages.next()
@@ -247,7 +252,10 @@ class InputPipeline:
     timings = Timings(*seconds, starved=now - asked)
     self._warn_if_starved(batch.number, timings.starved, now)
     if self._on_batch is not None:
-      self._on_batch(batch.number, batch.stats, timings)
+      try:
+        self._on_batch(batch.number, batch.stats, timings)
+      except Exception as error:
+        raise _stages.noted(error, batch.number, "on_batch")
     self._source_state, self._limits_state = state, limits_state
     self._number = batch.number + 1
     return batch
@@ -269,9 +277,18 @@ class InputPipeline:
       self._starved += seconds
 
   def start(self) -> None:
-    """Begins to read, before the first batch is asked for."""
-    if self._stages is not None:
-      return
+    """Begins to read, before the first batch is asked for.
+
+    Raises:
+      RuntimeError: if the pipeline is closed.
+    """
+    with self._lock:  # Several threads may ask for the first batch.
+      if self._is_closed:
+        raise RuntimeError("The input pipeline is closed.")
+      if self._stages is None:
+        self._start()
+
+  def _start(self) -> None:
     if self._iterator is None:
       self._iterator = iter(self._source)
     first, limits = self._number, self._limits
@@ -280,6 +297,7 @@ class InputPipeline:
     saves = hasattr(iterator, "get_state")
 
     feature_specs, count_every = limits.feature_specs, self._count_every
+    num_local = self._num_local_devices
     pool, room, sized_for = self._pool, self._room, None
     clock = time.perf_counter
 
@@ -312,7 +330,7 @@ class InputPipeline:
             "input: another process has no batch %d, so all end here.",
             first + number,
         )
-        raise StopIteration
+        return None
       inputs, stats = settled
       agreed = clock()
       if limits.limits is not sized_for:
@@ -330,7 +348,8 @@ class InputPipeline:
       # One call for all arrays takes half of the time. In a program of one
       # process it is jax.device_put.
       inputs, rest = jax.make_array_from_process_local_data(
-          sharding, (inputs, jax.tree.map(np.asarray, rest))
+          sharding,
+          (inputs, _checked_rest(rest, inputs, feature_specs, num_local)),
       )
       seconds += agreed - begin, clock() - counted
       batch = Batch(inputs, rest, first + number, stats)
@@ -355,7 +374,8 @@ class InputPipeline:
 
   def close(self) -> None:
     """Ends the threads. Batches that were not handed out are lost."""
-    self._is_closed = True
+    with self._lock:
+      self._is_closed = True
     if self._finalizer is not None:
       self._finalizer()
     if self._pool is not None:
@@ -383,8 +403,8 @@ class InputPipeline:
 
     Raises:
       RuntimeError: if a batch was asked for already.
-      ValueError: if the state is of another version, model or source, or the
-        source has fewer batches.
+      ValueError: if the state is none of get_state, or is of another version,
+        model or source, or the source has fewer batches.
     """
     if self._iterator is not None:
       raise RuntimeError(
@@ -395,16 +415,28 @@ class InputPipeline:
           f"The state has version {state.get('version')!r}, expected"
           f" {_STATE_VERSION}."
       )
-    iterator, way = self._source_after(state["number"], state["source"])
+    for key in ("number", "source", "limits"):
+      if key not in state:
+        raise ValueError(
+            f"The state has no {key!r}, only {list(state)}. Pass what"
+            " get_state returned."
+        )
+    number = state["number"]
+    if not isinstance(number, (int, np.integer)) or number < 0:
+      raise ValueError(
+          f"The state has number {number!r}, expected how many batches were"
+          " handed out, an integer of at least 0. Pass what get_state returned."
+      )
+    iterator, way = self._source_after(number, state["source"])
     self._limits.load_state_dict(state["limits"])
     self._iterator = iterator
-    self._number = state["number"]
+    self._number = number
     self._source_state = state["source"]
     self._limits_state = self._limits.snapshot()
     logging.getLogger(__name__).info(
         "input: %s continues after %d batches: %s.",
         _short(self._source),
-        state["number"],
+        number,
         way,
     )
 
@@ -465,6 +497,55 @@ def _others(item: Any, ids: Any, weights: Any) -> dict[Any, Any] | None:
       id(x) for x in jax.tree.leaves((ids, weights)) if hasattr(x, "__len__")
   }
   return {key: value for key, value in item.items() if id(value) not in taken}
+
+
+def _checked_rest(
+    rest: Any, inputs: Any, feature_specs: Any, num_local: int
+) -> Any:
+  """`rest` as arrays of NumPy, of the types that they have on devices.
+
+  Raises:
+    ValueError: if one has not as many samples as the ids of some feature, nor a
+      multiple, or has a value that its type on devices cannot hold.
+  """
+  batches = dict(inputs.settings.batches)
+  num_devices = inputs.settings.global_device_count
+  num_samples = {
+      batches.get(x.name, x.output_shape[0]) * num_local // num_devices
+      for x in jax.tree.leaves(feature_specs)
+  }
+  if np.ndim(inputs.num_minibatches) == 2:  # limits with has_leading_dimension
+    num_samples.add(num_local)
+
+  def check(path, x):
+    name = f"rest{jax.tree_util.keystr(path)}"
+    x = np.asarray(x)
+    # A multiple: the positions of samples may have an axis with them.
+    if not x.ndim or not any(len(x) and len(x) % n == 0 for n in num_samples):
+      raise ValueError(
+          f"{name} has shape {x.shape}, expected [samples, ...] with"
+          f" {' or '.join(map(str, sorted(num_samples)))} samples, or a multiple,"
+          " as the ids have: devices share it like them. Leave what is not of"
+          " samples out of `rest`, and pass it to the step by itself."
+      )
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    if dtype == x.dtype:
+      return x
+    with np.errstate(over="ignore"):  # is the error below
+      narrow = x.astype(dtype)
+    if dtype.kind in "iu":
+      is_lost = narrow != x
+    else:  # rounding is as everywhere in JAX
+      is_lost = np.isinf(narrow) & np.isfinite(x)
+    if is_lost.any():
+      raise ValueError(
+          f"{name} has the value {x[is_lost][0]}, which is {x.dtype} and does"
+          f" not fit {dtype}, its type on devices without jax_enable_x64. Cast"
+          " it to what fits, split it, or leave it out of `rest`."
+      )
+    return narrow
+
+  return jax.tree_util.tree_map_with_path(check, rest)
 
 
 def _have_room(

@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import contextlib
+import copy
 import gc
 import json
 import os
@@ -158,7 +160,7 @@ class InputPipelineTest(parameterized.TestCase):
         if stage == "preprocess" and i == number:
           item["ids"][0] = 1000
         if stage == "send" and i == number:
-          item["label"] = np.array(["text"])
+          item["label"] = np.full(24, "text")
         yield item
 
     with _pipeline(source(), workers=2) as batches:
@@ -172,6 +174,73 @@ class InputPipelineTest(parameterized.TestCase):
             f"input batch {number}, stage {stage}",
             getattr(caught.exception, "__notes__", ()),
         )
+
+  @parameterized.parameters(
+      ("ids", "preprocess"),
+      ("weights", "preprocess"),
+      ("rest", "preprocess"),
+      ("on_growth", "send"),
+      ("on_batch", "on_batch"),
+  )
+  def test_only_the_source_ends_with_stop_iteration(self, name, stage):
+    take = lambda *_: next(iter(()))
+    options = {name: take}
+    if name == "on_growth":
+      specs = _specs()
+      limits = embedding.AdaptiveLimits(specs, 1, 1, on_growth=take)
+      options = dict(specs=specs, limits=limits)
+    with (
+        _pipeline(_items(), **options) as batches,
+        self.assertRaisesRegex(
+            RuntimeError, f"{stage} raised StopIteration"
+        ) as caught,
+    ):
+      next(batches)
+    self.assertIsInstance(caught.exception.__cause__, StopIteration)
+    self.assertEqual(
+        caught.exception.__notes__, [f"input batch 0, stage {stage}"]
+    )
+
+  def test_copies_of_a_buffer_that_is_filled_again(self):
+    def refilled():
+      buffer = _item(0)
+      for i in range(_NUM):
+        buffer["ids"][:] = buffer["label"][:] = i
+        yield buffer
+
+    limits = embedding.AdaptiveLimits(_specs(), 1, 1)
+    with _pipeline(map(copy.deepcopy, refilled())) as batches:
+      for item in refilled():
+        inputs, _ = limits.preprocess({"f": item["ids"]})
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            _arrays(next(batches)),
+            (inputs, item["label"]),
+        )
+
+  def test_threads_may_race_for_the_first_batch(self):
+    both_begin = threading.Barrier(2)
+
+    class Source(_Source):
+
+      def __iter__(self):
+        with contextlib.suppress(threading.BrokenBarrierError):
+          both_begin.wait(0.5)
+        return self
+
+    labels = []
+
+    def take():
+      for batch in batches:
+        labels.append(batch.rest[0])
+
+    with _pipeline(Source()) as batches:
+      threads = [threading.Thread(target=take, daemon=True) for _ in range(2)]
+      for thread in threads:
+        thread.start()
+      for thread in threads:
+        thread.join(60)
+    self.assertEqual(sorted(labels), list(range(_NUM)))
 
   @parameterized.parameters(
       (_Source, 3), (_Source, 0), (_items, 3), (_items, _NUM)
@@ -262,10 +331,62 @@ class InputPipelineTest(parameterized.TestCase):
       self.assertEqual(next(batches).rest, {})
     with (
         _pipeline([item | {"epoch": 1}], rest=None, ids=ids) as batches,
-        self.assertRaisesRegex(ValueError, "rank 0") as caught,
+        self.assertRaisesRegex(
+            ValueError, r"rest\['epoch'\] has shape \(\), .* with 24 samples"
+        ) as caught,
     ):
       next(batches)
     self.assertIn("input batch 0, stage send", caught.exception.__notes__)
+
+  @parameterized.parameters(
+      (np.int32(7), None),
+      (np.int64(2**31 - 1), None),
+      (np.int64(-(2**31)), None),
+      (np.uint64(2**32 - 1), None),
+      (np.float64(0.1), None),
+      (np.float64(np.inf), None),
+      (np.float64(np.nan), None),
+      (np.int64(2**31), "the value 2147483648, .* int64 .* not fit int32"),
+      (np.int64(-(2**31) - 1), "the value -2147483649, .* not fit int32"),
+      (np.uint64(2**32), "the value 4294967296, .* not fit uint32"),
+      (np.float64(-1e300), r"the value -1e\+300, .* not fit float32"),
+  )
+  def test_the_rest_fits_32_bits(self, value, message):
+    last = np.zeros((24, 2), value.dtype)
+    last[-1, 1] = value
+    with _pipeline([_item(0) | {"a": (last,)}], rest=None) as batches:
+      if message is None:
+        got = next(batches).rest["a"][0]
+        np.testing.assert_array_equal(got, last.astype(got.dtype))
+      else:
+        with self.assertRaisesRegex(
+            ValueError, rf"rest\['a'\]\[0\] has {message}.* Cast"
+        ):
+          next(batches)
+
+  def test_the_rest_has_the_samples_of_ids(self):
+    with (
+        _pipeline([_item(0) | {"a": np.zeros((23, 2))}], rest=None) as batches,
+        self.assertRaisesRegex(
+            ValueError, r"rest\['a'\] has shape \(23, 2\), .* with 24 samples"
+        ),
+    ):
+      next(batches)
+    # A batch of another size than that of the specs.
+    item = {"ids": np.zeros((8, 1), int), "label": np.zeros(8)}
+    with _pipeline([item]) as batches:
+      self.assertEqual(next(batches).rest.shape, (8,))
+    # A number for each of three positions of a sample.
+    with _pipeline([_item(0) | {"a": np.zeros(72)}], rest=None) as batches:
+      self.assertEqual(next(batches).rest["a"].shape, (72,))
+
+  def test_the_rest_may_have_the_leading_dimension_of_buffers(self):
+    specs = _specs(num_devices=2)
+    limits = embedding.AdaptiveLimits(specs, 2, 2, has_leading_dimension=True)
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    options = dict(rest=lambda item: item["label"].reshape(2, 12), mesh=mesh)
+    with _pipeline(_items(), specs=specs, limits=limits, **options) as batches:
+      self.assertEqual(next(batches).rest.shape, (2, 12))
 
   def test_buffers_are_in_memory_as_large_as_what_is_ahead(self):
     pools = []
@@ -326,6 +447,16 @@ class InputPipelineTest(parameterized.TestCase):
       _pipeline(_items(2)).set_state(state)
     with self.assertRaisesRegex(ValueError, "version 7, expected 1"):
       _pipeline(_items()).set_state(state | {"version": 7})
+    for number in (-1, None, 1.5, "5"):
+      with self.assertRaisesRegex(
+          ValueError, f"has number {number!r}, expected how many batches"
+      ):
+        _pipeline(_items()).set_state(state | {"number": number})
+    for key in ("number", "source", "limits"):
+      with self.assertRaisesRegex(ValueError, f"The state has no '{key}'"):
+        _pipeline(_items()).set_state(
+            {k: v for k, v in state.items() if k != key}
+        )
 
   def test_threads_and_memory_go_when_it_is_dropped(self):
     def resident_bytes():
@@ -422,6 +553,10 @@ class InputPipelineTest(parameterized.TestCase):
     pipeline.close()
     with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
       next(pipeline)
+    pipeline = _pipeline(_items())
+    pipeline.close()
+    with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
+      pipeline.start()
 
   @parameterized.parameters("closed", "dropped", "failed", "started")
   def test_the_node_of_a_job_goes_with_the_pipeline(self, what):
