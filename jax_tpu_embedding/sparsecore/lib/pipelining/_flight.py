@@ -64,6 +64,17 @@ def check(flight: Any, mode: str, may_be_finished: bool = False) -> None:
     )
 
 
+def check_unused(arrays: Any) -> None:
+  """Raises if a call has written over `arrays`, a tree of those of a flight."""
+  for x in jax.tree.leaves(arrays):
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+      if x.is_deleted():
+        raise RuntimeError(
+            "The flight was used: the call that it was passed to wrote over its"
+            " arrays. Go on with the flight that this call returned."
+        )
+
+
 def split(flight: Flight) -> tuple[Any, Flight]:
   """What a program may write over, and the rest; see `join`.
 

@@ -252,6 +252,8 @@ class PipelinedStep:
 
     Raises:
       ValueError: if the flight is of another mode, or finished.
+      RuntimeError: if the flight was used. Not in mode "off", whose flights
+        have nothing but the batch, so that this trains with it again.
     """
     return self._run(self._steps, flight, args)
 
@@ -259,6 +261,7 @@ class PipelinedStep:
       self, steps: dict[str, Any], flight: Flight, args: Sequence[Any]
   ) -> tuple[Flight, Any]:
     _flight.check(flight, self._mode)
+    _flight.check_unused((flight.activations, flight.pending))
     self._positions.check(args)
     flight = _flight.with_room_of(self._positions.batch_of(args), flight)
     program, donated, rest = self._prepare(flight)
@@ -327,6 +330,7 @@ class PipelinedStep:
     _flight.check(flight, self._mode, may_be_finished=True)
     if not flight.pending:
       return others
+    _flight.check_unused(flight.pending)
     args = self._positions.with_batch(others, flight.batch)
     # A Ref cannot be a result.
     arrays = iter(self._flush(flight, *args))

@@ -513,6 +513,29 @@ class ErrorsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "flight is finished"):
       exact(flight, *run.arguments(), batch)
 
+  @parameterized.parameters("exact", "stale")
+  def test_a_flight_is_used_once(self, mode):
+    run = training_runs.Refs(training_runs.OPTIMIZERS["sgd"])
+    batches = training_runs.batches()
+    step = pipelining.pipelined(run.train_step, 2, mode)
+    first = step.start(*run.arguments(), batches[0])
+    used, results = step(first, *run.arguments(), batches[1])
+    run.take(results)
+    flight, results = step(used, *run.arguments(), batches[2])
+    run.take(results)
+    tables = jax.tree.map(np.array, run.arrays())
+    calls = [
+        lambda: step(used, *run.arguments(), batches[2]),
+        lambda: step.finish(used, *run.arguments()),
+    ]
+    if mode == "stale":  # else there is nothing to flush
+      calls.append(lambda: step.flush(used, *run.arguments()))
+    for call in calls:
+      with self.assertRaisesRegex(RuntimeError, "The flight was used"):
+        call()
+    training_runs.assert_same_bits(self, run.arrays(), tables)
+    step.finish(flight, *run.arguments())
+
 
 if __name__ == "__main__":
   absltest.main()
