@@ -208,7 +208,8 @@ class InputPipeline:
     self._workers = workers
     self._finished_room = device_prefetch + 1
     self._room = host_prefetch + device_prefetch + workers + 1
-    self._lock = threading.Lock()  # of `_stages` and `_is_closed`
+    # Of `_stages`, `_is_closed`, and the state of the batch last handed out.
+    self._lock = threading.Lock()
     self._stages: _stages.Stages | None = None
     self._is_closed = False
     self._number = 0  # of the next batch that is handed out
@@ -256,8 +257,10 @@ class InputPipeline:
         self._on_batch(batch.number, batch.stats, timings)
       except Exception as error:
         raise _stages.noted(error, batch.number, "on_batch")
-    self._source_state, self._limits_state = state, limits_state
-    self._number = batch.number + 1
+    with self._lock:  # Of several threads, the one with the last batch counts.
+      if batch.number >= self._number:
+        self._source_state, self._limits_state = state, limits_state
+        self._number = batch.number + 1
     return batch
 
   def _warn_if_starved(self, number: int, seconds: float, now: float) -> None:
@@ -382,16 +385,17 @@ class InputPipeline:
       self._pool.clear()
 
   def get_state(self) -> dict[str, Any]:
-    """Where the batch last handed out left the source and the limits.
+    """Where the last batch that was handed out left the source and the limits.
 
     JSON, if the state of the source is.
     """
-    return {
-        "version": _STATE_VERSION,
-        "number": self._number,
-        "source": self._source_state,
-        "limits": self._limits.state_dict(self._limits_state),
-    }
+    with self._lock:
+      return {
+          "version": _STATE_VERSION,
+          "number": self._number,
+          "source": self._source_state,
+          "limits": self._limits.state_dict(self._limits_state),
+      }
 
   def set_state(self, state: Mapping[str, Any]) -> None:
     """Continues after the batch that was handed out before `get_state`.

@@ -218,6 +218,23 @@ class InputPipelineTest(parameterized.TestCase):
             (inputs, item["label"]),
         )
 
+  def test_the_state_is_that_of_the_last_batch_that_a_thread_has(self):
+    first_is_out, second_is_out = threading.Event(), threading.Event()
+
+    def on_batch(number, *_):
+      if number == 0:  # holds this thread up, while another one overtakes it
+        first_is_out.set()
+        second_is_out.wait()
+
+    with _pipeline([_item(k) for k in range(4)], on_batch=on_batch) as batches:
+      thread = threading.Thread(target=next, args=(batches,))
+      thread.start()
+      first_is_out.wait()
+      self.assertEqual(next(batches).number, 1)
+      second_is_out.set()
+      thread.join()
+      self.assertEqual(batches.get_state()["number"], 2)
+
   def test_threads_may_race_for_the_first_batch(self):
     both_begin = threading.Barrier(2)
 
