@@ -220,9 +220,23 @@ class ArrayRows:
 
   An array of NumPy, a memory map, a slice object of safetensors, an h5py
   dataset: what is not asked for is not read.
+
+  Raises:
+    TypeError: it is no array, or a masked one.
+    ValueError: it is not [rows, columns] of floating point numbers.
   """
 
   def __init__(self, name: str, array: Any):
+    if not hasattr(array, "shape") and not hasattr(array, "get_shape"):
+      raise TypeError(
+          f"Table {name!r}: there is a {type(array).__name__} in place of an"
+          " array. Pass numpy.asarray of it."
+      )
+    if np.ma.isMaskedArray(array):
+      raise TypeError(
+          f"Table {name!r}: the array is masked, which rows of tables are not."
+          " Pass array.filled(value)."
+      )
     shape = array.shape if hasattr(array, "shape") else array.get_shape()
     if len(shape) != 2:
       raise ValueError(

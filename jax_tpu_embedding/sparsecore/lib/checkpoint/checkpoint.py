@@ -287,7 +287,7 @@ def load_tables(
     The variables.
 
   Raises:
-    TypeError: as restore.
+    TypeError: as restore; or an array is none, or masked.
     ValueError: an array does not fit its table. Nothing was changed.
   """
   return _restore.load_tables(

@@ -89,6 +89,16 @@ class LoadTablesTest(checkpoint_case.CheckpointCase):
     with self.assertRaisesRegex(ValueError, f"'items': .*{error}"):
       checkpoint.load_tables(variables, specs, {"items": array})
 
+  @parameterized.parameters(
+      ([[1.0] * 12] * 1003, "a list in place of an array. .*numpy.asarray"),
+      (np.ma.masked_less(np.ones((1003, 12)), 2), "masked.*filled"),
+  )
+  def test_what_is_no_array_is_not_loaded(self, array, error):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    with self.assertRaisesRegex(TypeError, f"'items': .*{error}"):
+      checkpoint.load_tables(variables, specs, {"items": array})
+
 
 if __name__ == "__main__":
   absltest.main()
