@@ -138,7 +138,7 @@ def convert(
     buffers = row_pointers, *buffers[1:]
   return Converted(
       (*buffers, num_minibatches, table),
-      {name: params.get(name) for name in _OF_LOOKUP},
+      {name: params[name] for name in _OF_LOOKUP if name in params},
       has_failed,
   )
 

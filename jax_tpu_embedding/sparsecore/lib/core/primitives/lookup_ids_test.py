@@ -92,12 +92,13 @@ def _lookup_params(num_devices):
   return _LIMITS | dict(device_batch_size=2 * _NUM_SAMPLES // num_devices)
 
 
-def _from_ids(combiner, num_devices, table, *ids, keeps_errors=False):
+def _from_ids(combiner, num_devices, table, *ids, keeps_errors=False, **params):
   return lookup_ids.lookup_ids_p.bind(
       table,
       jnp.int32(1),
       *ids,
       keeps_errors=keeps_errors,
+      **params,
       **_params(combiner, num_devices),
       **_lookup_params(num_devices),
   )
@@ -237,6 +238,15 @@ class LookupIdsTest(parameterized.TestCase):
     self.assertEqual(calls["cpu"].count("@jte_"), 1)
     self.assertNotIn("@jte_", calls["rocm"])
     self.assertIn("SparseDenseMatmul", calls["tpu"])
+
+  def test_rows_of_codes_go_to_the_parts_too(self):
+    table = jax.ShapeDtypeStruct((_NUM_SCS * _ROWS_PER_SHARD, 8), jnp.int32)
+    ids = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in _ids(1)]
+    look_up = functools.partial(_from_ids, "mean", 1, int8_columns=20)
+    traced = jax.jit(look_up).trace(table, *ids)
+    for platform, num_calls in ("cpu", 1), ("rocm", 0), ("tpu", 0):
+      text = traced.lower(lowering_platforms=(platform,)).as_text()
+      self.assertEqual(text.count("@jte_"), num_calls)
 
   def test_operands_are_checked_as_those_of_the_parts_are(self):
     table, ids = _table(jnp.float32, 8), _ids(1)
