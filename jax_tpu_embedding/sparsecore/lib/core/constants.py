@@ -22,3 +22,6 @@ FAILED_CONVERSION = -(2**31)
 # Buckets that minibatching splits the columns of a step into, and so the
 # largest number of minibatches.
 MAX_MINIBATCHES = 64
+
+# The only sharding strategy: row i is in shard i mod the number of shards.
+MOD_SHARDING = 1

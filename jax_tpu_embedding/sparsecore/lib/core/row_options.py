@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 
 # In the order in which they are applied, and named.
@@ -42,6 +43,19 @@ def check(row_options: Sequence[str]) -> None:
 def with_numbers(row_options: Sequence[str]) -> tuple[str, ...]:
   """Those of `row_options` that have a number."""
   return tuple(option for option in row_options if option not in FLAGS)
+
+
+def clamp(
+    x: jax.Array, min_value: float | None, max_value: float | None
+) -> jax.Array:
+  """`x` kept within the bounds that are given; NaN stays NaN."""
+  if min_value is not None and max_value is not None:
+    return lax.clamp(jnp.float32(min_value), x, jnp.float32(max_value))
+  if min_value is not None:
+    return lax.max(jnp.full_like(x, min_value), x)
+  if max_value is not None:
+    return lax.min(jnp.full_like(x, max_value), x)
+  return x
 
 
 def is_non_finite(grad: jax.Array) -> jax.Array:

@@ -15,16 +15,18 @@ from typing import Any
 from typing import Protocol
 
 import jax
-from jax import lax
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 import jax.numpy as jnp
 import jax.ref
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
+from jax_tpu_embedding.sparsecore.lib.core import row_options
 import numpy as np
 
-# The only sharding strategy: row i is in shard i mod the number of shards.
-MOD_SHARDING = 1
+# Names that are promised here.
+MOD_SHARDING = constants.MOD_SHARDING
+maybe_clip_params = row_options.clamp
 
 
 class Shaped(Protocol):
@@ -180,19 +182,6 @@ def ensure_positive(value: int, name: str) -> None:
   ensure_integer(value, name)
   if value <= 0:
     raise ValueError(f"{name} must be positive, got {value}.")
-
-
-def maybe_clip_params(
-    x: jax.Array, min_value: float | None, max_value: float | None
-) -> jax.Array:
-  """`x` kept within the bounds that are given; NaN stays NaN."""
-  if min_value is not None and max_value is not None:
-    return lax.clamp(jnp.float32(min_value), x, jnp.float32(max_value))
-  if min_value is not None:
-    return lax.max(jnp.full_like(x, min_value), x)
-  if max_value is not None:
-    return lax.min(jnp.full_like(x, max_value), x)
-  return x
 
 
 # --- For lowering rules of programs of the reference. Nothing here calls it.

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import low_precision
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
 
 def step_rows(
@@ -100,7 +99,7 @@ def new_rows(
   new_table, new_slots = rule.step(
       grads, table, tuple(slots), operands.hyperparameters, **static_params
   )
-  new_table = utils.maybe_clip_params(new_table, min_value, max_value)
+  new_table = row_options.clamp(new_table, min_value, max_value)
   bits = None
   if rule.takes_rounding_seed:
     bits = low_precision.random_bits(

@@ -25,7 +25,6 @@ from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import custom_step
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import vector_steps
-from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ def row_function(
         gradient, row, slots, hyperparameters, **static_params
     )
     results = (
-        utils.maybe_clip_params(new_row, min_value, max_value),
+        row_options.clamp(new_row, min_value, max_value),
         *(
             jnp.reshape(slot, (1,)) if name in rule.row_slots else slot
             for name, slot in zip(rule.slots, new_slots, strict=True)

@@ -28,7 +28,6 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import column_constants
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import row_function
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import step_operations
-from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 import numpy as np
 
 
@@ -38,7 +37,7 @@ def lookup(
     device_batch_size: int,
     max_ids_per_partition: int,
     max_unique_ids_per_partition: int,
-    sharding_strategy: int = utils.MOD_SHARDING,
+    sharding_strategy: int = constants.MOD_SHARDING,
     quantization_config: tuple[float, float, int] | None = None,
     enable_minibatching: bool = False,
 ):
@@ -105,7 +104,7 @@ def update(
     max_ids_per_partition: int,
     max_unique_ids_per_partition: int,
     computation_name: str | None = None,
-    sharding_strategy: int = utils.MOD_SHARDING,
+    sharding_strategy: int = constants.MOD_SHARDING,
     enable_minibatching: bool = False,
     min_value: float | None = None,
     max_value: float | None = None,

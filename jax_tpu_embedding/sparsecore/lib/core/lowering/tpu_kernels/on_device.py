@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
-from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import runs
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import step_rows
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import sum_runs
@@ -144,7 +143,7 @@ def _step(rule, params, gradient, row, slots, hyperparameters):
       hyperparameters,
       **{name: params[name] for name in rule.static_params},
   )
-  new_row = utils.maybe_clip_params(
+  new_row = row_options.clamp(
       new_row, params.get("min_value"), params.get("max_value")
   )
   if not rule.skips_non_finite_gradients:
