@@ -389,7 +389,7 @@ class CostsTest(parameterized.TestCase):
     calibrated = report.with_measured_lookup(measured)
     self.assertAlmostEqual(calibrated.lookup_seconds, measured)
     self.assertAlmostEqual(calibrated.efficiency, report.efficiency / 2)
-    with self.assertRaisesRegex(ValueError, "more than no time, got 0"):
+    with self.assertRaisesRegex(ValueError, "seconds must be positive, got 0"):
       report.with_measured_lookup(0)
 
   @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
