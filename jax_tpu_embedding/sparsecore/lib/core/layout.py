@@ -17,13 +17,18 @@ from jax_tpu_embedding.sparsecore.lib.core import constants
 class Topology:
   """Devices and SparseCores of a job.
 
+  Attributes:
+    local_device_count: devices of this process.
+    global_device_count: devices of all processes.
+    num_sc_per_device: SparseCores of each of them.
+
   Raises:
     ValueError: if a count is not positive, or there are more local than global
       devices.
   """
 
-  local_device_count: int  # devices of this process
-  global_device_count: int  # devices of all processes
+  local_device_count: int
+  global_device_count: int
   num_sc_per_device: int
 
   def __post_init__(self):
