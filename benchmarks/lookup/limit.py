@@ -23,7 +23,7 @@ from benchmarks.lookup import case_worker
 from benchmarks.lookup import cases
 
 # Rows of the table, and of the gradient, to ask for before they are needed.
-_ROWS_AHEAD = (8, 16, 32, 64, 128)
+_ROWS_AHEAD = (8, 16, 32, 64, 128, 192)
 _SAMPLES_AHEAD = (4, 16, 64)
 _ROUNDS_TO_CHOOSE = 5
 
@@ -60,9 +60,9 @@ def load_library() -> ctypes.CDLL:
 class Limit(case_worker.Contender):
   """The fastest of several strategies, all of which do the whole step.
 
-  Tables are in huge pages. Batches come with
-  their ids in the order of samples, and with entries in the order of rows:
-  neither is sorted in a step.
+  Tables and activations are in huge pages. Batches come with their ids in the
+  order of samples, and with entries in the order of rows: neither is sorted in a
+  step.
   """
 
   def __init__(
@@ -89,7 +89,7 @@ class Limit(case_worker.Contender):
     self._batches = cases.make_batches(case)
     self._entries = [_sort_by_row(batch) for batch in self._batches]
     self._gradient = cases.make_gradient(case)
-    self._activations = np.zeros((case.batch_size, case.dim), np.float32)
+    self._activations = _in_huge_pages((case.batch_size, case.dim))
     self._own: list[np.ndarray] = []
     self._tables = tables or self._own_tables
     if tables is None:
@@ -215,7 +215,10 @@ def _sort_by_row(batch: cases.Batch) -> Entries:
 
 def _in_huge_pages(shape: tuple[int, ...]) -> np.ndarray:
   """An array of float32 in memory of its own, where the system has them."""
-  memory = mmap.mmap(-1, 4 * math.prod(shape))
+  # Private, since shared memory, the default, has small pages.
+  memory = mmap.mmap(
+      -1, 4 * math.prod(shape), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+  )
   memory.madvise(mmap.MADV_HUGEPAGE)
   return np.frombuffer(memory, np.float32).reshape(shape)
 

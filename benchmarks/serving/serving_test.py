@@ -10,7 +10,6 @@ from absl.testing import absltest
 from absl.testing import flagsaver
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
-import numpy as np
 
 from benchmarks import turns
 from benchmarks.serving import serving
