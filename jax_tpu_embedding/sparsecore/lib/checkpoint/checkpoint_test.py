@@ -75,15 +75,7 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
             path, any_tables.random_variables(source, specs, values), specs
         )
         specs = any_tables.feature_specs(target)
-        restored = checkpoint.restore(
-            path,
-            specs,
-            any_tables.sharding(target),
-            num_sc_per_device=target.num_sc_per_device,
-        )
-        self.assert_same_values(
-            any_tables.read(restored, specs, target), values
-        )
+        restored = self.restore_same_values(path, specs, target, values)
         # Padding as in new variables: zero, slots their initial value.
         fresh = any_tables.new_variables(target, specs)
         zeros = {
@@ -95,6 +87,17 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
             any_tables.fill(restored, specs, target, zeros),
             any_tables.fill(fresh, specs, target, zeros),
         )
+
+  def restore_same_values(self, path, specs, target, values):
+    """The variables that a checkpoint becomes, which have these values."""
+    restored = checkpoint.restore(
+        path,
+        specs,
+        any_tables.sharding(target),
+        num_sc_per_device=target.num_sc_per_device,
+    )
+    self.assert_same_values(any_tables.read(restored, specs, target), values)
+    return restored
 
   @parameterized.product(
       of=("adagrad", "rowwise_adagrad"),
@@ -114,15 +117,7 @@ class CheckpointTest(checkpoint_case.CheckpointCase):
         variables = any_tables.random_variables(source, specs, values)
         checkpoint.save(path, variables, specs)
         specs = any_tables.feature_specs(target, tables, of=of)
-        restored = checkpoint.restore(
-            path,
-            specs,
-            any_tables.sharding(target),
-            num_sc_per_device=target.num_sc_per_device,
-        )
-        self.assert_same_values(
-            any_tables.read(restored, specs, target), values
-        )
+        self.restore_same_values(path, specs, target, values)
 
   @parameterized.parameters(1, 2)
   def test_what_is_restored_is_in_huge_pages(self, num_devices):
