@@ -14,15 +14,17 @@ mean nothing: it is there to be finished before a GPU is at hand.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import functools
-import hashlib
 import json
 import pathlib
+import re
 import statistics
+import tempfile
 import time
 import traceback
 from typing import Any
@@ -48,6 +50,9 @@ _PLATFORM = flags.DEFINE_enum(
     "platform", "cuda", ["cuda", "emulated"], "What runs the kernels."
 )
 _STEPS = flags.DEFINE_list("steps", [], "Those to run; default: all.")
+_CASES = flags.DEFINE_string(
+    "cases", "", "A regular expression of names of cases; default: all."
+)
 _OUTPUT = flags.DEFINE_string("output", "", "A file for the report, as JSON.")
 
 _OPTIMIZERS = ("sgd", "adagrad", "adam", "rowwise_adagrad")
@@ -117,8 +122,13 @@ class Platform:
     )
 
 
-def platform(name: str) -> Platform:
+def platform(name: str, case_names: str = "") -> Platform:
   """The platform of a name of --platform.
+
+  Args:
+    name: of it.
+    case_names: a regular expression of those to time. The first of all
+      is always one, since others are measured by it.
 
   Raises:
     RuntimeError: if JAX sees no GPU that is asked for.
@@ -127,7 +137,7 @@ def platform(name: str) -> Platform:
     return Platform(
         lowering=every_lowering.LOWERINGS["gpu"],
         device=jax.devices("cpu")[0],
-        cases=cases_lib.SMALL,
+        cases=_chosen(cases_lib.SMALL, case_names),
         num_repeats=2,
         is_timed=False,
     )
@@ -143,10 +153,17 @@ def platform(name: str) -> Platform:
       # The primitives as programs have them, lowered for where they run.
       lowering=every_lowering.LOWERINGS["cpu"],
       device=device,
-      cases=cases_lib.CASES,
+      cases=_chosen(cases_lib.CASES, case_names),
       num_repeats=20,
       is_timed=True,
   )
+
+
+def _chosen(
+    cases: Sequence[cases_lib.Case], names: str
+) -> tuple[cases_lib.Case, ...]:
+  first, *others = cases
+  return (first, *(case for case in others if re.search(names, case.name)))
 
 
 # --- What runs ---
@@ -268,8 +285,16 @@ def _batches(where: Platform, case: cases_lib.Case):
   return batches, [jax.device_put(b.coo, where.device) for b in batches]
 
 
-def _bits(arrays: Any) -> bytes:
-  return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(arrays))
+@jax.jit
+def _digest(arrays: Any) -> jax.Array:
+  """u32[arrays]: of the bits and where they are, summed up on the device."""
+
+  def of_array(x):
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    places = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape)
+    return jnp.sum(bits * (2 * places + 1))
+
+  return jnp.stack([of_array(x) for x in jax.tree.leaves(arrays)])
 
 
 def _seconds(
@@ -430,7 +455,7 @@ def repeats(where: Platform) -> Iterator[Finding]:
       update = _update(where, "adagrad", donate=i % 2 == 0)
       tables = update(buffers[0], _tables(where, case, "adagrad"), gradient)
       activations = _lookup(where, case)(buffers[1], tables[0])
-      digests.add(hashlib.sha256(_bits([activations, *tables])).hexdigest())
+      digests.add(tuple(_digest([activations, *tables]).tolist()))
     yield Finding(
         name=f"{case.name}: results of {where.num_repeats} runs",
         value=sorted(digests),  # to compare with other settings of XLA
@@ -547,6 +572,59 @@ def _share(where, name, seconds, moved, wanted) -> Finding:
   )
 
 
+def kernels(where: Platform) -> Iterator[Finding]:
+  """Which kernels the time of a call goes to."""
+  for case in where.cases:
+    _, buffers = _batches(where, case)
+    lookup, update = _lookup(where, case), _update(where, "adagrad")
+    tables = _tables(where, case, "adagrad")
+    gradient = _gradient(where, case)
+    micros = _kernel_micros(lambda: lookup(buffers[0], tables[0]))
+    yield Finding(name=f"{case.name}: lookup, us of kernels", value=micros)
+
+    def step():
+      nonlocal tables
+      tables = update(buffers[0], tables, gradient)
+      return tables
+
+    micros = _kernel_micros(step)
+    yield Finding(name=f"{case.name}: adagrad, us of kernels", value=micros)
+
+
+def _kernel_micros(
+    run: Callable[[], Any], num_calls: int = 5
+) -> dict[str, float]:
+  """Of a call, by the names of kernels and copies; nothing without a GPU."""
+  jax.block_until_ready(run())
+  total = collections.Counter()
+  with tempfile.TemporaryDirectory() as directory:
+    with jax.profiler.trace(directory):
+      for _ in range(num_calls):
+        last = run()
+      jax.block_until_ready(last)
+    for path in pathlib.Path(directory).rglob("*.xplane.pb"):
+      profile = jax.profiler.ProfileData.from_file(str(path))
+      for plane in profile.planes:
+        if not plane.name.startswith("/device:GPU"):
+          continue
+        for line in plane.lines:
+          # Other lines say the same again by module and by operation.
+          if line.name.startswith("Stream"):
+            for event in line.events:
+              total[event.name] += event.duration_ns
+  return {
+      _short_name(name): round(nanos / 1e3 / num_calls, 2)
+      for name, nanos in total.most_common()
+  }
+
+
+def _short_name(kernel: str) -> str:
+  """Without what all kernels have, and at most 80 letters."""
+  for part in ("void ", "jte::gpu::", "(anonymous namespace)::", "cub::"):
+    kernel = kernel.replace(part, "")
+  return kernel[:80]
+
+
 def table_size(where: Platform) -> Iterator[Finding]:
   """The time of a step does not follow the size of the table."""
   first = where.cases[0]
@@ -596,12 +674,29 @@ def small(where: Platform) -> Iterator[Finding]:
 
 STEPS = {
     step.__name__: step
-    for step in (about, smoke, bits, repeats, convert, speed, table_size, small)
+    for step in (
+        about,
+        smoke,
+        bits,
+        repeats,
+        convert,
+        speed,
+        kernels,
+        table_size,
+        small,
+    )
 }
 
 
-def run(where: Platform, steps: Sequence[str]) -> dict[str, list[Finding]]:
+def run(
+    where: Platform, steps: Sequence[str], output: str = ""
+) -> dict[str, list[Finding]]:
   """The findings of each step.
+
+  Args:
+    where: to run them.
+    steps: their names; none: all.
+    output: a file for them, as JSON; empty: none.
 
   Raises:
     ValueError: if there is no such step.
@@ -626,7 +721,17 @@ def run(where: Platform, steps: Sequence[str]) -> dict[str, list[Finding]]:
     except Exception:  # pylint: disable=broad-except
       findings.append(_failure(step))
     print(f"== {step}: {time.perf_counter() - start:.0f} s", flush=True)
+    if output:  # after each: what was found stays if a machine is lost
+      _write(report, output)
   return report
+
+
+def _write(report: dict[str, list[Finding]], output: str) -> None:
+  as_json = {
+      step: [dataclasses.asdict(finding) for finding in findings]
+      for step, findings in report.items()
+  }
+  pathlib.Path(output).write_text(json.dumps(as_json, indent=1))
 
 
 def _failure(step: str) -> Finding:
@@ -648,13 +753,9 @@ def _line(finding: Finding) -> str:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}")
-  report = run(platform(_PLATFORM.value), _STEPS.value)
-  if _OUTPUT.value:
-    as_json = {
-        step: [dataclasses.asdict(finding) for finding in findings]
-        for step, findings in report.items()
-    }
-    pathlib.Path(_OUTPUT.value).write_text(json.dumps(as_json, indent=1))
+  report = run(
+      platform(_PLATFORM.value, _CASES.value), _STEPS.value, _OUTPUT.value
+  )
   found = [finding for findings in report.values() for finding in findings]
   num_unmet = sum(finding.is_met is False for finding in found)
   print(f"{len(found)} findings, {num_unmet} of them not as wanted")

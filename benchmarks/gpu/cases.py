@@ -9,6 +9,7 @@ Seeded, and NumPy only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -91,6 +92,7 @@ class Batch:
     return self.num_distinct * of_row + gradient + 12 * self.num_entries
 
 
+@functools.cache
 def make_batch(case: Case, seed: int) -> Batch:
   """A batch as the converter writes it: by row, repeats in a sample merged."""
   rng = np.random.default_rng(seed)
