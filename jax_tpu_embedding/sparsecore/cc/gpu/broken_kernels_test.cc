@@ -18,13 +18,13 @@
 namespace jte::gpu {
 
 template <typename T>
-const char* PoolSamplesInAnotherOrder(Stream, const ConstSampleGroups&,
+const char* PoolSamplesInAnotherOrder(Stream, const ConstSampleGroups&, int64_t,
                                       const T*, int64_t, int64_t,
                                       const QuantizedTo&, float*);
 template <typename T>
-const char* PoolSamplesBeyondTheEnd(Stream, const ConstSampleGroups&, const T*,
-                                    int64_t, int64_t, const QuantizedTo&,
-                                    float*);
+const char* PoolSamplesBeyondTheEnd(Stream, const ConstSampleGroups&, int64_t,
+                                    const T*, int64_t, int64_t,
+                                    const QuantizedTo&, float*);
 const char* StepRowsWithoutBarrier(Stream, std::string_view, const RowTerms&,
                                    int64_t, float*, const Optimizer&,
                                    const Tables&);
@@ -59,8 +59,8 @@ class BrokenKernelsTest : public testing::Test {
   std::vector<float> LookUp(const Pool& pool) const {
     const auto groups = GroupedSamples::Of(batch_);
     std::vector<float> activations(coo_.num_samples() * kDim);
-    EXPECT_EQ(pool(Stream(), groups.view(), table_.data(), coo_.num_samples(),
-                   kDim, QuantizedTo{}, activations.data()),
+    EXPECT_EQ(pool(Stream(), groups.view(), groups.num_cells(), table_.data(),
+                   coo_.num_samples(), kDim, QuantizedTo{}, activations.data()),
               nullptr);
     return activations;
   }

@@ -20,12 +20,13 @@ _SPILLS = re.compile(
     r"(\d+) bytes spill stores, (\d+) bytes spill loads",
     re.S,
 )
-# Names as the linker has them: Pool<T, 16 bytes of it, not quantized>, and
+# Names as the linker has them: Pool<T, 16 bytes of it, one sample at a time, not
+# quantized>, and
 # Step<Rule, T, 4 columns at a time, ...>.
 _POOL = {
-    "float32": "PoolIfLi4ELb0E",
-    "bfloat16": "PoolINS_8Bfloat16ELi8ELb0E",
-    "float16": "PoolINS_7Float16ELi8ELb0E",
+    "float32": "PoolIfLi4ELi1ELb0E",
+    "bfloat16": "PoolINS_8Bfloat16ELi8ELi1ELb0E",
+    "float16": "PoolINS_7Float16ELi8ELi1ELb0E",
 }
 _STEP = re.compile("Step.*(f|Float16|Bfloat16)E?Li4ELi[14]E")
 

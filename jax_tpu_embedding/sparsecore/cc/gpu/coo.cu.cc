@@ -11,10 +11,6 @@
 namespace jte::gpu {
 namespace {
 
-JTE_DEVICE int64_t RoundUp(int64_t x) {
-  return (x + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 JTE_DEVICE int64_t Least(int64_t x, int64_t y) { return x < y ? x : y; }
 
 // A thread has a row pointer.
@@ -70,9 +66,10 @@ struct FindPartitions {
     const int64_t origin = region * region_size;
     int64_t begin = 0;
     if (target > 0) {
-      begin = RoundUp(buffers.row_pointers[block * block_size + target - 1]);
+      begin =
+          RoundUpToCells(buffers.row_pointers[block * block_size + target - 1]);
     } else if (block > region * blocks_per_region) {
-      begin = RoundUp(
+      begin = RoundUpToCells(
           buffers.row_pointers[(block - 1) * block_size + num_targets - 1]);
     }
     // A partition that fills the region ends it, also when the region's size is
@@ -91,7 +88,7 @@ struct FindPartitions {
     const int64_t blocks_per_region = BlocksPerRegion();
     if (block / blocks_per_region >= geometry.num_regions()) return;
     const int64_t last = block * block_size + geometry.num_targets() - 1;
-    if (buffers.row_pointers[i] > RoundUp(buffers.row_pointers[last])) {
+    if (buffers.row_pointers[i] > RoundUpToCells(buffers.row_pointers[last])) {
       flaws->partitions = 1;
     }
   }
@@ -105,6 +102,7 @@ const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
   if (const char* error = FillWithZeros(stream, flaws, sizeof(Flaws))) {
     return error;
   }
+  if (HasOnePartition(geometry)) return nullptr;
   return Launch(stream, NumBlocks<FindPartitions>(geometry.num_row_pointers),
                 FindPartitions{buffers, geometry, partitions, flaws});
 }

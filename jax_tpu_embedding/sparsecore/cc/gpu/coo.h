@@ -4,7 +4,8 @@
 // The entries of the COO buffers of one device, on a GPU.
 //
 // Row pointers are in the GPU's memory, so a first kernel reads where the
-// partitions are, and the next ones find the partition of each cell. What is
+// partitions are, and the next ones find the partition of each cell; but one
+// partition they know by themselves, and spare themselves a launch. What is
 // corrupt is noted in `Flaws`, and stands for entries that are not: a GPU
 // cannot raise in the middle of a program, so what is made of them is NaN, as
 // lowering/reference/corrupt_buffers.py says.
@@ -66,7 +67,14 @@ struct Partitions {
   int32_t* ends;
 };
 
-// Reads them, and writes both flaws. Returns null, or the message of an error.
+// Whether all entries are one run, ordered by row.
+constexpr bool HasOnePartition(const CooGeometry& geometry) {
+  return geometry.num_devices == 1 && geometry.num_sc_per_device == 1 &&
+         !geometry.enable_minibatching;
+}
+
+// Reads them unless there is one, and writes both flaws. Returns null, or the
+// message of an error.
 const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
                            const CooGeometry& geometry,
                            const Partitions& partitions, Flaws* flaws);
@@ -88,6 +96,30 @@ JTE_DEVICE int64_t CooGeometry::num_blocks() const {
   return num_row_pointers / (targets > kMinRowPointersPerBlock
                                  ? targets
                                  : kMinRowPointersPerBlock);
+}
+
+JTE_DEVICE int64_t RoundUpToCells(int64_t x) {
+  return (x + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The flaws of partitions, which a kernel that reads cells has to know before:
+// if there is one partition, it looks for them itself, and one of its threads,
+// the first, notes them.
+JTE_DEVICE Flaws FlawsOfPartitions(const CooBuffers& buffers,
+                                   const CooGeometry& geometry, bool is_first,
+                                   Flaws* flaws) {
+  if (!HasOnePartition(geometry)) return {flaws->partitions, 0};
+  const int64_t end = buffers.row_pointers[0];
+  bool are_wrong = end < 0 || end > geometry.num_cells;
+  // Row pointers behind it say where it ends. Larger ones are those of buffers
+  // for more devices.
+  JTE_UNROLL
+  for (int i = 1; i < kMinRowPointersPerBlock; ++i) {
+    if (i >= geometry.num_row_pointers) break;
+    are_wrong |= buffers.row_pointers[i] > RoundUpToCells(end);
+  }
+  if (are_wrong && is_first) flaws->partitions = 1;
+  return {are_wrong, 0};
 }
 
 // `value`, or the nearest number from 0 to limit - 1.
@@ -126,6 +158,8 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
     cell.is_entry = region < geometry.num_regions();
     cell.partition = static_cast<int32_t>(region * num_targets);
     cell.source = static_cast<int32_t>(region);
+  } else if (HasOnePartition(geometry)) {
+    cell.is_entry = i < buffers.row_pointers[0];
   } else {
     // The last partition that begins at the cell or before it.
     int64_t first = 0;

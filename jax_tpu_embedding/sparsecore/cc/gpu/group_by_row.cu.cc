@@ -32,7 +32,8 @@ struct ReadRowsAndSamples {
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     // Of the partitions alone: entries are what is looked at here.
-    const Flaws known = {flaws->partitions, 0};
+    const Flaws known =
+        FlawsOfPartitions(buffers, geometry, thread.number() == 0, flaws);
     for (int64_t i = thread.number(); i < geometry.num_cells;
          i += thread.num_threads()) {
       const Cell cell = ReadCell(i, buffers, geometry, partitions, known);

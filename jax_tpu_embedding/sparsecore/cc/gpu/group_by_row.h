@@ -69,12 +69,6 @@ constexpr int64_t MaxRowBlocks(int64_t num_cells, int64_t block_size,
          MaxLongRows(num_cells, block_size) * num_sources;
 }
 
-// Whether the entries of the buffers are one run, ordered by row.
-constexpr bool HasOnePartition(const CooGeometry& geometry) {
-  return geometry.num_devices == 1 && geometry.num_sc_per_device == 1 &&
-         !geometry.enable_minibatching;
-}
-
 struct RowGroupsScratch {
   // Of each cell; not used if there is one partition.
   int32_t* keys;

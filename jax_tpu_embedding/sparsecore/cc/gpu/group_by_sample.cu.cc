@@ -12,32 +12,39 @@
 namespace jte::gpu {
 namespace {
 
-// The sample of each cell, or one behind the last where there is no entry.
+// Entries of a sample, on average, from which on a sort takes less time than
+// counting: that grows with their square.
+constexpr int64_t kManyEntries = 1024;
+
+// Sample and row of each cell, and which of the sample's entries it is in the
+// order in which threads come. begins[s + 1]: how many sample s has.
 struct ReadSamples {
   static constexpr int kThreads = 256;
   CooBuffers buffers;
   CooGeometry geometry;
+  int64_t num_samples;
   SampleGroupsScratch scratch;
-  Flaws* flaws;
-  int32_t num_samples;
+  SampleGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     // Of the partitions alone: entries are what is looked at here.
-    const Flaws known = {flaws->partitions, 0};
+    const Flaws known = FlawsOfPartitions(buffers, geometry,
+                                          thread.number() == 0, groups.flaws);
     for (int64_t i = thread.number(); i < geometry.num_cells;
          i += thread.num_threads()) {
       const Cell cell =
           ReadCell(i, buffers, geometry, scratch.partitions, known);
-      if (cell.is_wrong) flaws->entries = 1;
-      scratch.cells[i] = static_cast<int32_t>(i);
-      scratch.rows[i] = static_cast<int32_t>(
-          cell.target % geometry.num_sc_per_device * geometry.rows_per_shard +
-          cell.row);
-      scratch.keys[i] =
-          cell.is_entry
-              ? static_cast<int32_t>(cell.source * geometry.batch_size_per_sc +
-                                     cell.sample)
-              : num_samples;
+      if (cell.is_wrong) groups.flaws->entries = 1;
+      int32_t sample = static_cast<int32_t>(num_samples);  // of no entry
+      if (cell.is_entry) {
+        sample = static_cast<int32_t>(cell.source * geometry.batch_size_per_sc +
+                                      cell.sample);
+        scratch.rows[i] = static_cast<int32_t>(
+            cell.target % geometry.num_sc_per_device * geometry.rows_per_shard +
+            cell.row);
+        scratch.places[i] = thread.AtomicAdd(&groups.begins[sample + 1], 1);
+      }
+      scratch.samples[i] = sample;
     }
   }
 };
@@ -45,73 +52,118 @@ struct ReadSamples {
 struct CopySamples {
   static constexpr int kThreads = 256;
   KnownEntries entries;
-  int32_t* keys;
-  int32_t* cells;
+  int64_t num_samples;
+  SampleGroupsScratch scratch;
+  SampleGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     for (int64_t i = thread.number(); i < entries.num_cells;
          i += thread.num_threads()) {
-      keys[i] = entries.samples[i];
-      cells[i] = static_cast<int32_t>(i);
+      const int32_t sample = entries.samples[i];
+      scratch.samples[i] = sample;
+      if (sample < num_samples) {
+        scratch.places[i] = thread.AtomicAdd(&groups.begins[sample + 1], 1);
+      }
     }
   }
 };
 
-// Puts entries in their order, and finds where each sample begins.
+// Puts cells where those of their sample are, in any order.
+struct PlaceCells {
+  static constexpr int kThreads = 256;
+  int64_t num_cells;
+  int64_t num_samples;
+  SampleGroupsScratch scratch;
+  SampleGroups groups;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < num_cells;
+         i += thread.num_threads()) {
+      const int32_t sample = scratch.samples[i];
+      if (sample >= num_samples) continue;
+      scratch.cells[groups.begins[sample] + scratch.places[i]] =
+          static_cast<int32_t>(i);
+    }
+  }
+};
+
+struct NumberCells {
+  static constexpr int kThreads = 256;
+  int64_t num_cells;
+  int32_t* numbers;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t i = thread.number(); i < num_cells;
+         i += thread.num_threads()) {
+      numbers[i] = static_cast<int32_t>(i);
+    }
+  }
+};
+
+// Writes the entries of each sample in the order of their cells. Unless cells
+// are in it, a thread counts how many come before its own.
 struct WriteGroups {
   static constexpr int kThreads = 256;
   const int32_t* cell_rows;
   const float* cell_gains;
-  int64_t num_cells;
+  int64_t num_samples;
+  bool are_in_order;
   SampleGroupsScratch scratch;
   SampleGroups groups;
-  int64_t num_samples;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     const bool are_corrupt = groups.flaws->any();
-    for (int64_t i = thread.number(); i < num_cells;
+    const int64_t num_entries = groups.begins[num_samples];
+    for (int64_t i = thread.number(); i < num_entries;
          i += thread.num_threads()) {
-      const int32_t cell = scratch.sorted_cells[i];
-      groups.rows[i] = cell_rows[cell];
-      groups.gains[i] = are_corrupt ? __builtin_nanf("") : cell_gains[cell];
-    }
-    for (int64_t s = thread.number(); s <= num_samples;
-         s += thread.num_threads()) {
-      groups.begins[s] = FirstCellFrom(s);
+      const int32_t cell = scratch.cells[i];
+      const int64_t place = are_in_order ? i : Place(cell);
+      groups.rows[place] = cell_rows[cell];
+      groups.gains[place] = are_corrupt ? __builtin_nanf("") : cell_gains[cell];
     }
   }
 
-  // The first of the sorted cells whose sample is `sample` or a later one.
-  JTE_DEVICE int32_t FirstCellFrom(int64_t sample) const {
-    int64_t first = 0;
-    int64_t last = num_cells;
-    while (first < last) {
-      const int64_t middle = (first + last) / 2;
-      if (scratch.sorted_keys[middle] < sample) {
-        first = middle + 1;
-      } else {
-        last = middle;
-      }
-    }
-    return static_cast<int32_t>(first);
+  JTE_DEVICE int32_t Place(int32_t cell) const {
+    const int32_t sample = scratch.samples[cell];
+    const int32_t begin = groups.begins[sample];
+    const int32_t end = groups.begins[sample + 1];
+    int32_t place = begin;
+    for (int32_t k = begin; k < end; ++k) place += scratch.cells[k] < cell;
+    return place;
   }
 };
 
-// Once scratch has the keys.
-const char* SortAndWrite(Stream stream, const int32_t* rows, const float* gains,
-                         int64_t num_cells, int64_t num_samples,
-                         const SampleGroupsScratch& scratch,
-                         const SampleGroups& groups) {
-  if (const char* error = SortByKey(
-          stream, num_cells, NumBits(num_samples), scratch.keys, scratch.cells,
-          scratch.sorted_keys, scratch.sorted_cells, scratch.sort)) {
+// Once samples and places of cells are known, and begins counts them.
+const char* PlaceAndWrite(Stream stream, const int32_t* rows,
+                          const float* gains, int64_t num_cells,
+                          int64_t num_samples,
+                          const SampleGroupsScratch& scratch,
+                          const SampleGroups& groups) {
+  if (const char* error = SumUpTo(stream, num_samples, groups.begins + 1,
+                                  groups.begins + 1, scratch.cub)) {
+    return error;
+  }
+  const bool are_many = num_cells > kManyEntries * num_samples;
+  if (are_many) {
+    int32_t* const numbers = scratch.places;  // no place is needed then
+    if (const char* error = Launch(stream, NumBlocks<NumberCells>(num_cells),
+                                   NumberCells{num_cells, numbers})) {
+      return error;
+    }
+    // Rows are written after the sort, and room for its keys until then.
+    if (const char* error = SortByKey(
+            stream, num_cells, NumBits(num_samples), scratch.samples, numbers,
+            /*sorted_keys=*/groups.rows, scratch.cells, scratch.cub)) {
+      return error;
+    }
+  } else if (const char* error =
+                 Launch(stream, NumBlocks<PlaceCells>(num_cells),
+                        PlaceCells{num_cells, num_samples, scratch, groups})) {
     return error;
   }
   return Launch(
-      stream,
-      NumBlocks<WriteGroups>(num_cells > num_samples ? num_cells
-                                                     : num_samples + 1),
-      WriteGroups{rows, gains, num_cells, scratch, groups, num_samples});
+      stream, NumBlocks<WriteGroups>(num_cells),
+      WriteGroups{rows, gains, num_samples, are_many, scratch, groups});
 }
 
 }  // namespace
@@ -128,13 +180,17 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
     return error;
   }
   if (const char* error =
-          Launch(stream, NumBlocks<ReadSamples>(n),
-                 ReadSamples{buffers, geometry, scratch, groups.flaws,
-                             static_cast<int32_t>(num_samples)})) {
+          FillWithZeros(stream, groups.begins,
+                        (num_samples + 1) * sizeof(groups.begins[0]))) {
     return error;
   }
-  return SortAndWrite(stream, scratch.rows, buffers.gains, n, num_samples,
-                      scratch, groups);
+  if (const char* error = Launch(
+          stream, NumBlocks<ReadSamples>(n),
+          ReadSamples{buffers, geometry, num_samples, scratch, groups})) {
+    return error;
+  }
+  return PlaceAndWrite(stream, scratch.rows, buffers.gains, n, num_samples,
+                       scratch, groups);
 }
 
 const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
@@ -142,12 +198,17 @@ const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
                                const SampleGroupsScratch& scratch,
                                const SampleGroups& groups) {
   if (const char* error =
-          Launch(stream, NumBlocks<CopySamples>(entries.num_cells),
-                 CopySamples{entries, scratch.keys, scratch.cells})) {
+          FillWithZeros(stream, groups.begins,
+                        (num_samples + 1) * sizeof(groups.begins[0]))) {
     return error;
   }
-  return SortAndWrite(stream, entries.rows, entries.gains, entries.num_cells,
-                      num_samples, scratch, groups);
+  if (const char* error =
+          Launch(stream, NumBlocks<CopySamples>(entries.num_cells),
+                 CopySamples{entries, num_samples, scratch, groups})) {
+    return error;
+  }
+  return PlaceAndWrite(stream, entries.rows, entries.gains, entries.num_cells,
+                       num_samples, scratch, groups);
 }
 
 }  // namespace jte::gpu

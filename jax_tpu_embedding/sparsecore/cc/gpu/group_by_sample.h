@@ -3,6 +3,12 @@
 
 // The plan of a lookup: the entries of a batch in the order of samples.
 // It depends on ids alone, not on tables.
+//
+// Entries are counted for each sample, put where its own are in the order in
+// which threads come, and each then finds its place among those of its sample.
+// That takes half the launches of a sort, and reads and writes less. It grows
+// with the square of a sample's entries, so batches with very many of them are
+// sorted; but not batches in which one sample of many has them all.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_
@@ -24,15 +30,14 @@ struct SampleGroups {
   Flaws* flaws;     // one
 };
 
-// What the work needs beside: one for each cell, and room for a sort.
+// What the work needs beside: one for each cell, and room for sums and sorts.
 struct SampleGroupsScratch {
   int32_t* rows;
-  int32_t* keys;
-  int32_t* sorted_keys;
+  int32_t* samples;
+  int32_t* places;
   int32_t* cells;
-  int32_t* sorted_cells;
   Partitions partitions;
-  Scratch sort;
+  Scratch cub;
 };
 
 // Requires: one device has all tables. Returns null, or the message of an

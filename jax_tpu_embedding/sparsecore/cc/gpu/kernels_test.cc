@@ -116,9 +116,10 @@ void ExpectLookupOfCpu(const kernels::RandomCoo& coo, int64_t dim,
                  span / steps};
   }
   std::vector<float> activations(expected.size());
-  ASSERT_EQ(PoolSamples(Stream(), groups.view(), table.data(),
-                        coo.num_samples(), dim, quantized, activations.data()),
-            nullptr);
+  ASSERT_EQ(
+      PoolSamples(Stream(), groups.view(), groups.num_cells(), table.data(),
+                  coo.num_samples(), dim, quantized, activations.data()),
+      nullptr);
   EXPECT_EQ(Bytes(activations), Bytes(expected));
 }
 
@@ -131,6 +132,24 @@ TEST_P(GpuKernelsTest, LooksUp) {
       kernels::Quantization{
           .min_value = 0.25, .max_value = 0.75, .num_buckets = 9},
       executor_);
+}
+
+// Samples with a row or two are pooled several at a time, and with very many
+// entries the plan sorts.
+TEST_P(GpuKernelsTest, LooksUpFewAndManyEntriesOfASample) {
+  const auto [num_scs, num_minibatches] = std::get<0>(GetParam());
+  for (const auto& [batch_size, ids_per_sample] :
+       {std::pair(25, 2), {1, 1100}}) {
+    const auto coo = kernels::MakeRandomCoo(
+        {.num_sc_per_device = num_scs,
+         .rows_per_shard = 3000,
+         .batch_size_per_sc = batch_size,
+         .enable_minibatching = num_minibatches > 0,
+         .num_minibatches = std::max<int64_t>(num_minibatches, 1)},
+        ids_per_sample, /*seed=*/4);
+    ExpectLookupOfCpu<float>(coo, dim(), {}, executor_);
+    ExpectLookupOfCpu<Bfloat16>(coo, dim(), {}, executor_);
+  }
 }
 
 struct Stepped {
@@ -250,6 +269,40 @@ TEST_P(GpuKernelsTest, SumsLongRowsInBlocks) {
                     groups.max_row_blocks(), block_sums.data(),
                     {nullptr, std::ssize(rows), rows.data(), sums.data()}),
             nullptr);
+  EXPECT_EQ(rows, expected_rows);
+  EXPECT_EQ(Bytes(sums), Bytes(expected));
+}
+
+// So many that loads of the next ones are under way, in rows with one block of
+// terms and with several.
+TEST_P(GpuKernelsTest, ManyTermsAreAddedInTheOrderOfTheCpu) {
+  const auto [num_scs, num_minibatches] = std::get<0>(GetParam());
+  const auto coo = kernels::MakeRandomCoo(
+      {.num_sc_per_device = num_scs,
+       .rows_per_shard = 40,
+       .batch_size_per_sc = 8000 * num_scs,
+       .enable_minibatching = num_minibatches > 0,
+       .num_minibatches = std::max<int64_t>(num_minibatches, 1)},
+      /*ids_per_sample=*/1, /*seed=*/4);
+  constexpr int64_t kDim = 4;
+  const auto gradient = RandomFloats(coo.num_samples() * kDim, 2);
+  std::vector<int32_t> expected_rows(coo.num_rows());
+  std::vector<float> expected(coo.num_rows() * kDim);
+  ASSERT_TRUE(kernels::GradientsOfRows(coo.buffers(), coo.geometry, gradient,
+                                       kDim, {expected_rows, expected},
+                                       executor_));
+  const Batch batch(coo.buffers(), coo.geometry);
+  const auto groups = GroupedRows::Of(batch, kBlockSize);
+  const GroupCounts& counts = *groups.view().counts;
+  EXPECT_LT(counts.num_long_rows, counts.num_rows);
+  std::vector<int32_t> rows(expected_rows.size());
+  std::vector<float> sums(expected.size());
+  std::vector<float> block_sums(groups.max_row_blocks() * kDim);
+  ASSERT_EQ(
+      SumRows(Stream(), TermsOf(batch, groups, gradient, kDim, kBlockSize),
+              groups.max_row_blocks(), block_sums.data(),
+              {nullptr, std::ssize(rows), rows.data(), sums.data()}),
+      nullptr);
   EXPECT_EQ(rows, expected_rows);
   EXPECT_EQ(Bytes(sums), Bytes(expected));
 }
@@ -393,9 +446,10 @@ TEST_P(MessagesTest, PooledAnswersAreTheLookup) {
       KnownEntries{places.data(), samples.data(), gains.data(), n},
       geometry_.batch_size());
   std::vector<float> activations(expected.size());
-  ASSERT_EQ(PoolSamples(Stream(), groups.view(), fetched.data(),
-                        geometry_.batch_size(), kDim, {}, activations.data()),
-            nullptr);
+  ASSERT_EQ(
+      PoolSamples(Stream(), groups.view(), groups.num_cells(), fetched.data(),
+                  geometry_.batch_size(), kDim, {}, activations.data()),
+      nullptr);
   EXPECT_EQ(Bytes(activations), Bytes(expected));
 }
 

@@ -33,11 +33,14 @@ struct QuantizedTo {
 // activations[s, :] = the sum of gain * row over the entries of sample s, from
 // left to right. NaN everywhere if the buffers have flaws.
 //
-// T: float, Bfloat16 or Float16. Returns null, or the message of an error.
+// num_cells: as many entries as there can be. T: float, Bfloat16, Float16, or
+// kernels::CodeWord for rows of CodeWordsPerRow(dim) words. Returns null, or the
+// message of an error.
 template <typename T>
 const char* PoolSamples(Stream stream, const ConstSampleGroups& groups,
-                        const T* table, int64_t num_samples, int64_t dim,
-                        const QuantizedTo& quantized, float* activations);
+                        int64_t num_cells, const T* table, int64_t num_samples,
+                        int64_t dim, const QuantizedTo& quantized,
+                        float* activations);
 
 }  // namespace jte::gpu
 

@@ -18,6 +18,9 @@
 
 namespace jte::gpu {
 
+// Rows of which a tile reads together where they are.
+constexpr int kRowsOfTile = 8;
+
 // Whether a row may have several windows.
 template <int kSize>
 constexpr bool kHasWindows = kSize == 1;
@@ -87,127 +90,207 @@ struct Sums {
   }
 };
 
-// The sum of the terms [begin, end), from left to right.
-template <int kSize, int kChunks>
+// gain * gradient[sample, :].
+struct Term {
+  int32_t sample;
+  float gain;
+};
+
+// Without branches that other loads would wait for.
+JTE_DEVICE float ReadGain(const RowTerms& terms, int i) {
+  const bool are_corrupt = terms.groups.counts->are_corrupt != 0;
+  const int cell = terms.groups.cells != nullptr ? terms.groups.cells[i] : i;
+  const float gain =
+      terms.cell_gains != nullptr ? terms.cell_gains[cell] : 1.0f;
+  return are_corrupt ? __builtin_nanf("") : gain;
+}
+
+// That of entry i.
+JTE_DEVICE Term ReadTerm(const RowTerms& terms, int i) {
+  return {terms.groups.samples[i], ReadGain(terms, i)};
+}
+
+// The sum of the terms [begin, end), from left to right, of which the first is
+// known. kUnroll: gradients whose loads are under way.
+template <int kUnroll, int kSize, int kChunks>
 JTE_DEVICE Sums<kSize, kChunks> SumTerms(
-    const RowTerms& terms, int begin, int end,
+    const RowTerms& terms, const Term& first, int begin, int end,
     const PieceOfRow<kSize, kChunks>& piece) {
   using Sum = Sums<kSize, kChunks>;
-  constexpr int kUnroll = kChunks == 1 ? 4 : 2;  // loads under way
-  const auto gain = [&terms](int i) {
-    if (terms.groups.counts->are_corrupt) return __builtin_nanf("");
-    if (terms.cell_gains == nullptr) return 1.0f;
-    return terms.cell_gains[terms.groups.cells ? terms.groups.cells[i] : i];
-  };
-  const auto row = [&terms](int i) {
-    return terms.gradient + terms.groups.samples[i] * terms.dim;
+  const auto read = [&terms, &piece](int32_t sample) {
+    return Sum::Read(terms.gradient + sample * terms.dim, piece);
   };
   Sum sum = Sum::Zero();
-  int i = begin;
-  for (; i + kUnroll <= end; i += kUnroll) {
-    Sum rows[kUnroll];
-    float gains[kUnroll];
+  sum.Add(first.gain, read(first.sample));
+  int i = begin + 1;
+  if (i + kUnroll <= end) {
+    // The next samples are read while the gradients of these arrive.
+    int32_t samples[kUnroll];
     JTE_UNROLL
-    for (int k = 0; k < kUnroll; ++k) {
-      rows[k] = Sum::Read(row(i + k), piece);
-      gains[k] = gain(i + k);
+    for (int k = 0; k < kUnroll; ++k) samples[k] = terms.groups.samples[i + k];
+    for (; i + kUnroll <= end; i += kUnroll) {
+      Sum rows[kUnroll];
+      float gains[kUnroll];
+      JTE_UNROLL
+      for (int k = 0; k < kUnroll; ++k) {
+        rows[k] = read(samples[k]);
+        gains[k] = ReadGain(terms, i + k);
+      }
+      JTE_UNROLL
+      for (int k = 0; k < kUnroll; ++k) {
+        const int next = i + kUnroll + k;
+        samples[k] = terms.groups.samples[next < end ? next : end - 1];
+      }
+      JTE_UNROLL
+      for (int k = 0; k < kUnroll; ++k) sum.Add(gains[k], rows[k]);
     }
-    JTE_UNROLL
-    for (int k = 0; k < kUnroll; ++k) sum.Add(gains[k], rows[k]);
   }
-  for (; i < end; ++i) sum.Add(gain(i), Sum::Read(row(i), piece));
+  for (; i < end; ++i) {
+    const Term term = ReadTerm(terms, i);
+    sum.Add(term.gain, read(term.sample));
+  }
   return sum;
-}
-
-// The gradient of the row with the entries [begin, end), none of whose sources
-// has more than a block of them.
-template <int kSize, int kChunks>
-JTE_DEVICE Sums<kSize, kChunks> SumShortRow(
-    const RowTerms& terms, int begin, int end,
-    const PieceOfRow<kSize, kChunks>& piece) {
-  if (terms.has_one_source) return SumTerms(terms, begin, end, piece);
-  const auto source = [&terms](int i) {
-    return terms.groups.samples[i] / terms.batch_size_per_sc;
-  };
-  auto total = Sums<kSize, kChunks>::Zero();
-  while (begin < end) {
-    int source_end = begin + 1;
-    while (source_end < end && source(source_end) == source(begin)) {
-      ++source_end;
-    }
-    total.Add(SumTerms(terms, begin, source_end, piece));
-    begin = source_end;
-  }
-  return total;
-}
-
-// The gradient of a long row, from the sums of its blocks.
-template <int kSize, int kChunks>
-JTE_DEVICE Sums<kSize, kChunks> SumLongRow(
-    const RowTerms& terms, const LongRow& row, const float* block_sums,
-    const PieceOfRow<kSize, kChunks>& piece) {
-  using Sum = Sums<kSize, kChunks>;
-  auto total = Sum::Zero();
-  auto of_source = Sum::Zero();
-  const int last = row.first_block + row.num_blocks;
-  for (int b = row.first_block; b < last; ++b) {
-    of_source.Add(Sum::Read(block_sums + b * terms.dim, piece));
-    if (b + 1 == last ||
-        terms.groups.blocks[b + 1].source != terms.groups.blocks[b].source) {
-      total.Add(of_source);
-      of_source = Sum::Zero();
-    }
-  }
-  return total;
 }
 
 // A row of the batch, and how its gradient is summed.
 template <int kSize, int kChunks>
 struct RowToSum {
   using Piece = PieceOfRow<kSize, kChunks>;
+  static constexpr int kUnroll = kChunks == 1 ? 4 : 2;
+
   const RowTerms& terms;
   const float* block_sums;
-  int64_t number;           // among the rows of the batch
+  int number;               // among the rows of the batch
   const LongRow* long_row;  // or null
-
-  JTE_DEVICE int begin() const { return terms.groups.starts[number]; }
-  JTE_DEVICE int64_t row() const { return terms.groups.rows[begin()]; }
+  int begin;                // its entries
+  int end;
+  int32_t row;  // of the table
+  Term first;   // of its terms
 
   JTE_DEVICE Sums<kSize, kChunks> Sum(const Piece& piece) const {
-    if (long_row != nullptr) {
-      return SumLongRow(terms, *long_row, block_sums, piece);
+    if (long_row != nullptr) return SumLongRow(piece);
+    if (terms.has_one_source) {
+      return SumTerms<kUnroll>(terms, first, begin, end, piece);
     }
-    return SumShortRow(terms, begin(), terms.groups.starts[number + 1], piece);
+    return SumSources(piece);
   }
   // The same, for kernels that sum in several places.
   JTE_DEVICE_CALL Sums<kSize, kChunks> CallSum(const Piece& piece) const {
     return Sum(piece);
   }
+
+ private:
+  // None of the sources has more than a block of entries.
+  JTE_DEVICE Sums<kSize, kChunks> SumSources(const Piece& piece) const {
+    const auto source = [this](int i) {
+      return terms.groups.samples[i] / terms.batch_size_per_sc;
+    };
+    auto total = Sums<kSize, kChunks>::Zero();
+    for (int i = begin; i < end;) {
+      int source_end = i + 1;
+      while (source_end < end && source(source_end) == source(i)) {
+        ++source_end;
+      }
+      total.Add(
+          SumTerms<kUnroll>(terms, ReadTerm(terms, i), i, source_end, piece));
+      i = source_end;
+    }
+    return total;
+  }
+
+  // From the sums of its blocks.
+  JTE_DEVICE Sums<kSize, kChunks> SumLongRow(const Piece& piece) const {
+    using Sum = Sums<kSize, kChunks>;
+    auto total = Sum::Zero();
+    auto of_source = Sum::Zero();
+    const int last = long_row->first_block + long_row->num_blocks;
+    int source = terms.groups.blocks[long_row->first_block].source;
+    for (int b = long_row->first_block; b < last; b += kUnroll) {
+      Sum sums[kUnroll];
+      int sources[kUnroll];
+      JTE_UNROLL
+      for (int k = 0; k < kUnroll; ++k) {
+        const int block = b + k < last ? b + k : last - 1;
+        sums[k] = Sum::Read(block_sums + block * terms.dim, piece);
+        sources[k] = terms.groups.blocks[block].source;
+      }
+      JTE_UNROLL
+      for (int k = 0; k < kUnroll; ++k) {
+        if (b + k >= last) break;
+        if (sources[k] != source) {
+          total.Add(of_source);
+          of_source = Sum::Zero();
+          source = sources[k];
+        }
+        of_source.Add(sums[k]);
+      }
+    }
+    total.Add(of_source);
+    return total;
+  }
 };
 
 // Calls visit(row, piece) for all rows of the batch, with the first window of
-// each. Any number of tiles do it together. Long rows come first: they take
-// longest.
-template <int kSize, int kChunks, typename Visit>
+// each. Any number of tiles do it together; all threads of a tile must. Long
+// rows come first: they take longest.
+//
+// Each thread of a tile reads where one of its next rows is, so that the tile
+// waits for these numbers once for several rows. They are not neighbours, since
+// rows that are popular often are. prefetch(row, lane) is called with the row
+// of the table that will be visited next.
+template <int kSize, int kChunks, typename PrefetchRow, typename Visit>
 JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
                            const RowTerms& terms, const float* block_sums,
-                           const Visit& visit) {
-  const int64_t tiles = threads / lanes;
+                           const PrefetchRow& prefetch, const Visit& visit) {
+  const int tiles = threads / lanes;
+  const int lane = thread.index() % lanes;
   const GroupCounts counts = *terms.groups.counts;
-  for (int64_t i = thread.block() * tiles + thread.index() / lanes;
-       i < counts.num_long_rows + counts.num_rows;
-       i += thread.num_blocks() * tiles) {
+  const int turns = lanes < kRowsOfTile ? lanes : kRowsOfTile;
+  const int stride = (counts.num_rows + turns - 1) / turns;
+  const int num_tiles = static_cast<int>(thread.num_blocks()) * tiles;
+  for (int i =
+           static_cast<int>(thread.block()) * tiles + thread.index() / lanes;
+       i < counts.num_long_rows + stride; i += num_tiles) {
+    const bool is_long = i < counts.num_long_rows;
     const LongRow* const long_row =
-        i < counts.num_long_rows ? &terms.groups.long_rows[i] : nullptr;
-    const int64_t number =
-        long_row != nullptr ? long_row->row : i - counts.num_long_rows;
-    if (long_row == nullptr && terms.IsLong(terms.groups.starts[number + 1] -
-                                            terms.groups.starts[number])) {
-      continue;
+        is_long ? &terms.groups.long_rows[i] : nullptr;
+    const int first_number = is_long ? long_row->row : i - counts.num_long_rows;
+    const int num_turns = is_long ? 1 : turns;
+    const int number = first_number + lane * stride;
+    int begin = 0;
+    int end = 0;
+    int32_t row = 0;
+    Term first = {};
+    if (lane < num_turns && number < counts.num_rows) {
+      begin = terms.groups.starts[number];
+      end = terms.groups.starts[number + 1];
+      row = terms.groups.rows[begin];
+      first = ReadTerm(terms, begin);
+      if (!is_long && terms.IsLong(end - begin)) end = begin;  // see above
     }
-    visit(RowToSum<kSize, kChunks>{terms, block_sums, number, long_row},
-          PieceOfRow<kSize, kChunks>{terms.dim, thread.index() % lanes, lanes});
+    for (int turn = 0; turn < num_turns; ++turn) {
+      const int next = turn + 1 < num_turns ? turn + 1 : turn;
+      prefetch(thread.Shuffle(row, next, lanes), lane);
+      const RowToSum<kSize, kChunks> to_sum = {
+          .terms = terms,
+          .block_sums = block_sums,
+          .number = first_number + turn * stride,
+          .long_row = long_row,
+          .begin = thread.Shuffle(begin, turn, lanes),
+          .end = thread.Shuffle(end, turn, lanes),
+          .row = thread.Shuffle(row, turn, lanes),
+          .first = {thread.Shuffle(first.sample, turn, lanes),
+                    thread.Shuffle(first.gain, turn, lanes)}};
+      if (to_sum.begin == to_sum.end) continue;
+      visit(to_sum, PieceOfRow<kSize, kChunks>{terms.dim, lane, lanes});
+    }
   }
+}
+
+// How many tiles there are rows for.
+constexpr int64_t TilesForRows(int64_t num_rows, int lanes) {
+  const int turns = lanes < kRowsOfTile ? lanes : kRowsOfTile;
+  return (num_rows + turns - 1) / turns;
 }
 
 // The sums of all blocks of long rows, [blocks, dim]: a kernel, of which any
@@ -215,7 +298,9 @@ JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
 template <int kSize, int kChunks>
 struct SumBlocks {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = kChunks == 1 ? 4 : 2;
+  // Few tiles have long sums: what counts is how many loads each has under way.
+  static constexpr int kMinBlocks = 2;
+  static constexpr int kUnroll = kChunks == 1 ? 8 : 2;
   RowTerms terms;
   float* block_sums;
   int lanes;
@@ -229,7 +314,8 @@ struct SumBlocks {
       const RowBlock block = terms.groups.blocks[b];
       for (Piece piece{terms.dim, thread.index() % lanes, lanes};
            piece.is_in_row(); piece = piece.Next()) {
-        SumTerms(terms, block.begin, block.end, piece)
+        SumTerms<kUnroll>(terms, ReadTerm(terms, block.begin), block.begin,
+                          block.end, piece)
             .Write(block_sums + b * terms.dim, piece);
       }
     }

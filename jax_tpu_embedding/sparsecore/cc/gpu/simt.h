@@ -150,6 +150,7 @@ inline const char* FillWithZeros(Stream, void* data, size_t num_bytes) {
 #else
 
 #define JTE_DEVICE inline
+#define JTE_UNROLL
 
 using Stream = ::CUstream_st*;  // cudaStream_t
 

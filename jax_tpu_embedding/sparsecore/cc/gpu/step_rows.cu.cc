@@ -62,10 +62,18 @@ JTE_DEVICE bool IsFinite(float x) {
 
 template <typename Rule, typename T, int kSize, int kChunks>
 struct Step {
-  static constexpr int kThreads = 256;
-  // Powers take registers. With those that four blocks leave to a thread, their
-  // rules would keep some of a row in memory.
-  static constexpr int kMinBlocks = kChunks > 1 ? 2 : kHasPower<Rule> ? 3 : 4;
+  static constexpr int kThreads = 128;
+  // As many as leave registers to a thread for all that it has of a row, on
+  // every GPU.
+  static constexpr int kMinBlocks = kChunks > 1 ? 3
+                                    : kHasPower<Rule> ||
+                                            (Rule::kNumSlots > 1 &&
+                                             sizeof(T) < sizeof(float))
+                                        ? 5
+                                        : 6;
+  // Whether weights and slots are read before the gradient is summed. Those of
+  // wide rows would not stay in registers that long.
+  static constexpr bool kReadsFirst = kChunks == 1;
   static constexpr bool kExchanges = true;
   using Sum = Sums<kSize, kChunks>;
   using Piece = PieceOfRow<kSize, kChunks>;
@@ -82,9 +90,31 @@ struct Step {
   JTE_DEVICE void operator()(const Thread& thread) const {
     ForEachRow<kSize, kChunks>(
         thread, lanes, kThreads, terms, block_sums,
+        [this](int64_t row, int lane) { PrefetchRow(row, lane); },
         [this, &thread](const Row& row, const Piece& piece) {
           StepRow(thread, row, piece);
         });
+  }
+
+  // Asks for the weights and slots of a row, a line of the cache at a time.
+  JTE_DEVICE void PrefetchRow(int64_t row, int lane) const {
+    PrefetchLines(table + row * terms.dim, lane);
+    if constexpr (kHasRowSlots<Rule>) {
+      if (lane == 0) Prefetch(slots[0] + row);
+    } else {
+      JTE_UNROLL
+      for (int k = 0; k < Rule::kNumSlots; ++k) {
+        PrefetchLines(slots[k] + row * terms.dim, lane);
+      }
+    }
+  }
+
+  template <typename Value>
+  JTE_DEVICE void PrefetchLines(const Value* values, int lane) const {
+    constexpr int64_t kLine = 128 / sizeof(Value);
+    for (int64_t d = lane * kLine; d < terms.dim; d += lanes * kLine) {
+      Prefetch(values + d);
+    }
   }
 
   // The gradient of the first window stays in registers; those of others, which
@@ -92,6 +122,11 @@ struct Step {
   JTE_DEVICE void StepRow(const Thread& thread, const Row& row,
                           const Piece& first) const {
     const RowOptions& options = optimizer.options;
+    // Before what is waited for: the sum.
+    Values values;
+    if constexpr (kReadsFirst) {
+      if (first.has(0)) values = ReadValues(row.row, first.column(0));
+    }
     Sum gradient = row.Sum(first);
     if (options.skip_non_finite_gradients) {
       bool is_finite = true;
@@ -113,7 +148,7 @@ struct Step {
       factor = FactorOfNorm(std::sqrt(squares.Total(thread, lanes)));
     }
     const auto prepare = [this, &row, factor](const Piece& piece, Sum& sum) {
-      Prepare(row.row(), piece, factor, sum);
+      Prepare(row.row, piece, factor, sum);
     };
     prepare(first, gradient);
 
@@ -130,16 +165,28 @@ struct Step {
                       squares.Add(thread, lanes, sum);
                     });
       const float total = squares.Total(thread, lanes);
-      float* const slot = slots[0] + row.row();
+      float* const slot = slots[0] + row.row;
       float accumulator = *slot;
       rule.BeginRow(total, accumulator);
       thread.SyncTile(lanes);  // all have read it
       if (first.lane == 0) *slot = accumulator;
     }
-    ForEachWindow(row, first, gradient, prepare,
-                  [this, &rule, &row](const Piece& piece, const Sum& sum) {
-                    StepColumns(rule, row.row(), piece, sum);
-                  });
+    if constexpr (kReadsFirst) {
+      if (first.has(0)) {
+        StepColumns(rule, row.row, first.column(0), gradient.chunk[0], values);
+      }
+    } else {
+      ForEachWindow(row, first, gradient, prepare,
+                    [this, &rule, &row](const Piece& piece, const Sum& sum) {
+                      JTE_UNROLL
+                      for (int c = 0; c < kChunks; ++c) {
+                        if (!piece.has(c)) continue;
+                        const int64_t column = piece.column(c);
+                        StepColumns(rule, row.row, column, sum.chunk[c],
+                                    ReadValues(row.row, column));
+                      }
+                    });
+    }
   }
 
   // Calls visit(piece, gradient) for the first window, whose gradient is given,
@@ -208,35 +255,45 @@ struct Step {
     }
   }
 
-  JTE_DEVICE void StepColumns(const Rule& rule, int64_t row, const Piece& piece,
-                              const Sum& gradient) const {
+  // Neighbouring weights of a row, and their slots.
+  struct Values {
+    static constexpr int kNumSlots = Rule::kNumSlots;
+    Vector<T, kSize> weights;
+    Vector<float, kSize> slots[kNumSlots > 0 ? kNumSlots : 1];
+  };
+
+  JTE_DEVICE Values ReadValues(int64_t row, int64_t column) const {
+    const int64_t place = row * terms.dim + column;
+    Values values;
+    values.weights = Load<kSize>(table + place);
+    JTE_UNROLL
+    for (int k = 0; k < Rule::kNumSlots; ++k) {
+      values.slots[k] = Load<kSize>(slots[k] + place);
+    }
+    return values;
+  }
+
+  JTE_DEVICE void StepColumns(const Rule& rule, int64_t row, int64_t column,
+                              const Vector<float, kSize>& gradient,
+                              Values values) const {
     constexpr int kNumSlots = Rule::kNumSlots;
     JTE_UNROLL
-    for (int c = 0; c < kChunks; ++c) {
-      if (!piece.has(c)) continue;
-      const int64_t column = piece.column(c);
-      const int64_t place = row * terms.dim + column;
-      auto weights = Load<kSize>(table + place);
-      Vector<float, kSize> slot[kNumSlots > 0 ? kNumSlots : 1];
+    for (int d = 0; d < kSize; ++d) {
+      kernels::Slots<kNumSlots> of_column;
       JTE_UNROLL
-      for (int k = 0; k < kNumSlots; ++k) {
-        slot[k] = Load<kSize>(slots[k] + place);
-      }
+      for (int k = 0; k < kNumSlots; ++k) of_column[k] = values.slots[k].v[d];
+      const float old_weight = ToFloat(values.weights.v[d]);
+      float weight = old_weight;
+      rule.Step(gradient.v[d], weight, of_column);
+      values.weights.v[d] = Finish(weight, old_weight, row, column + d);
       JTE_UNROLL
-      for (int d = 0; d < kSize; ++d) {
-        kernels::Slots<kNumSlots> values;
-        JTE_UNROLL
-        for (int k = 0; k < kNumSlots; ++k) values[k] = slot[k].v[d];
-        const float old_weight = ToFloat(weights.v[d]);
-        float weight = old_weight;
-        rule.Step(gradient.chunk[c].v[d], weight, values);
-        weights.v[d] = Finish(weight, old_weight, row, column + d);
-        JTE_UNROLL
-        for (int k = 0; k < kNumSlots; ++k) slot[k].v[d] = values[k];
-      }
-      Store(table + place, weights);
-      JTE_UNROLL
-      for (int k = 0; k < kNumSlots; ++k) Store(slots[k] + place, slot[k]);
+      for (int k = 0; k < kNumSlots; ++k) values.slots[k].v[d] = of_column[k];
+    }
+    const int64_t place = row * terms.dim + column;
+    Store(table + place, values.weights);
+    JTE_UNROLL
+    for (int k = 0; k < kNumSlots; ++k) {
+      Store(slots[k] + place, values.slots[k]);
     }
   }
 
@@ -285,7 +342,10 @@ const char* StepTable(Stream stream, const RowTerms& terms,
     StepKernel step{terms, block_sums, optimizer, static_cast<T*>(tables.table),
                     {},    lanes};
     for (int k = 0; k < kMaxSlots; ++k) step.slots[k] = tables.slots[k];
-    return Launch(stream, NumBlocks<StepKernel>(terms.num_cells * lanes), step);
+    return Launch(
+        stream,
+        NumBlocks<StepKernel>(TilesForRows(terms.num_cells, lanes) * lanes),
+        step);
   });
 }
 

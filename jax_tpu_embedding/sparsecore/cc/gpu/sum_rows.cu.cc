@@ -16,7 +16,8 @@ namespace {
 template <int kSize, int kChunks>
 struct WriteSums {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = kChunks == 1 ? 4 : 2;
+  static constexpr int kMinBlocks = kChunks == 1 ? 3 : 2;
+  static constexpr bool kExchanges = true;
   using Sum = Sums<kSize, kChunks>;
   using Piece = PieceOfRow<kSize, kChunks>;
   using Row = RowToSum<kSize, kChunks>;
@@ -30,13 +31,13 @@ struct WriteSums {
     const bool all_fit = results.requests != nullptr ||
                          terms.groups.counts->num_rows <= results.num_places;
     ForEachRow<kSize, kChunks>(
-        thread, lanes, kThreads, terms, block_sums,
+        thread, lanes, kThreads, terms, block_sums, [](int64_t, int) {},
         [this, all_fit](const Row& row, Piece piece) {
           const int64_t place =
-              results.requests != nullptr ? row.row() : row.number;
+              results.requests != nullptr ? row.row : row.number;
           if (place >= results.num_places) return;
           if (piece.lane == 0) {
-            results.rows[place] = static_cast<int32_t>(row.row());
+            results.rows[place] = static_cast<int32_t>(row.row);
           }
           for (; piece.is_in_row(); piece = piece.Next()) {
             const Sum sum = all_fit ? row.Sum(piece) : NotANumber();

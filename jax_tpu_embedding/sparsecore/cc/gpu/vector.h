@@ -59,6 +59,14 @@ JTE_DEVICE Vector<T, kSize> LoadConstant(const T* from) {
   return Load<kSize>(from);
 }
 
+// Asks for the line of the cache in which this is, which will be read soon. It
+// may be of no array: then nothing happens.
+JTE_DEVICE void Prefetch([[maybe_unused]] const void* at) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
 // How a row is split over a tile: `lanes` threads, a power of two up to 32,
 // take kSize columns in turn until the row ends.
 template <int kSize>

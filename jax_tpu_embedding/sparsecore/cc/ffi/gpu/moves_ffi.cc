@@ -26,6 +26,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/step_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/sum_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/table_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/code_words.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
@@ -82,33 +83,48 @@ gpu::QuantizedTo ReadQuantization(std::span<const double> numbers) {
           .step = span / steps};
 }
 
+// A table of int32 has rows of codes.
 Result<void> PoolSamples(gpu::Stream stream, const IntVector& begins,
                          const IntVector& rows, const FloatVector& gains,
                          const IntVector& flaws,
                          const xffi::AnyBuffer& table_buffer,
                          const FloatMatrix& activations,
                          std::span<const double> quantization) {
-  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
   const auto shape = activations.dimensions();
-  if (shape[1] != table.dim ||
-      static_cast<int64_t>(begins.element_count()) != shape[0] + 1) {
-    return InvalidArgument("The activations have shape [", shape[0], ", ",
-                           shape[1], "], expected [",
-                           static_cast<int64_t>(begins.element_count()) - 1,
-                           ", ", table.dim, "].");
+  const auto num_samples = static_cast<int64_t>(begins.element_count()) - 1;
+  if (shape[0] != num_samples) {
+    return InvalidArgument("There are activations of ", shape[0],
+                           " samples, expected ", num_samples, ".");
   }
   const gpu::ConstSampleGroups groups{
       .begins = begins.typed_data(),
       .rows = rows.typed_data(),
       .gains = gains.typed_data(),
       .flaws = reinterpret_cast<const gpu::Flaws*>(flaws.typed_data())};
-  return std::visit(
-      [&]<typename T>(std::span<T> values) {
-        return ToResult(gpu::PoolSamples<T>(
-            stream, groups, values.data(), shape[0], shape[1],
-            ReadQuantization(quantization), activations.typed_data()));
-      },
-      table.values);
+  const auto pool = [&]<typename T>(const T* table) {
+    return ToResult(gpu::PoolSamples<T>(
+        stream, groups, static_cast<int64_t>(rows.element_count()), table,
+        shape[0], shape[1], ReadQuantization(quantization),
+        activations.typed_data()));
+  };
+  if (table_buffer.element_type() == xffi::S32) {
+    const int64_t num_words = kernels::CodeWordsPerRow(shape[1]);
+    const auto of_table = table_buffer.dimensions();
+    if (of_table.size() != 2 || of_table[1] != num_words) {
+      return InvalidArgument("The table of int8 codes has ", of_table.back(),
+                             " words per row, expected ", num_words,
+                             " for activations of ", shape[1], " columns.");
+    }
+    return pool(
+        static_cast<const kernels::CodeWord*>(table_buffer.untyped_data()));
+  }
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
+  if (shape[1] != table.dim) {
+    return InvalidArgument("The activations have ", shape[1],
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  return std::visit([&pool](auto values) { return pool(values.data()); },
+                    table.values);
 }
 
 // Gains of no elements: all are 1.

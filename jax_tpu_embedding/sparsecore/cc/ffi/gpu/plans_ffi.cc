@@ -40,12 +40,11 @@ gpu::SampleGroupsScratch TakeSampleGroupsScratch(ScratchCutter& scratch,
                                                  int64_t num_cells,
                                                  int64_t num_row_pointers) {
   return {.rows = scratch.Take<int32_t>(num_cells),
-          .keys = scratch.Take<int32_t>(num_cells),
-          .sorted_keys = scratch.Take<int32_t>(num_cells),
+          .samples = scratch.Take<int32_t>(num_cells),
+          .places = scratch.Take<int32_t>(num_cells),
           .cells = scratch.Take<int32_t>(num_cells),
-          .sorted_cells = scratch.Take<int32_t>(num_cells),
           .partitions = TakePartitions(scratch, num_row_pointers),
-          .sort = TakeSort(scratch, num_cells)};
+          .cub = TakeSort(scratch, num_cells)};
 }
 
 gpu::RowGroupsScratch TakeRowGroupsScratch(ScratchCutter& scratch,

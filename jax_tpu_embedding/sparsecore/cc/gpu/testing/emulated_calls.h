@@ -70,11 +70,11 @@ class GroupedSamples {
   static GroupedSamples Of(const Batch& batch) {
     const int64_t n = batch.geometry.num_cells;
     GroupedSamples groups(n, batch.num_samples());
-    Ints rows(n), keys(n), sorted_keys(n), cells(n), sorted_cells(n);
+    Ints rows(n), samples(n), places(n), cells(n);
     Ints begins(batch.geometry.num_partitions());
     Ints ends(batch.geometry.num_partitions());
     EXPECT_EQ(GroupBySample(Stream(), batch.coo, batch.geometry,
-                            {rows, keys, sorted_keys, cells, sorted_cells,
+                            {rows, samples, places, cells,
                              Partitions{begins, ends}, Scratch{}},
                             {groups.begins_.data(), groups.rows_.data(),
                              groups.gains_.data(), &groups.flaws_}),
@@ -85,16 +85,17 @@ class GroupedSamples {
   static GroupedSamples Of(const KnownEntries& entries, int64_t num_samples) {
     const int64_t n = entries.num_cells;
     GroupedSamples groups(n, num_samples);
-    Ints keys(n), sorted_keys(n), cells(n), sorted_cells(n);
-    EXPECT_EQ(GroupKnownBySample(Stream(), entries, num_samples,
-                                 {nullptr, keys, sorted_keys, cells,
-                                  sorted_cells, Partitions{}, Scratch{}},
-                                 {groups.begins_.data(), groups.rows_.data(),
-                                  groups.gains_.data(), &groups.flaws_}),
+    Ints samples(n), places(n), cells(n);
+    EXPECT_EQ(GroupKnownBySample(
+                  Stream(), entries, num_samples,
+                  {nullptr, samples, places, cells, Partitions{}, Scratch{}},
+                  {groups.begins_.data(), groups.rows_.data(),
+                   groups.gains_.data(), &groups.flaws_}),
               nullptr);
     return groups;
   }
 
+  int64_t num_cells() const { return std::ssize(rows_); }
   ConstSampleGroups view() const {
     return {begins_.data(), rows_.data(), gains_.data(), &flaws_};
   }
