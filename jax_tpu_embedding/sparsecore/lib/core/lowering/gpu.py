@@ -3,8 +3,8 @@
 
 """The rules for GPUs: native calls, over several devices by messages.
 
-What kernels do not take has the plain rules: rows of int8, and custom updates
-of tables without columns. Their sums are those of sorted_sums.py: whatever runs
+What kernels do not take has the plain rules: lookups in rows of int8 over
+several devices, and custom updates of tables without columns. Their sums are those of sorted_sums.py: whatever runs
 on a GPU has the same bits every time.
 """
 
@@ -152,8 +152,6 @@ def lookup(
 ) -> Results:
   """Rule of the lookup."""
   table = operands[-1]
-  if params.get("int8_columns") is not None:
-    return PLAIN_RULES["lookup"](operands, params, devices)
   axis = devices.axis_of(table)
   if axis is None and table.ndim == 2:
     return _look_up(operands, library, params)
@@ -185,7 +183,7 @@ def _look_up(
     library: gpu_calls.Library,
     params: dict[str, Any],
 ) -> Results:
-  """The lookup in [rows, D] on one device."""
+  """The lookup in [rows, D], or in rows of codes, on one device."""
   *coo, table = operands
   groups = gpu_calls.group_by_sample(
       library,
@@ -195,7 +193,12 @@ def _look_up(
       enable_minibatching=params.get("enable_minibatching", False),
   )
   return [
-      gpu_calls.pool_samples(groups, table, params.get("quantization_config"))
+      gpu_calls.pool_samples(
+          groups,
+          table,
+          params.get("quantization_config"),
+          params.get("int8_columns"),
+      )
   ]
 
 

@@ -278,6 +278,19 @@ class GpuTest(parameterized.TestCase):
         _on_both(lambda lowering: _look_up(lowering, coo, table, layout))
     )
 
+  @parameterized.product(layout=list(_LAYOUTS), dim=[1, 3, 8, 24, 64, 160])
+  def test_lookup_of_codes(self, layout, dim):
+    coo = _coo(layout)
+    rows = _rows(_LAYOUTS[layout]["num_sc_per_device"], dim)
+    words = np.asarray(quantized_rows.encode(jnp.asarray(rows)))
+    self.assert_same_bits(
+        _on_both(
+            lambda lowering: _look_up(
+                lowering, coo, words, layout, int8_columns=dim
+            )
+        )
+    )
+
   def test_lookup_quantized(self):
     coo = _coo("four_sources")
     table = _rows(4, 24)

@@ -160,9 +160,10 @@ def pool_samples(
     groups: SampleGroups,
     table: Array,
     quantization: tuple[float, float, int] | None,
+    int8_columns: int | None = None,
 ) -> Array:
-  """The activations of samples, from rows of a table [rows, D]."""
-  shape = (groups.begins.size - 1, table.shape[1])
+  """The activations of samples, from rows of a table [rows, D], or of codes."""
+  shape = (groups.begins.size - 1, int8_columns or table.shape[1])
   (activations,) = native_call.call(
       "jte_pool_samples_cuda",
       (*groups, table),
