@@ -442,6 +442,27 @@ def _lookup_and_update(lowering, case, setting, given):
   return [*activations, *updated]
 
 
+def train(where: Platform) -> Iterator[Finding]:
+  """Programs as users write them, beside the same on the CPU."""
+  # Here, since other steps need neither Flax nor Optax.
+  from benchmarks.gpu import training  # pylint: disable=g-import-not-at-top
+
+  cpu = jax.devices("cpu")[0]
+  yield _same_bytes(
+      "five steps of four features, lookups in int8 codes after them",
+      training.tables_after_steps(cpu),
+      training.tables_after_steps(where.device),
+  )
+  expected, actual = map(training.losses_of_layer, (cpu, where.device))
+  yield Finding(
+      name="a Flax layer: losses",
+      value=[round(x, 4) for x in actual],
+      wanted=f"{[round(x, 4) for x in expected]} within 1 %",
+      is_met=np.allclose(actual, expected, rtol=0.01)
+      and actual[-1] < actual[0],
+  )
+
+
 def repeats(where: Platform) -> Iterator[Finding]:
   """The same bits each time, donated or not."""
   for case in where.cases:
@@ -678,6 +699,7 @@ STEPS = {
         about,
         smoke,
         bits,
+        train,
         repeats,
         convert,
         speed,
