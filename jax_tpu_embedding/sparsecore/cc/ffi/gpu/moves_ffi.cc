@@ -368,11 +368,24 @@ gpu::RowsOfTable RowsOf(const Table& table, const IntVector& rows) {
           .dim = table.dim};
 }
 
+// A table whose rows are read. Words of codes are copied as if they were
+// floats.
+Result<Table> ToTableOrCodes(const xffi::AnyBuffer& buffer) {
+  const auto shape = buffer.dimensions();
+  if (buffer.element_type() != xffi::S32 || shape.size() != 2) {
+    return ToTable(buffer);
+  }
+  return Table{.values = std::span(static_cast<float*>(buffer.untyped_data()),
+                                   buffer.element_count()),
+               .num_rows = shape[0],
+               .dim = shape[1]};
+}
+
 Result<void> ReadRows(gpu::Stream stream, const IntVector& rows,
                       const xffi::AnyBuffer& table_buffer,
                       const xffi::AnyBuffer& values_buffer) {
-  JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
-  JTE_ASSIGN_OR_RETURN(const auto values, ToTable(values_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto table, ToTableOrCodes(table_buffer));
+  JTE_ASSIGN_OR_RETURN(const auto values, ToTableOrCodes(values_buffer));
   JTE_RETURN_IF_ERROR(CheckRows(table, rows, values));
   return std::visit(
       [&]<typename T>(std::span<T> from) {

@@ -3,8 +3,8 @@
 
 """The rules for GPUs: native calls, over several devices by messages.
 
-What kernels do not take has the plain rules: lookups in rows of int8 over
-several devices, and custom updates of tables without columns. Their sums are those of sorted_sums.py: whatever runs
+What kernels do not take has the plain rules: custom updates of tables without
+columns. Their sums are those of sorted_sums.py: whatever runs
 on a GPU has the same bits every time.
 """
 
@@ -87,10 +87,9 @@ class _Ways:
     self._update = functools.partial(by_messages.update, steps)
 
   def of_lookup(
-      self, stack: stacks.Lookup, unused_axis: mesh_axis.MeshAxis
+      self, unused_stack: stacks.Lookup, unused_axis: mesh_axis.MeshAxis
   ) -> stacks.Way:
-    has_codes = stack.params.get("int8_columns") is not None
-    return _lookup_by_plain_messages if has_codes else self._lookup
+    return self._lookup
 
   def of_update(
       self, stack: stacks.Update, unused_axis: mesh_axis.MeshAxis

@@ -125,7 +125,8 @@ def _lookup(
 class LookupTest(parameterized.TestCase):
 
   @parameterized.product(
-      num_devices=(1, 4), name=("shared_memory", "batches", "jnp_messages")
+      num_devices=(1, 4),
+      name=("shared_memory", "batches", "jnp_messages", "gpu_messages"),
   )
   def test_rows_of_codes_have_the_bits_of_their_values(self, num_devices, name):
     words = np.asarray(quantized_rows.encode(_TABLE))

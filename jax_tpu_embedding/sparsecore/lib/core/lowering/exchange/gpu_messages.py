@@ -63,7 +63,10 @@ class Steps:
         self.library, entries, params["device_batch_size"]
     )
     return gpu_calls.pool_samples(
-        groups, rows, params.get("quantization_config")
+        groups,
+        rows,
+        params.get("quantization_config"),
+        params.get("int8_columns"),
     )
 
   def sum_gradients(

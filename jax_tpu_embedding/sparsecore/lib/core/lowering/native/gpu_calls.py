@@ -352,7 +352,12 @@ def step_rows(
 
 
 def read_rows(rows: Array, table: Array) -> Array:
-  """table[rows, :]; NaN for rows that the table does not have."""
+  """table[rows, :]; NaN for rows that the table does not have.
+
+  Args:
+    rows: i32[n].
+    table: [rows, D]; or i32[rows, W], rows of codes, of which NaN are as well.
+  """
   (values,) = native_call.call(
       "jte_read_rows_cuda",
       (rows, table),
