@@ -22,6 +22,7 @@ from absl import flags
 import numpy as np
 
 from benchmarks import machine
+from benchmarks import results_folder
 from benchmarks import turns
 from benchmarks import worker_process
 from benchmarks.dlrm import cases
@@ -126,6 +127,7 @@ def _section(case: cases.Case, timings: _Timings) -> str:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
   pythons = {_OURS: None}
   torch_python = pathlib.Path(_PEERS.value, "torch", "bin", "python")
@@ -170,10 +172,8 @@ Written by `bazel run //benchmarks/dlrm -- --output_dir=<this folder>`,
 {missing}
 """
   text += "\n".join(sections)
-  if _OUTPUT_DIR.value:
-    # `bazel run` starts somewhere else.
-    workspace = os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")
-    pathlib.Path(workspace, _OUTPUT_DIR.value, "RESULTS.md").write_text(text)
+  if folder:
+    (folder / "RESULTS.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from absl import app
 from absl import flags
 
 from benchmarks import machine
+from benchmarks import results_folder
 from benchmarks import worker_process
 from benchmarks.lookup import cases
 from benchmarks.lookup import compile_time
@@ -139,6 +140,7 @@ def _measure_peers(num_cpus: int) -> tuple[list[measure.Result], str, str]:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
   only = _ONLY.value or ["peers", *_SECTIONS]
   results, versions, missing = [], "", ""
@@ -166,13 +168,10 @@ Written by `bazel run //benchmarks/lookup -- --output_dir=<this folder>`,
 """
   text += "\n".join(sections)
   print(text)
-  if _OUTPUT_DIR.value:
-    # `bazel run` starts somewhere else.
-    workspace = os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")
-    directory = pathlib.Path(workspace, _OUTPUT_DIR.value)
-    (directory / "RESULTS.md").write_text(text)
+  if folder:
+    (folder / "RESULTS.md").write_text(text)
     if results:
-      (directory / "results.json").write_text(
+      (folder / "results.json").write_text(
           json.dumps(report.as_json(results), indent=1) + "\n"
       )
   beaten = report.who_beat_the_limit(results)

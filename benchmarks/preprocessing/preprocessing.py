@@ -26,6 +26,7 @@ import tempfile
 from absl import app
 from absl import flags
 
+from benchmarks import results_folder
 from benchmarks import worker_process
 from benchmarks.preprocessing import measure
 from benchmarks.preprocessing import report
@@ -74,6 +75,7 @@ def main(argv: Sequence[str]) -> None:
   ]
   if _QUICK.value:
     chosen = [workloads.shrink(workload) for workload in chosen]
+  folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
   results = []
   with contextlib.ExitStack() as stack:
@@ -103,12 +105,9 @@ def main(argv: Sequence[str]) -> None:
       results, of_stages, versions, _ROUNDS.value, load_before
   )
   print(text)
-  if _OUTPUT_DIR.value:
-    # `bazel run` starts somewhere else.
-    workspace = os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")
-    directory = pathlib.Path(workspace, _OUTPUT_DIR.value)
-    (directory / "RESULTS.md").write_text(text)
-    (directory / "results.json").write_text(
+  if folder:
+    (folder / "RESULTS.md").write_text(text)
+    (folder / "results.json").write_text(
         json.dumps(report.as_json(results, of_stages, versions), indent=1)
         + "\n"
     )

@@ -21,6 +21,7 @@ from absl import flags
 import jax
 
 from benchmarks import machine
+from benchmarks import results_folder
 from benchmarks.scale import agreement
 from benchmarks.scale import curve
 from benchmarks.scale import hosts
@@ -74,21 +75,21 @@ def _read_sections(path: pathlib.Path) -> dict[str, str]:
 
 def main(argv: Any) -> None:
   del argv
-  directory = _OUTPUT_DIR.value and pathlib.Path(_OUTPUT_DIR.value)
+  folder = results_folder.make(_OUTPUT_DIR.value)
   for name in _CURVES.value:
     curves = _MEASURES[name](_QUICK.value)
     section = _section(name, curves)
     print(section, flush=True)
-    if directory:
-      sections = _read_sections(directory / "RESULTS.md") | {name: section}
-      (directory / "RESULTS.md").write_text(
+    if folder:
+      sections = _read_sections(folder / "RESULTS.md") | {name: section}
+      (folder / "RESULTS.md").write_text(
           "\n".join(
               [_HEAD, *(sections[n] for n in _MEASURES if n in sections)]
           ).rstrip()
           + "\n"
       )
       for c in curves:
-        c.draw(directory)
+        c.draw(folder)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
 
 from benchmarks import machine
+from benchmarks import results_folder
 from benchmarks import turns
 from benchmarks import worker_process
 from benchmarks.lookup import limit
@@ -247,7 +248,8 @@ def draw(points, training_ns: float) -> None:
   axes[1].set_xscale("symlog", linthresh=1e-5)
   axes[2].axvline(training_ns, color="tab:orange")
   axes[2].set_xlabel("lookup_ids", fontsize=8, color="tab:orange")
-  figure.savefig(pathlib.Path(_OUTPUT_DIR.value) / "encodings.png", dpi=110)
+  folder = results_folder.make(_OUTPUT_DIR.value)
+  figure.savefig(folder / "encodings.png", dpi=110)
 
 
 def measure_requests(tables) -> tuple[float, float]:
@@ -307,6 +309,7 @@ def measure_stop(directory: pathlib.Path, values: np.ndarray) -> list[float]:
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  results_folder.make(_OUTPUT_DIR.value)
   values = workload.values(_ROWS.value)
   print(machine.describe(), "\n", flush=True)
   with contextlib.ExitStack() as stack:
