@@ -21,8 +21,7 @@ _SPILLS = re.compile(
     re.S,
 )
 # Names as the linker has them: Pool<T, 16 bytes of it, one sample at a time, not
-# quantized>, and
-# Step<Rule, T, 4 columns at a time, ...>.
+# quantized>, and Step<Rule, T, 4 columns at a time, ...>.
 _POOL = {
     "float32": "PoolIfLi4ELi1ELb0E",
     "bfloat16": "PoolINS_8Bfloat16ELi8ELi1ELb0E",

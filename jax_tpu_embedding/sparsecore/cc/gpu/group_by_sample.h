@@ -6,7 +6,7 @@
 //
 // Entries are counted for each sample, put where its own are in the order in
 // which threads come, and each then finds its place among those of its sample.
-// That takes half the launches of a sort, and reads and writes less. It grows
+// That is fewer launches than a sort, which reads and writes more. It grows
 // with the square of a sample's entries, so batches with very many of them are
 // sorted; but not batches in which one sample of many has them all.
 

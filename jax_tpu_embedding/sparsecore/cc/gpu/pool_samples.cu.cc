@@ -209,9 +209,9 @@ auto LaunchFor(const QuantizedTo& quantized) {
 
 template <typename T, int kSize>
 auto LaunchFor(const Shape& shape, const QuantizedTo& quantized) {
-  // A sample with a row or two is done before its loads have been worth it.
+  // The rows of such a sample are too few loads to have under way.
   constexpr int kFewEntries = 4;
-  constexpr int kSamples = kSize == 8 ? 2 : 4;  // registers suffice for
+  constexpr int kSamples = kSize == 8 ? 2 : 4;  // as registers suffice
   return shape.num_cells <= kFewEntries * shape.num_samples
              ? LaunchFor<T, kSize, kSamples>(quantized)
              : LaunchFor<T, kSize, 1>(quantized);

@@ -111,9 +111,10 @@ Result<void> PoolSamples(gpu::Stream stream, const IntVector& begins,
     const int64_t num_words = kernels::CodeWordsPerRow(shape[1]);
     const auto of_table = table_buffer.dimensions();
     if (of_table.size() != 2 || of_table[1] != num_words) {
-      return InvalidArgument("The table of int8 codes has ", of_table.back(),
-                             " words per row, expected ", num_words,
-                             " for activations of ", shape[1], " columns.");
+      return InvalidArgument(
+          "The table of int8 codes has rank ", of_table.size(), " and ",
+          of_table.size() < 2 ? 1 : of_table[1], " words per row, expected ",
+          num_words, " for activations of ", shape[1], " columns.");
     }
     return pool(
         static_cast<const kernels::CodeWord*>(table_buffer.untyped_data()));
