@@ -7,6 +7,8 @@
 #include <span>
 
 #if defined(__linux__)
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -27,6 +29,30 @@ namespace {
 // MADV_COLLAPSE of Linux 6.1, which older headers do not have; older kernels
 // answer that they do not know it.
 constexpr int kCollapse = 25;
+
+// PAGEMAP_SCAN of Linux 6.7 (Documentation/admin-guide/mm/pagemap.rst): which
+// pages are of some categories.
+struct PageRegion {
+  uint64_t start;
+  uint64_t end;
+  uint64_t categories;
+};
+struct PageScan {
+  uint64_t size = 0;
+  uint64_t flags = 0;
+  uint64_t start = 0;
+  uint64_t end = 0;
+  uint64_t walk_end = 0;
+  uint64_t regions = 0;
+  uint64_t num_regions = 0;
+  uint64_t max_pages = 0;
+  uint64_t inverted_categories = 0;
+  uint64_t required_categories = 0;
+  uint64_t any_of_categories = 0;
+  uint64_t returned_categories = 0;
+};
+constexpr unsigned long kScan = _IOWR('f', 16, PageScan);
+constexpr uint64_t kIsHuge = 1 << 6;
 
 bool SystemUsesHugePages() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -88,11 +114,33 @@ void AllowHugePages(std::span<std::byte> memory) {
   }
 }
 
+bool IsInHugePage(const std::byte* address) {
+  // Opened each time: that of before a fork shows the pages of the parent.
+  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0) return false;
+  const auto page_size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t page =
+      reinterpret_cast<uintptr_t>(address) / page_size * page_size;
+  PageRegion region = {};
+  PageScan scan = {.size = sizeof(scan),
+                   .start = page,
+                   .end = page + page_size,
+                   .regions = reinterpret_cast<uintptr_t>(&region),
+                   .num_regions = 1,
+                   .required_categories = kIsHuge,
+                   .returned_categories = kIsHuge};
+  const int num_regions = ioctl(pagemap, kScan, &scan);
+  close(pagemap);
+  return num_regions == 1;
+}
+
 #else
 
 size_t UseHugePages(std::span<std::byte>) { return 0; }
 
 void AllowHugePages(std::span<std::byte>) {}
+
+bool IsInHugePage(const std::byte*) { return false; }
 
 #endif
 

@@ -4,14 +4,17 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -60,6 +63,16 @@ bool SystemCan() {
   return UseHugePages(mapping.bytes()) == kHugePageBytes;
 }
 
+// From Linux 6.7 on.
+bool SystemTells() {
+  utsname system;
+  int major = 0;
+  int minor = 0;
+  return uname(&system) == 0 &&
+         std::sscanf(system.release, "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) >= std::pair(6, 7);
+}
+
 TEST(HugePagesTest, MovesWhatIsThereAndKeepsContents) {
   if (!SystemCan()) GTEST_SKIP() << "This kernel cannot, or may not.";
   const Mapping mapping(4 * kHugePageBytes);
@@ -103,6 +116,21 @@ TEST(HugePagesTest, MemoryThatIsNotThereStaysAway) {
   const size_t moved = UseHugePages(bytes);
   EXPECT_TRUE(moved == 0 || moved == 4 * kHugePageBytes) << moved;
   EXPECT_LT(MemoryInBytes("Anonymous"), before + kHugePageBytes / 2);
+}
+
+TEST(HugePagesTest, TellsWhatIsInHugePages) {
+  if (!SystemCan()) GTEST_SKIP() << "This kernel cannot, or may not.";
+  if (!SystemTells()) GTEST_SKIP() << "This kernel does not tell.";
+  const Mapping mapping(2 * kHugePageBytes);
+  const std::span bytes = mapping.bytes();
+  EXPECT_FALSE(IsInHugePage(bytes.data()));  // nothing is there
+  std::ranges::fill(bytes, std::byte{1});
+  EXPECT_FALSE(IsInHugePage(bytes.data()));
+  mapping.Allow();
+  UseHugePages(bytes.first(kHugePageBytes));
+  EXPECT_TRUE(IsInHugePage(bytes.data()));
+  EXPECT_TRUE(IsInHugePage(&bytes[kHugePageBytes - 1]));
+  EXPECT_FALSE(IsInHugePage(&bytes[kHugePageBytes]));
 }
 
 TEST(HugePagesTest, LittleMemoryHasNone) {

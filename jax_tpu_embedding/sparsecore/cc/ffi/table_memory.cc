@@ -33,12 +33,28 @@ std::span<std::byte> TableMemory::NextPart(std::span<std::byte> memory) {
   if (records_.size() >= kMaxRecords) records_.clear();
   Record& record = records_[memory.data()];
   if (record.size != memory.size()) {
-    record = {.size = memory.size(), .num_uses = 0, .next = memory.size()};
+    record = {.size = memory.size(), .next = memory.size()};
   }
-  if (record.num_uses % kNumUsesToRepeat == kNumUses - 1) {
-    record.next = 0;
+  // For the first time just after it was moved.
+  if (record.num_uses % kNumUsesToLook == record.moved_at % kNumUsesToLook) {
+    const bool has_huge_pages = is_in_huge_page_(&memory[memory.size() / 2]);
+    if (record.had_huge_pages && !has_huge_pages) {  // other memory
+      // It was there when it was looked at before.
+      const bool was_there_soon =
+          record.num_uses > record.moved_at + kNumUsesToLook;
+      record = {.size = memory.size(),
+                .moved_at = was_there_soon ? kNumUses
+                                           : std::min(2 * record.moved_at,
+                                                      kNumUsesToRepeat),
+                .next = memory.size()};
+    }
+    record.had_huge_pages = has_huge_pages;
   }
   ++record.num_uses;
+  if (record.num_uses % kNumUsesToRepeat ==
+      record.moved_at % kNumUsesToRepeat) {
+    record.next = 0;
+  }
   const size_t begin = record.next;
   const size_t size = std::min(kBytesPerUse, record.size - begin);
   record.next += size;

@@ -8,6 +8,10 @@
 // memory counts as a table's after a few uses. Large memory is moved by and by,
 // a part in each use.
 //
+// The next table often comes to the address of one that is gone. It is told by
+// its pages, which are small again, and is moved after a few uses as well;
+// after twice as many if the one before was gone soon after it was moved.
+//
 // Threading: all functions may be called at once.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_TABLE_MEMORY_H_
@@ -31,16 +35,21 @@ class TableMemory {
   static constexpr size_t kMinBytes = size_t{1} << 24;
   // A copy for one or two of them is not worth it.
   static constexpr int64_t kNumUses = 3;
-  // Other memory may come to the same address, and moving what was moved costs
+  // Not every system tells what has huge pages, and moving what was moved costs
   // almost nothing: so all of it is moved again.
   static constexpr int64_t kNumUsesToRepeat = 1024;
+  // Looking at the pages takes some microseconds.
+  static constexpr int64_t kNumUsesToLook = 16;
   // About a second at most.
   static constexpr size_t kBytesPerUse = size_t{1} << 30;
 
   // use_huge_pages: what moves memory.
+  // is_in_huge_page: tells whether a byte was moved.
   explicit TableMemory(
-      std::function<void(std::span<std::byte>)> use_huge_pages = UseHugePages)
-      : use_huge_pages_(std::move(use_huge_pages)) {}
+      std::function<void(std::span<std::byte>)> use_huge_pages = UseHugePages,
+      std::function<bool(const std::byte*)> is_in_huge_page = IsInHugePage)
+      : use_huge_pages_(std::move(use_huge_pages)),
+        is_in_huge_page_(std::move(is_in_huge_page)) {}
 
   static TableMemory& OfProcess();
 
@@ -52,13 +61,16 @@ class TableMemory {
   struct Record {
     size_t size = 0;
     int64_t num_uses = 0;
-    size_t next = 0;  // what is left to be moved begins here
+    int64_t moved_at = kNumUses;  // the use
+    size_t next = 0;              // what is left to be moved begins here
+    bool had_huge_pages = false;  // when it was looked at
   };
 
   // What to move now.
   std::span<std::byte> NextPart(std::span<std::byte> memory);
 
   std::function<void(std::span<std::byte>)> use_huge_pages_;
+  std::function<bool(const std::byte*)> is_in_huge_page_;
   std::mutex mutex_;
   std::unordered_map<const std::byte*, Record> records_;  // guarded by mutex_
 };

@@ -31,9 +31,14 @@ class TableMemoryTest : public testing::Test {
   }
 
   Moves moves_;
+  bool is_huge_ = false;
   TableMemory memory_{[this](std::span<std::byte> part) {
-    moves_.emplace_back(reinterpret_cast<uintptr_t>(part.data()), part.size());
-  }};
+                        moves_.emplace_back(
+                            reinterpret_cast<uintptr_t>(part.data()),
+                            part.size());
+                        is_huge_ = true;
+                      },
+                      [this](const std::byte*) { return is_huge_; }};
 };
 
 TEST_F(TableMemoryTest, MovesTablesOnceAfterAFewUses) {
@@ -72,6 +77,41 @@ TEST_F(TableMemoryTest, StartsAgainWithOtherMemoryAtTheSameAddress) {
 TEST_F(TableMemoryTest, MovesAgainNowAndThen) {
   Use(At(100, kTableBytes), 3 * TableMemory::kNumUsesToRepeat);
   EXPECT_EQ(moves_, Moves(3, {100, kTableBytes}));
+}
+
+TEST_F(TableMemoryTest, MovesOtherMemoryAtTheSameAddress) {
+  constexpr int64_t kLook = TableMemory::kNumUsesToLook;
+  for (size_t n = 1; n < 5; ++n) {
+    Use(At(100, kTableBytes), TableMemory::kNumUses - 1);
+    EXPECT_EQ(moves_.size(), n - 1);
+    Use(At(100, kTableBytes), 1);
+    EXPECT_EQ(moves_, Moves(n, {100, kTableBytes}));
+    Use(At(100, kTableBytes), 2 * kLook);  // looks twice, and then next
+    is_huge_ = false;
+  }
+}
+
+TEST_F(TableMemoryTest, WaitsTwiceAsLongWhereTheMemoryBeforeWasGoneSoon) {
+  constexpr int64_t kLook = TableMemory::kNumUsesToLook;
+  size_t n = 0;
+  for (int64_t wait = TableMemory::kNumUses;
+       wait <= TableMemory::kNumUsesToRepeat; wait *= 2) {
+    Use(At(100, kTableBytes), wait - 1);
+    EXPECT_EQ(moves_.size(), n) << wait;
+    Use(At(100, kTableBytes), 1);
+    EXPECT_EQ(moves_, Moves(++n, {100, kTableBytes})) << wait;
+    Use(At(100, kTableBytes), kLook);  // looks, and then next
+    is_huge_ = false;
+  }
+}
+
+TEST_F(TableMemoryTest, MovesMemoryInVainNowAndThenOnly) {
+  TableMemory memory([this](std::span<std::byte>) { moves_.emplace_back(); },
+                     [](const std::byte*) { return false; });
+  for (int64_t i = 0; i < TableMemory::kNumUsesToRepeat; ++i) {
+    memory.Used(At(100, kTableBytes));
+  }
+  EXPECT_EQ(moves_.size(), 1);
 }
 
 TEST_F(TableMemoryTest, LeavesSmallAndPassingMemoryAlone) {
