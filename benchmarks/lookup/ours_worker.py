@@ -101,6 +101,29 @@ def make_variables(
   )
 
 
+def _variables_with(specs, table: np.ndarray | None):
+  """The variables of one device, with a table in the memory they start in.
+
+  That has huge pages, which memory of jnp.array has after some uses only.
+
+  Args:
+    specs: the prepared specs, of one table.
+    table: f32[num_rows, dim], copied; default: as the specs start it.
+  """
+  variables = make_variables(specs)
+  if table is not None:
+    ((name, before),) = variables.items()
+    after = _write(before.table, jnp.asarray(table))
+    variables[name] = before._replace(table=after)
+  return variables
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _write(into: jax.Array, values: jax.Array) -> jax.Array:
+  """`values`, in the memory of `into`."""
+  return into.at[:].set(values)
+
+
 def convert(specs, batch: cases.Batch, num_devices: int = 1):
   """The buffers of `batch`, in NumPy arrays."""
   return embedding.preprocess_sparse_dense_matmul_input(
@@ -122,7 +145,7 @@ class Ours(case_worker.Contender):
       step: str,
       batches: Sequence[cases.Batch],
       *,
-      table: jax.Array | None = None,
+      table: np.ndarray | None = None,
       converts: bool = False,
       in_two_calls: bool = False,
       is_row_wise: bool = False,
@@ -133,7 +156,7 @@ class Ours(case_worker.Contender):
       case: what to look up.
       step: one of cases.STEPS.
       batches: those of `case`, or others of their shape.
-      table: f32[num_rows, dim] to start from; default: zeros.
+      table: f32[num_rows, dim] to start from, copied; default: zeros.
       converts: whether every step converts its ids.
       in_two_calls: whether an update makes the gradients of rows and applies
         them, as two calls.
@@ -141,11 +164,8 @@ class Ours(case_worker.Contender):
     """
     self.is_row_wise = is_row_wise
     specs = make_specs(case, step, is_row_wise=is_row_wise)
-    variables = make_variables(specs)
-    (stack_name,) = variables
-    if table is not None:
-      variables[stack_name] = variables[stack_name]._replace(table=table)
-    self._variables = variables
+    self._variables = _variables_with(specs, table)
+    (stack_name,) = self._variables
     self._stack_name = stack_name
     self._gradients = [jnp.array(cases.make_gradient(case))]
     if converts:
@@ -200,11 +220,11 @@ class OursFromIds(case_worker.Contender):
   """The lookup that takes ids as they come, for programs that only read."""
 
   def __init__(
-      self, case: cases.Case, batches: Sequence[cases.Batch], table: jax.Array
+      self, case: cases.Case, batches: Sequence[cases.Batch], table: np.ndarray
   ):
     specs = make_specs(case, cases.FORWARD)
-    (stack_name,) = embedding.get_stacked_table_specs(specs)
-    self._variables = {stack_name: (table,)}
+    ((stack_name, (stack, *_)),) = _variables_with(specs, table).items()
+    self._variables = {stack_name: (stack,)}
     self._batches = [
         jax.device_put((batch.ids, batch.weights)) for batch in batches
     ]
@@ -270,29 +290,24 @@ class Worker(case_worker.CaseWorker):
       self, case: cases.Case, step: str
   ) -> dict[str, case_worker.Contender]:
     batches = cases.make_batches(case)
-    # Copies, in XLA's memory as in training: NumPy's has larger pages.
     table = cases.make_table(case)
     contenders = {
         "limit": limit.Limit(case, step),
-        "ours": Ours(case, step, batches, table=jnp.array(table)),
+        "ours": Ours(case, step, batches, table=table),
         "ours with conversion": Ours(
-            case, step, batches, table=jnp.array(table), converts=True
+            case, step, batches, table=table, converts=True
         ),
     }
     if step == cases.FORWARD:
-      contenders["ours, from ids"] = OursFromIds(
-          case, batches, jnp.array(table)
-      )
+      contenders["ours, from ids"] = OursFromIds(case, batches, table)
     else:
-      contenders["ours, jax.Ref"] = OursInRefs(
-          case, step, batches, table=jnp.array(table)
-      )
+      contenders["ours, jax.Ref"] = OursInRefs(case, step, batches, table=table)
       contenders["ours, two calls"] = Ours(
-          case, step, batches, table=jnp.array(table), in_two_calls=True
+          case, step, batches, table=table, in_two_calls=True
       )
     if step == cases.ADAGRAD:
       contenders["ours, row-wise"] = Ours(
-          case, step, batches, table=jnp.array(table), is_row_wise=True
+          case, step, batches, table=table, is_row_wise=True
       )
     return contenders
 
