@@ -6,6 +6,7 @@ import pathlib
 from unittest import mock
 
 from absl.testing import absltest
+
 from benchmarks import results_folder
 
 
