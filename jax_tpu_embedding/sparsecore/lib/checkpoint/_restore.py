@@ -120,7 +120,7 @@ def plan(
     ignores_slots: whether slots keep what they have.
 
   Raises:
-    TypeError: policy is something else.
+    TypeError: policy or tables is something else.
     ValueError: naming all that does not fit.
   """
   is_by_table = isinstance(policy, Mapping)
@@ -130,6 +130,10 @@ def plan(
           "policy must be a RestorePolicy or {table: RestorePolicy}, got"
           f" {policy!r}. Pass, for example, RestorePolicy(rows='grow')."
       )
+  if isinstance(tables, str):
+    raise TypeError(
+        f"tables must be a list of names, got {tables!r}. Pass [{tables!r}]."
+    )
   problems = []
   names = dict(names or {})
   for argument, given in (("tables", tables or ()), ("names", names)):

@@ -203,7 +203,7 @@ def restore(
       tables or by table. Types are converted to those of the specs.
 
   Raises:
-    TypeError: policy is neither of these.
+    TypeError: policy is neither of these, or tables is a string.
     ValueError: the checkpoint does not fit the specs. Nothing was allocated.
     MemoryError: the variables cannot fit. Nothing was allocated.
     CheckpointError: the checkpoint is damaged, or there is none.

@@ -195,6 +195,15 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
     with self.assertRaisesRegex(ValueError, f"{field} must be one of .*'mabe'"):
       Policy(**{field: "mabe"})
 
+  def test_a_string_is_no_list_of_tables(self):
+    self.save()
+    specs = any_tables.feature_specs(_ONE)
+    with self.assertRaisesRegex(
+        TypeError,
+        r"tables must be a list of names, got 'items'. Pass \['items'\]",
+    ):
+      self._restored(specs, tables="items")
+
   @parameterized.parameters(("grow",), (None,), ({"items": "grow"},))
   def test_policies_are_no_names(self, policy):
     self.save()
