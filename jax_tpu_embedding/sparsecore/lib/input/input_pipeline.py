@@ -293,7 +293,7 @@ class InputPipeline:
 
   def _start(self) -> None:
     if self._iterator is None:
-      self._iterator = iter(self._source)
+      self._iterator = _begin(self._source)
     first, limits = self._number, self._limits
     get_ids, get_weights, get_rest = self._functions
     iterator, sharding = self._iterator, self._sharding
@@ -480,6 +480,18 @@ def _close(
     # more. They have what they need for those that this process has handed out.
     node.close()
   stages.close()
+
+
+def _begin(source: Any) -> Iterator[Any]:
+  """iter(source), whose StopIteration would end a loop over batches."""
+  try:
+    return iter(source)
+  except StopIteration as error:
+    raise RuntimeError(
+        f"iter({_short(source)}) raised StopIteration, which only its iterator"
+        " may, at the end. If __iter__ calls next() of something, give it more"
+        " items, or a default."
+    ) from error
 
 
 def _short(source: Any) -> str:

@@ -201,6 +201,23 @@ class InputPipelineTest(parameterized.TestCase):
         caught.exception.__notes__, [f"input batch 0, stage {stage}"]
     )
 
+  def test_a_source_that_cannot_begin_is_no_end(self):
+    class Source:
+
+      def __iter__(self):
+        return next(iter(()))
+
+      def __repr__(self):
+        return "Source()"
+
+    with (
+        _pipeline(Source()) as batches,
+        self.assertRaisesRegex(
+            RuntimeError, r"iter\(Source\(\)\) raised StopIteration"
+        ),
+    ):
+      list(batches)
+
   def test_copies_of_a_buffer_that_is_filled_again(self):
     def refilled():
       buffer = _item(0)
