@@ -8,7 +8,8 @@
 //   bazel run -c opt
 //   //jax_tpu_embedding/sparsecore/cc/kernels:lookup_update_benchmark
 //
-// The limit of a lookup reads the row of each entry. That of an update reads
+// read_ids is what a lookup from ids does before it reads rows. The limit of a
+// lookup reads the row of each entry. That of an update reads
 // the gradient of each entry's sample, and reads and writes each distinct row,
 // of the table and of the slots. items_per_second counts entries, so that the
 // ratio of a kernel's to its limit's is the share that the kernel reaches.
@@ -23,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "benchmark/benchmark.h"
@@ -30,7 +32,9 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup_ids.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
@@ -201,11 +205,9 @@ void BM_Lookup(benchmark::State& state, int64_t workload) {
   std::ranges::fill(data.gradient, 1e-3f);
 }
 
-// From the ids, with weights or without.
-void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
-  Data& data = GetData(workload);
-  const std::vector<float>& table = GetTable(0);
-  const LookupTable values = std::span(table);
+// Of the ids of each batch, with weights or without.
+std::vector<convert::StackPlan> MakePlans(const Data& data, int64_t workload,
+                                          bool has_weights) {
   std::vector<convert::StackPlan> plans;
   for (const Batch& batch : data.batches) {
     convert::FeatureInput feature = {
@@ -221,6 +223,14 @@ void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
                                          .global_device_count = 1,
                                          .num_sc_per_device = 1}));
   }
+  return plans;
+}
+
+void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
+  Data& data = GetData(workload);
+  const std::vector<float>& table = GetTable(0);
+  const LookupTable values = std::span(table);
+  const auto plans = MakePlans(data, workload, has_weights);
   InlineExecutor executor;
   int64_t i = 0;
   for (auto _ : state) {
@@ -231,6 +241,38 @@ void BM_LookupIds(benchmark::State& state, int64_t workload, bool has_weights) {
   }
   state.SetItemsProcessed(state.iterations() * std::ssize(data.batches[0].ids));
   std::ranges::fill(data.gradient, 1e-3f);
+}
+
+// What of it comes before any row is read, 4,000 ids at a time as there.
+void BM_ReadIds(benchmark::State& state, int64_t workload, bool has_weights) {
+  Data& data = GetData(workload);
+  const int64_t batch_size = kWorkloads[workload].batch_size;
+  const int64_t ids_per_sample = kWorkloads[workload].ids_per_sample;
+  const auto plans = MakePlans(data, workload, has_weights);
+  const RowNumbers numbers(plans.front(), kNumRows);
+  const int64_t samples_at_once = 4000 / ids_per_sample;
+  IdEntries entries;
+  int64_t i = 0;
+  for (auto _ : state) {
+    const convert::StackPlan& plan = plans[i++ % kNumBatches];
+    const convert::FeaturePlan& feature = plan.features.front();
+    const convert::Slice all = SliceOf(plan, feature, /*local_sc=*/0);
+    const auto ids = std::get<std::span<const int32_t>>(all.ids);
+    for (int64_t s = 0; s < batch_size; s += samples_at_once) {
+      const int64_t size = std::min(samples_at_once, batch_size - s);
+      const int64_t first_id = s * ids_per_sample;
+      const int64_t num_ids = size * ids_per_sample;
+      convert::Slice slice = all;
+      slice.samples.size = size;
+      slice.ids = ids.subspan(first_id, num_ids);
+      if (has_weights) slice.weights = all.weights->subspan(first_id, num_ids);
+      if (!entries.Read(plan, feature, slice, numbers)) {
+        state.SkipWithError("An id or a weight was refused.");
+      }
+    }
+    benchmark::DoNotOptimize(entries.view().entries.data());
+  }
+  state.SetItemsProcessed(state.iterations() * std::ssize(data.batches[0].ids));
 }
 
 void BM_UpdateLimit(benchmark::State& state, int64_t workload, int num_slots) {
@@ -285,9 +327,11 @@ void RegisterAll() {
                                  BM_LookupLimit, w);
     benchmark::RegisterBenchmark((name + "/lookup").c_str(), BM_Lookup, w);
     for (const bool has_weights : {false, true}) {
-      benchmark::RegisterBenchmark(
-          (name + "/lookup_ids" + (has_weights ? "_weighted" : "")).c_str(),
-          BM_LookupIds, w, has_weights);
+      const std::string suffix = has_weights ? "_weighted" : "";
+      benchmark::RegisterBenchmark((name + "/lookup_ids" + suffix).c_str(),
+                                   BM_LookupIds, w, has_weights);
+      benchmark::RegisterBenchmark((name + "/read_ids" + suffix).c_str(),
+                                   BM_ReadIds, w, has_weights);
     }
     for (const RuleCase& rule_case : rule_cases) {
       const std::string update = name + "/" + std::string(rule_case.rule);
