@@ -66,7 +66,6 @@ enum class ErrorCode {
   kInvalidArgument,     // Python: ValueError
   kFailedPrecondition,  // Python: RuntimeError (called at the wrong time)
   kNotFound,            // Python: KeyError
-  kUnimplemented,       // Python: NotImplementedError
   kResourceExhausted,   // Python: MemoryError
 };
 
@@ -101,11 +100,6 @@ std::unexpected<Error> FailedPrecondition(const Parts&... parts) {
 template <typename... Parts>
 std::unexpected<Error> NotFound(const Parts&... parts) {
   return std::unexpected(Error{ErrorCode::kNotFound, StrCat(parts...)});
-}
-
-template <typename... Parts>
-std::unexpected<Error> Unimplemented(const Parts&... parts) {
-  return std::unexpected(Error{ErrorCode::kUnimplemented, StrCat(parts...)});
 }
 
 // body(), a Result; or an error if it runs out of memory. For those who must go

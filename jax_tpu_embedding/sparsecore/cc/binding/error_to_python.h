@@ -25,8 +25,6 @@ inline PyObject* PythonExceptionType(ErrorCode code) {
       return PyExc_RuntimeError;
     case ErrorCode::kNotFound:
       return PyExc_KeyError;
-    case ErrorCode::kUnimplemented:
-      return PyExc_NotImplementedError;
     case ErrorCode::kResourceExhausted:
       return PyExc_MemoryError;
   }

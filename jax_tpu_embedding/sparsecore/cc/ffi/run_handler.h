@@ -41,8 +41,6 @@ inline xla::ffi::ErrorCode ToFfiErrorCode(ErrorCode code) {
       return xla::ffi::ErrorCode::kFailedPrecondition;
     case ErrorCode::kNotFound:
       return xla::ffi::ErrorCode::kNotFound;
-    case ErrorCode::kUnimplemented:
-      return xla::ffi::ErrorCode::kUnimplemented;
     case ErrorCode::kResourceExhausted:
       return xla::ffi::ErrorCode::kResourceExhausted;
   }
