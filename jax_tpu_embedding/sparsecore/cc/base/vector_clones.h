@@ -35,15 +35,15 @@ namespace jte {
 
 #ifdef JTE_HAS_AVX512_CODE
 template <typename Loop>
-[[gnu::target("avx512f,f16c"), gnu::noinline]] auto WithAvx512(
-    const Loop& loop) {
+__attribute__((target("avx512f,f16c"),
+               noinline)) auto WithAvx512(const Loop& loop) {
   return loop.template operator()<16>();
 }
 #endif
 
 #ifdef JTE_HAS_AVX2_CODE
 template <typename Loop>
-[[gnu::target("avx2,f16c"), gnu::noinline]] auto WithAvx2(const Loop& loop) {
+__attribute__((target("avx2,f16c"), noinline)) auto WithAvx2(const Loop& loop) {
   return loop.template operator()<8>();
 }
 #endif

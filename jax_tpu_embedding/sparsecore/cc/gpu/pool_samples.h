@@ -34,8 +34,8 @@ struct QuantizedTo {
 // left to right. NaN everywhere if the buffers have flaws.
 //
 // num_cells: as many entries as there can be. T: float, Bfloat16, Float16, or
-// kernels::CodeWord for rows of CodeWordsPerRow(dim) words. Returns null, or the
-// message of an error.
+// kernels::CodeWord for rows of CodeWordsPerRow(dim) words. Returns null, or
+// the message of an error.
 template <typename T>
 const char* PoolSamples(Stream stream, const ConstSampleGroups& groups,
                         int64_t num_cells, const T* table, int64_t num_samples,

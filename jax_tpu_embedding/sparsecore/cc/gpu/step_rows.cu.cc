@@ -65,12 +65,11 @@ struct Step {
   static constexpr int kThreads = 128;
   // As many as leave registers to a thread for all that it has of a row, on
   // every GPU.
-  static constexpr int kMinBlocks = kChunks > 1 ? 3
-                                    : kHasPower<Rule> ||
-                                            (Rule::kNumSlots > 1 &&
-                                             sizeof(T) < sizeof(float))
-                                        ? 5
-                                        : 6;
+  static constexpr int kMinBlocks =
+      kChunks > 1 ? 3
+      : kHasPower<Rule> || (Rule::kNumSlots > 1 && sizeof(T) < sizeof(float))
+          ? 5
+          : 6;
   // Whether weights and slots are read before the gradient is summed. Those of
   // wide rows would not stay in registers that long.
   static constexpr bool kReadsFirst = kChunks == 1;
