@@ -39,13 +39,12 @@ std::span<std::byte> TableMemory::NextPart(std::span<std::byte> memory) {
   if (record.num_uses % kNumUsesToLook == record.moved_at % kNumUsesToLook) {
     const bool has_huge_pages = is_in_huge_page_(&memory[memory.size() / 2]);
     if (record.had_huge_pages && !has_huge_pages) {  // other memory
-      // It was there when it was looked at before.
-      const bool was_there_soon =
-          record.num_uses > record.moved_at + kNumUsesToLook;
+      // The one before was there at a second look.
+      const bool lived_on = record.num_uses > record.moved_at + kNumUsesToLook;
       record = {.size = memory.size(),
-                .moved_at = was_there_soon ? kNumUses
-                                           : std::min(2 * record.moved_at,
-                                                      kNumUsesToRepeat),
+                .moved_at =
+                    lived_on ? kNumUses
+                             : std::min(2 * record.moved_at, kNumUsesToRepeat),
                 .next = memory.size()};
     }
     record.had_huge_pages = has_huge_pages;

@@ -103,6 +103,11 @@ TEST_F(TableMemoryTest, WaitsTwiceAsLongWhereTheMemoryBeforeWasGoneSoon) {
     Use(At(100, kTableBytes), kLook);  // looks, and then next
     is_huge_ = false;
   }
+  // No longer than where the system does not tell.
+  Use(At(100, kTableBytes), TableMemory::kNumUsesToRepeat - 1);
+  EXPECT_EQ(moves_.size(), n);
+  Use(At(100, kTableBytes), 1);
+  EXPECT_EQ(moves_.size(), n + 1);
 }
 
 TEST_F(TableMemoryTest, MovesMemoryInVainNowAndThenOnly) {
