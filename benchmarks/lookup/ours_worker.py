@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import memory
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -102,26 +103,15 @@ def make_variables(
 
 
 def _variables_with(specs, table: np.ndarray | None):
-  """The variables of one device, with a table in the memory they start in.
+  """The variables of one device, with the rows of `table` if there is one.
 
-  That has huge pages, which memory of jnp.array has after some uses only.
-
-  Args:
-    specs: the prepared specs, of one table.
-    table: f32[num_rows, dim], copied; default: as the specs start it.
+  They are in the memory that is initialized, which has huge pages; memory of
+  jnp.array has them after some uses only.
   """
   variables = make_variables(specs)
-  if table is not None:
-    ((name, before),) = variables.items()
-    after = _write(before.table, jnp.asarray(table))
-    variables[name] = before._replace(table=after)
-  return variables
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _write(into: jax.Array, values: jax.Array) -> jax.Array:
-  """`values`, in the memory of `into`."""
-  return into.at[:].set(values)
+  if table is None:
+    return variables
+  return checkpoint.load_tables(variables, specs, {"table": table})
 
 
 def convert(specs, batch: cases.Batch, num_devices: int = 1):
