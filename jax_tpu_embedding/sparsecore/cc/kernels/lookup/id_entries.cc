@@ -20,6 +20,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_registers.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
@@ -161,9 +162,10 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
                              const convert::Slice& slice,
                              const RowNumbers& numbers) {
   const int64_t num_samples = slice.samples.size;
-  WeightedRow* const out = entries_memory_.Take(slice.num_ids()).data();
+  WeightedRow* const out =
+      entries_memory_.Take(slice.num_ids() + kMaxIdsInRegisters).data();
   WeightedRow* end = out;
-  ends_ = ends_memory_.Take(num_samples);
+  ends_ = ends_memory_.Take(num_samples + kLanes).first(num_samples);
   const auto number = [&numbers](uint32_t key) { return numbers[key]; };
   const auto as_it_is = [](uint32_t key) { return static_cast<int32_t>(key); };
   for (int64_t first = 0; first < num_samples; first += kLanes) {
@@ -173,17 +175,33 @@ void IdEntries::WriteEntries(const convert::StackPlan& plan,
       begins[k] = slice.FirstId(std::min(first + k, num_samples));
       if (k > 0) most = std::max(most, begins[k] - begins[k - 1]);
     }
+    std::array<float, kLanes> gains;
+    for (int64_t k = 0; k < kLanes; ++k) {
+      gains[k] =
+          convert::UnweightedGain(plan.combiner, begins[k + 1] - begins[k]);
+    }
+    if (ShouldSortInRegisters(plan.sort_key.num_bits(),
+                              slice.weights.has_value(), most)) {
+      WeightedRow* const begin = end;
+      end = SortInRegisters({.numbers = keys_.data(),
+                             .begins = begins,
+                             .most_ids = most,
+                             .gains = slice.weights ? gains_.data() : nullptr,
+                             .same_gains = gains.data()},
+                            out, end, ends_.data() + first);
+      if (!numbers.are_keys()) {
+        for (WeightedRow& entry : std::span(begin, end)) {
+          entry.row = numbers[static_cast<uint32_t>(entry.row)];
+        }
+      }
+      continue;
+    }
     if (most > SampleLanes::kMaxIds) {
       // One by one, below.
     } else if (slice.weights) {
       lanes_.Sort(keys_.data(), begins, plan.sort_key.num_bits(),
                   gains_.data());
     } else {
-      std::array<float, kLanes> gains;
-      for (int64_t k = 0; k < kLanes; ++k) {
-        gains[k] =
-            convert::UnweightedGain(plan.combiner, begins[k + 1] - begins[k]);
-      }
       lanes_.Sort(keys_.data(), begins, gains);
     }
     const int64_t num_lanes = std::min(kLanes, num_samples - first);

@@ -12,8 +12,9 @@
 // sample by partition and row, an id that repeats as one entry with the sum of
 // its gains. So a lookup has the same bits from ids and from buffers.
 //
-// A sample has few ids, and those of 16 samples are sorted together
-// (sample_lanes.h); CPU time per id: see docs/design/lookup_from_ids.md.
+// A sample has few ids, and those of several samples are sorted together
+// (sample_registers.h, sample_lanes.h); CPU time per id: see
+// docs/design/lookup_from_ids.md.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_ID_ENTRIES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_ID_ENTRIES_H_

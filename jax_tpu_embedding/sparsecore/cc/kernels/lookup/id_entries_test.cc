@@ -49,8 +49,8 @@ Entries Actual(const SortedSamples& samples) {
 
 class IdEntriesTest : public testing::TestWithParam<int64_t> {};
 
-// A sample has up to 31 ids, whose positions have five bits: with 27 bits for
-// the row of an id, both fit a lane of 32 bits.
+// A sample has up to 31 ids, whose positions have five bits: with 26 bits for
+// the row of an id both fit a lane of 31 bits, with 27 bits one of 32.
 TEST_P(IdEntriesTest, AreThoseOfEachSampleByRow) {
   const int64_t vocabulary_size = GetParam();
   std::mt19937_64 random(1);
@@ -59,7 +59,12 @@ TEST_P(IdEntriesTest, AreThoseOfEachSampleByRow) {
   std::vector<float> weights;
   std::vector<int64_t> row_splits = {0};
   for (int64_t sample = 0; sample < 100; ++sample) {
-    const int64_t size = static_cast<int64_t>(random() % 32);
+    // Of the last ones, most have few ids, then one has many, and one too many
+    // for a network.
+    const int64_t size = sample == 70   ? 128
+                         : sample == 90 ? 300
+                         : sample > 50  ? random() % 4
+                                        : random() % 32;
     for (int64_t i = 0; i < size; ++i) {
       // Some of them often, and the last ones.
       const auto id =
@@ -92,8 +97,8 @@ TEST_P(IdEntriesTest, AreThoseOfEachSampleByRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, IdEntriesTest,
-                         testing::Values(16, 1 << 20, 1 << 27, (1 << 27) + 1,
-                                         1 << 30));
+                         testing::Values(16, 1 << 20, 1 << 26, 1 << 27,
+                                         (1 << 27) + 1, 1 << 30));
 
 }  // namespace
 }  // namespace jte::kernels

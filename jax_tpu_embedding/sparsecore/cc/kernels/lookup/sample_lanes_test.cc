@@ -7,63 +7,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/testing/unsorted_samples.h"
 
 namespace jte::kernels {
 namespace {
 
 constexpr int64_t kLanes = SampleLanes::kLanes;
 constexpr int64_t kMaxIds = SampleLanes::kMaxIds;
-
-using Sums = std::vector<std::pair<uint32_t, float>>;
-
-struct Samples {
-  std::vector<uint32_t> numbers;
-  std::vector<float> gains;  // of each number
-  SampleLanes::Begins begins = {};
-  std::array<float, kLanes> same_gains = {};
-};
-
-// Samples of up to `most` ids, half of which are among a few that repeat.
-Samples RandomSamples(int64_t most, int number_bits, std::mt19937_64& random) {
-  std::uniform_real_distribution<float> uniform(0.5f, 1.5f);
-  // All bits set is no number.
-  const uint64_t last = (uint64_t{1} << number_bits) - 1 - (number_bits == 32);
-  Samples samples;
-  for (int64_t k = 0; k < kLanes; ++k) {
-    const auto size = static_cast<int64_t>(random() % (most + 1));
-    for (int64_t i = 0; i < size; ++i) {
-      const uint64_t number =
-          random() % 2 == 0 ? last - random() % 4 : random() % (last + 1);
-      samples.numbers.push_back(static_cast<uint32_t>(number & last));
-      samples.gains.push_back(uniform(random));
-    }
-    samples.begins[k + 1] = std::ssize(samples.numbers);
-    samples.same_gains[k] = uniform(random);
-  }
-  samples.numbers.resize(samples.numbers.size() + SampleLanes::kReadsBehind,
-                         0xdeadbeef);
-  return samples;
-}
-
-// One number after the other.
-Sums ExpectedSums(const Samples& samples, int64_t sample, bool has_gains) {
-  std::map<uint32_t, float> sums;
-  for (int64_t i = samples.begins[sample]; i < samples.begins[sample + 1];
-       ++i) {
-    const float gain =
-        has_gains ? samples.gains[i] : samples.same_gains[sample];
-    const auto [place, is_new] = sums.try_emplace(samples.numbers[i], gain);
-    if (!is_new) place->second += gain;
-  }
-  return {sums.begin(), sums.end()};
-}
 
 Sums ActualSums(const SampleLanes& lanes, int64_t sample, int64_t size) {
   Sums sums(size);
@@ -89,9 +45,8 @@ TEST_P(SampleLanesTest, SumTheGainsOfEachNumber) {
         lanes.Sort(samples.numbers.data(), samples.begins, samples.same_gains);
       }
       for (int64_t k = 0; k < kLanes; ++k) {
-        EXPECT_EQ(
-            ActualSums(lanes, k, samples.begins[k + 1] - samples.begins[k]),
-            ExpectedSums(samples, k, has_gains))
+        EXPECT_EQ(ActualSums(lanes, k, samples.size(k)),
+                  ExpectedSums(samples, k, has_gains))
             << "sample " << k << ", " << bits << " bits, gains: " << has_gains;
       }
     }
