@@ -15,7 +15,9 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_registers.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/pool_rows.h"
 
@@ -114,6 +116,8 @@ void SampleRows::WriteRows(const MappedTable& table, convert::Combiner combiner,
   constexpr int64_t kLanes = SampleLanes::kLanes;
   const int64_t num_samples = std::ssize(splits) - 1;
   const float* const gains = gains_.empty() ? nullptr : gains_.data();
+  // That of the row of zeros is the largest.
+  const int number_bits = std::bit_width(static_cast<uint64_t>(table.rows()));
   const auto row = [&table](uint32_t number) { return table.Row(number); };
   WeightedRow* const out = rows_memory_.Take(numbers.size()).data();
   WeightedRow* end = out;
@@ -130,17 +134,35 @@ void SampleRows::WriteRows(const MappedTable& table, convert::Combiner combiner,
       most = std::max(most, n);
       same_gains[k] = convert::UnweightedGain(combiner, n);
     }
+    const int64_t num_lanes = std::min(kLanes, num_samples - first);
     bool are_in_lanes = false;
     if constexpr (std::is_same_v<Number, uint32_t>) {
+      if (kernels::ShouldSortInRegisters(number_bits, gains != nullptr, most)) {
+        std::array<uint32_t, kLanes> ends;
+        const std::span<kernels::WeightedRow> sorted = sorted_memory_.Take(
+            begins[kLanes] - begins[0] + kernels::kMaxIdsInRegisters);
+        kernels::SortInRegisters({.numbers = numbers.data(),
+                                  .begins = begins,
+                                  .most_ids = most,
+                                  .gains = gains,
+                                  .same_gains = same_gains.data()},
+                                 sorted.data(), sorted.data(), ends.data());
+        const kernels::WeightedRow* next = sorted.data();
+        for (int64_t k = 0; k < num_lanes; ++k) {
+          for (; next < sorted.data() + ends[k]; ++next) {
+            *end++ = {row(static_cast<uint32_t>(next->row)), next->gain};
+          }
+          ends_[first + k] = end - out;
+        }
+        continue;
+      }
       are_in_lanes = 1 < most && most <= SampleLanes::kMaxIds;
       if (are_in_lanes && gains != nullptr) {
-        lanes_.Sort(numbers.data(), begins,
-                    std::bit_width(static_cast<uint64_t>(table.rows())), gains);
+        lanes_.Sort(numbers.data(), begins, number_bits, gains);
       } else if (are_in_lanes) {
         lanes_.Sort(numbers.data(), begins, same_gains);
       }
     }
-    const int64_t num_lanes = std::min(kLanes, num_samples - first);
     for (int64_t k = 0; k < num_lanes; ++k) {
       const int64_t n = begins[k + 1] - begins[k];
       const float* const of_sample =
