@@ -23,6 +23,9 @@
 namespace jte::convert {
 namespace {
 
+// Elements that are looked at together.
+constexpr int64_t kLanes = 16;
+
 // Gains of 1: their number.
 JTE_VECTOR_CLONES
 void CountGains(const uint32_t* __restrict begins, int64_t size,
@@ -34,8 +37,6 @@ void CountGains(const uint32_t* __restrict begins, int64_t size,
 }
 
 #if defined(__x86_64__)
-
-constexpr int64_t kLanes = 16;
 
 // Where entries begin, one bit per element; ones beyond the last.
 struct BeginBits {
