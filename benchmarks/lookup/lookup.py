@@ -43,16 +43,6 @@ _SECTIONS = {
     "devices": devices.section,
 }
 
-# Of all but this package, their best settings.
-_ENVIRONMENT_OF_PEERS = {
-    # Threads of OpenMP that wait must not spin: PyTorch's CPU time would be a
-    # third more, and on a busy machine several times as much.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # Tables in huge pages, which ours get by themselves: PyTorch's lookups of
-    # uniform ids take 0.6 of the time. Of glibc 2.35 and later.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
-
 _PEERS = flags.DEFINE_string(
     "peers",
     os.path.expanduser("~/.cache/jax_tpu_embedding/lookup_peers"),
@@ -93,7 +83,7 @@ def _workers(
           worker_process.WorkerProcess(
               f"benchmarks.lookup.{name}_worker",
               python,
-              None if name == "ours" else _ENVIRONMENT_OF_PEERS,
+              None if name == "ours" else worker_process.ENVIRONMENT_OF_PEERS,
           )
       )
       for name, python in modules.items()

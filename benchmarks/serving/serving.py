@@ -328,7 +328,9 @@ def main(argv: list[str]) -> None:
     if python.exists():
       peers = stack.enter_context(
           worker_process.WorkerProcess(
-              "benchmarks.serving.peers_worker", str(python)
+              "benchmarks.serving.peers_worker",
+              str(python),
+              worker_process.ENVIRONMENT_OF_PEERS,
           )
       )
     ours, of_peers = measure_batches(
