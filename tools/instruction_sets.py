@@ -27,6 +27,7 @@ CHOSEN_BY_HAND = {
     "CopyInVectors": "zmm",
     "FindBucketsWithAvx2": "ymm",
     "FindBucketsWithAvx512": "zmm",
+    "SortInRegisters": "zmm",
     "SumInVectors": "zmm",
 }
 

@@ -382,9 +382,9 @@ template <int kRegisters>
 
 // Samples [k, k + kSamples), which have kRegisters * kLanes ids at most.
 template <int kRegisters, int kSamples, bool kHasGains>
-WeightedRow* SortSamples(const UnsortedSamples& samples, int64_t k,
-                         const WeightedRow* first, WeightedRow* out,
-                         uint32_t* ends) {
+[[gnu::always_inline]] inline WeightedRow* SortSamples(
+    const UnsortedSamples& samples, int64_t k, const WeightedRow* first,
+    WeightedRow* out, uint32_t* ends) {
   constexpr int kBits = kHasGains ? PositionBits(kRegisters) : 0;
   constexpr Numbers kIota = {0, 1, 2,  3,  4,  5,  6,  7,
                              8, 9, 10, 11, 12, 13, 14, 15};
@@ -461,8 +461,9 @@ WeightedRow* SortSamples(const UnsortedSamples& samples, int64_t k,
 }
 
 template <int kRegisters, int kSamples, bool kHasGains>
-WeightedRow* SortAll(const UnsortedSamples& samples, const WeightedRow* first,
-                     WeightedRow* out, uint32_t* ends) {
+[[gnu::always_inline]] inline WeightedRow* SortAll(
+    const UnsortedSamples& samples, const WeightedRow* first, WeightedRow* out,
+    uint32_t* ends) {
   const int64_t num_samples = std::ssize(samples.begins) - 1;
   for (int64_t k = 0; k < num_samples; k += kSamples) {
     out = SortSamples<kRegisters, kSamples, kHasGains>(samples, k, first, out,
@@ -472,8 +473,9 @@ WeightedRow* SortAll(const UnsortedSamples& samples, const WeightedRow* first,
 }
 
 template <int kRegisters, int kSamples>
-WeightedRow* SortAll(const UnsortedSamples& samples, const WeightedRow* first,
-                     WeightedRow* out, uint32_t* ends) {
+[[gnu::always_inline]] inline WeightedRow* SortAll(
+    const UnsortedSamples& samples, const WeightedRow* first, WeightedRow* out,
+    uint32_t* ends) {
   return samples.gains == nullptr
              ? SortAll<kRegisters, kSamples, false>(samples, first, out, ends)
              : SortAll<kRegisters, kSamples, true>(samples, first, out, ends);
