@@ -22,14 +22,17 @@ from typing import Any
 
 import jax
 from jax._src import config
+from jax._src import core as core_lib
 from jax._src import distributed
 from jax._src import effects as effects_lib
 from jax._src import mesh as mesh_lib
 from jax._src import xla_metadata_lib
 from jax._src.interpreters import mlir as mlir_lib
+from jax._src.interpreters import pxla
 from jax.extend import core
 from jax.interpreters import mlir
 from jax.interpreters import partial_eval
+import numpy as np
 
 
 def lower_per_platform(
@@ -227,6 +230,28 @@ def kept_effect() -> Any:
   ):
     allowed.add_type(_KeptEffect)
   return _KeptEffect()
+
+
+def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+  """jax.device_put(x, sharding), in a quarter of the time for a small array.
+
+  device_put goes through 40 us of Python on a Xeon, and make_array_from_callback
+  and the like call it; what it calls in the end has no public name. A jitted
+  function takes arguments as quickly, but copies them (JAX 0.10.2 to 0.12).
+
+  Args:
+    x: of a type that devices have. It shares its memory with the result where
+      that of device_put would.
+    sharding: over devices of this process alone.
+  """
+  places = sharding.devices_indices_map(x.shape)
+  aval = jax.core.ShapedArray(x.shape, x.dtype)
+  return pxla.batched_device_put(
+      core_lib.update_aval_with_sharding(aval, sharding),
+      sharding,
+      [x[place] for place in places.values()],
+      list(places),
+  )
 
 
 def place_in_job() -> tuple[int, int]:

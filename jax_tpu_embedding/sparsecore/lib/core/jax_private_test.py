@@ -284,6 +284,54 @@ class TracingTest(parameterized.TestCase):
     self.assertEqual(text.count("= note "), 1, text)
 
 
+class PutTest(parameterized.TestCase):
+
+  @parameterized.product(
+      spec=(
+          jax.sharding.PartitionSpec("x"),
+          jax.sharding.PartitionSpec(),
+          jax.sharding.PartitionSpec(None, "x"),
+      ),
+      dtype=(np.float32, np.int32, np.bool_, jnp.bfloat16),
+      num_devices=(1, 2),
+  )
+  def test_is_device_put(self, spec, dtype, num_devices):
+    mesh = jax.sharding.Mesh(jax.devices()[:num_devices], "x")
+    sharding = jax.sharding.NamedSharding(mesh, spec)
+    x = np.arange(24).reshape(4, 6).astype(dtype)
+    put = jax_private.put(x, sharding)
+    expected = jax.device_put(x, sharding)
+    np.testing.assert_array_equal(put, x)
+    self.assertEqual(put.aval, expected.aval)
+    self.assertEqual(put.sharding, expected.sharding)
+    self.assertEqual(put.committed, expected.committed)
+    for shard, of_device_put in zip(
+        put.addressable_shards, expected.addressable_shards, strict=True
+    ):
+      self.assertEqual(shard.device, of_device_put.device)
+      np.testing.assert_array_equal(shard.data, of_device_put.data)
+
+  def test_shares_the_memory_that_device_put_would(self):
+    # XLA takes memory at multiples of a cache line as it is.
+    memory = np.zeros(1024 + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    x = memory[begin : begin + 1024]
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    put = jax_private.put(x, sharding)
+    self.assertEqual(
+        put.unsafe_buffer_pointer() == x.ctypes.data,
+        jax.device_put(x, sharding).unsafe_buffer_pointer() == x.ctypes.data,
+    )
+
+  def test_sizes_that_do_not_divide(self):
+    mesh = jax.sharding.Mesh(jax.devices()[:2], "x")
+    with self.assertRaisesRegex(ValueError, "evenly divide"):
+      jax_private.put(
+          np.zeros(3),
+          jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")),
+      )
+
+
 class CompletenessTest(absltest.TestCase):
 
   def test_every_function_has_a_test(self):

@@ -19,6 +19,7 @@ from typing import Any
 import weakref
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.input import _stages
@@ -348,11 +349,9 @@ class InputPipeline:
             stats,
         )
       counted = clock()
-      # One call for all arrays takes half of the time. In a program of one
-      # process it is jax.device_put.
-      inputs, rest = jax.make_array_from_process_local_data(
-          sharding,
+      inputs, rest = _send(
           (inputs, _checked_rest(rest, inputs, feature_specs, num_local)),
+          sharding,
       )
       seconds += agreed - begin, clock() - counted
       batch = Batch(inputs, rest, first + number, stats)
@@ -562,6 +561,16 @@ def _checked_rest(
     return narrow
 
   return jax.tree_util.tree_map_with_path(check, rest)
+
+
+def _send(tree: Any, sharding: jax.sharding.Sharding) -> Any:
+  """Arrays of this process's samples, as arrays on devices that have them."""
+  if sharding.is_fully_addressable:
+    return jax.tree.map(
+        lambda x: jax_private.put(np.asarray(x), sharding), tree
+    )
+  # One call for all arrays takes half of the time.
+  return jax.make_array_from_process_local_data(sharding, tree)
 
 
 def _have_room(
