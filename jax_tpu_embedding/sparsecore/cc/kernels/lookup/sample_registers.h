@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The ids of samples, each sample's sorted and its repeats added up, in
-// registers of AVX-512: what sample_lanes.h does, in a third of the time.
+// registers of AVX-512: what sample_lanes.h does, in half of the time.
 //
 //   if (ShouldSortInRegisters(number_bits, has_gains, most_ids)) {
 //     end = SortInRegisters(samples, first, end, ends);
