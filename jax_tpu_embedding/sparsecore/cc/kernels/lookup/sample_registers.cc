@@ -464,6 +464,7 @@ template <int kRegisters, int kSamples, bool kHasGains>
 [[gnu::always_inline]] inline WeightedRow* SortAll(
     const UnsortedSamples& samples, const WeightedRow* first, WeightedRow* out,
     uint32_t* ends) {
+  static_assert(kSamplesInRegisters % kSamples == 0);
   const int64_t num_samples = std::ssize(samples.begins) - 1;
   for (int64_t k = 0; k < num_samples; k += kSamples) {
     out = SortSamples<kRegisters, kSamples, kHasGains>(samples, k, first, out,
@@ -488,9 +489,9 @@ WeightedRow* SortInRegisters(const UnsortedSamples& samples,
                              uint32_t* ends) {
   switch (NumRegisters(samples.most_ids)) {
     case 1:
-      return SortAll<1, 4>(samples, first, out, ends);
+      return SortAll<1, kSamplesInRegisters>(samples, first, out, ends);
     case 2:
-      return SortAll<2, 4>(samples, first, out, ends);
+      return SortAll<2, kSamplesInRegisters>(samples, first, out, ends);
     case 4:
       return SortAll<4, 2>(samples, first, out, ends);
     case 6:
