@@ -109,6 +109,55 @@ TEST(EmbeddingTablesTest, LooksUpRowsAndSamples) {
   EXPECT_THAT(weighted, ElementsAre(50, 54, 0, 0, 40, 42));
 }
 
+// Sixteen samples of each number of ids, and one more: how they are sorted
+// depends on it. All sums are exact.
+TEST(EmbeddingTablesTest, SumsSamplesOfEverySize) {
+  const auto tables = OpenSixRows();
+  std::vector<int64_t> ids;
+  std::vector<float> weights;
+  std::vector<int64_t> splits = {0};
+  std::vector<float> expected;
+  std::vector<float> expected_weighted;
+  for (const int64_t most : {3, 4, 5, 16, 17, 32, 60, 90, 128, 129}) {
+    for (int64_t s = 0; s < (most == 129 ? 17 : 16); ++s) {
+      float sums[2] = {};
+      float weighted_sums[2] = {};
+      for (int64_t i = 0; i < most * (s + 1) / 16; ++i) {
+        const int64_t id = (s + i * i) % 6;
+        const auto weight = static_cast<float>(1 + i % 3);
+        ids.push_back(id);
+        weights.push_back(weight);
+        for (int64_t d = 0; d < 2; ++d) {
+          const auto value = static_cast<float>(10 * id + d);
+          sums[d] += value;
+          weighted_sums[d] += weight * value;
+        }
+      }
+      splits.push_back(std::ssize(ids));
+      expected.insert(expected.end(), sums, sums + 2);
+      expected_weighted.insert(expected_weighted.end(), weighted_sums,
+                               weighted_sums + 2);
+    }
+  }
+  std::vector<float> pooled(expected.size());
+  std::vector<float> weighted(expected.size());
+  const Request requests[] = {{.kind = Request::Kind::kSplits,
+                               .ids = ids,
+                               .row_splits = splits,
+                               .combiner = convert::Combiner::kSum,
+                               .out = pooled},
+                              {.kind = Request::Kind::kSplits,
+                               .ids = ids,
+                               .row_splits = splits,
+                               .weights = weights,
+                               .combiner = convert::Combiner::kSum,
+                               .out = weighted}};
+  InlineExecutor executor;
+  ASSERT_TRUE(tables->Look(requests, executor));
+  EXPECT_EQ(pooled, expected);
+  EXPECT_EQ(weighted, expected_weighted);
+}
+
 TEST(EmbeddingTablesTest, WrongRequestsAreErrors) {
   const auto tables = OpenSixRows();
   const std::vector<int64_t> ids = {5, 0, 6};
