@@ -5,7 +5,7 @@
 // added up: by row, an id that repeats as one row with the sum of its gains.
 //
 // That is the order of `lookup_ids` on one SparseCore
-// (docs/design/lookup_from_ids.md), with its sorting networks; gains are those
+// (docs/design/lookup_from_ids.md), sorted by the same class; gains are those
 // of training (convert/stages/gains.h). So sums have the same bits.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SAMPLE_ROWS_H_
@@ -18,8 +18,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_sorter.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/pool_rows.h"
 
@@ -58,8 +57,8 @@ class SampleRows {
     return rows_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
            each_memory_.capacity_bytes() + numbers_.capacity_bytes() +
            narrow_numbers_.capacity_bytes() + gains_memory_.capacity_bytes() +
-           sorted_memory_.capacity_bytes() + lanes_.capacity_bytes() +
-           long_sample_.capacity_bytes() + splits.capacity_bytes();
+           sorter_.capacity_bytes() + long_sample_.capacity_bytes() +
+           splits.capacity_bytes();
   }
 
   // For the caller: of the splits that it reads.
@@ -79,17 +78,14 @@ class SampleRows {
   // Writes gains_.
   void WriteGains(convert::Combiner combiner, std::span<const float> weights,
                   std::span<const int64_t> splits);
-  // Writes rows_ and ends_, with gains_ if there are any.
-  template <typename Number>
+  // Write rows_ and ends_, with gains_ if there are any; the second one where
+  // there are too many rows or ids for the first.
   void WriteRows(const MappedTable& table, convert::Combiner combiner,
-                 std::span<const Number> numbers,
+                 std::span<const uint32_t> numbers,
                  std::span<const int64_t> splits);
-  // Writes the rows of a sample of many ids from `out` on; returns the end.
-  template <typename Number>
-  WeightedRow* WriteLongSample(const MappedTable& table,
-                               std::span<const Number> numbers,
-                               const float* gains, float same_gain,
-                               WeightedRow* out);
+  void WriteRows(const MappedTable& table, convert::Combiner combiner,
+                 std::span<const uint64_t> numbers,
+                 std::span<const int64_t> splits);
 
   std::span<WeightedRow> rows_;
   std::span<int64_t> ends_;
@@ -101,8 +97,7 @@ class SampleRows {
   ScratchArray<uint64_t> numbers_;
   ScratchArray<uint32_t> narrow_numbers_;
   ScratchArray<float> gains_memory_;
-  ScratchArray<kernels::WeightedRow> sorted_memory_;
-  kernels::SampleLanes lanes_;
+  kernels::SampleSorter sorter_;
   ScratchArray<IdAt> long_sample_;
 };
 

@@ -4,7 +4,6 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/id_entries.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -16,19 +15,12 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/locate_row.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/stages/radix_sort.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_registers.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_sorter.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 
 namespace jte::kernels {
 namespace {
-
-using convert::SortKey;
-
-constexpr int64_t kLanes = SampleLanes::kLanes;
 
 // The keys of n ids; returns the largest id. One that is larger than `last_id`
 // has the key of that.
@@ -113,7 +105,7 @@ bool IdEntries::WriteKeysOf(const convert::StackPlan& plan,
                             const convert::FeaturePlan& feature,
                             const convert::Slice& slice) {
   const std::span<uint32_t> keys =
-      keys_memory_.Take(slice.num_ids() + SampleLanes::kReadsBehind)
+      keys_memory_.Take(slice.num_ids() + SampleSorter::kReadsBehind)
           .first(slice.num_ids());
   keys_ = keys;
   return convert::WithIdToKey(
@@ -132,92 +124,22 @@ bool IdEntries::WriteKeysOf(const convert::StackPlan& plan,
       });
 }
 
-WeightedRow* IdEntries::WriteLongSample(const convert::StackPlan& plan,
-                                        const convert::Slice& slice,
-                                        int64_t begin, int64_t end,
-                                        const RowNumbers& numbers,
-                                        WeightedRow* out) {
-  const int64_t n = end - begin;
-  const std::span<uint64_t> elements = elements_.Take(n);
-  for (int64_t i = 0; i < n; ++i) {
-    elements[i] = SortKey::Element(keys_[begin + i], static_cast<uint32_t>(i));
-  }
-  const std::span<uint64_t> sorted = convert::SortElements(
-      elements, sorted_elements_.Take(n), plan.sort_key.num_bits());
-  const float same = convert::UnweightedGain(plan.combiner, n);
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t key = SortKey::KeyOf(sorted[i]);
-    const float gain =
-        slice.weights ? gains_[begin + SortKey::PayloadOf(sorted[i])] : same;
-    if (i > 0 && key == SortKey::KeyOf(sorted[i - 1])) {
-      out[-1].gain += gain;
-    } else {
-      *out++ = {numbers[key], gain};
-    }
-  }
-  return out;
-}
-
 void IdEntries::WriteEntries(const convert::StackPlan& plan,
                              const convert::Slice& slice,
                              const RowNumbers& numbers) {
-  const int64_t num_samples = slice.samples.size;
-  WeightedRow* const out =
-      entries_memory_.Take(slice.num_ids() + kMaxIdsInRegisters).data();
-  WeightedRow* end = out;
-  ends_ = ends_memory_.Take(num_samples + kLanes).first(num_samples);
-  const auto number = [&numbers](uint32_t key) { return numbers[key]; };
-  const auto as_it_is = [](uint32_t key) { return static_cast<int32_t>(key); };
-  for (int64_t first = 0; first < num_samples; first += kLanes) {
-    SampleLanes::Begins begins;
-    int64_t most = 0;
-    for (int64_t k = 0; k <= kLanes; ++k) {
-      begins[k] = slice.FirstId(std::min(first + k, num_samples));
-      if (k > 0) most = std::max(most, begins[k] - begins[k - 1]);
-    }
-    std::array<float, kLanes> gains;
-    for (int64_t k = 0; k < kLanes; ++k) {
-      gains[k] =
-          convert::UnweightedGain(plan.combiner, begins[k + 1] - begins[k]);
-    }
-    if (ShouldSortInRegisters(plan.sort_key.num_bits(),
-                              slice.weights.has_value(), most)) {
-      WeightedRow* const begin = end;
-      end = SortInRegisters({.numbers = keys_.data(),
-                             .begins = begins,
-                             .most_ids = most,
-                             .gains = slice.weights ? gains_.data() : nullptr,
-                             .same_gains = gains.data()},
-                            out, end, ends_.data() + first);
-      if (!numbers.are_keys()) {
-        for (WeightedRow& entry : std::span(begin, end)) {
-          entry.row = numbers[static_cast<uint32_t>(entry.row)];
-        }
-      }
-      continue;
-    }
-    if (most > SampleLanes::kMaxIds) {
-      // One by one, below.
-    } else if (slice.weights) {
-      lanes_.Sort(keys_.data(), begins, plan.sort_key.num_bits(),
-                  gains_.data());
-    } else {
-      lanes_.Sort(keys_.data(), begins, gains);
-    }
-    const int64_t num_lanes = std::min(kLanes, num_samples - first);
-    for (int64_t k = 0; k < num_lanes; ++k) {
-      if (most > SampleLanes::kMaxIds) {
-        end = WriteLongSample(plan, slice, begins[k], begins[k + 1], numbers,
-                              end);
-      } else if (numbers.are_keys()) {
-        end = lanes_.Write(k, as_it_is, end);
-      } else {
-        end = lanes_.Write(k, number, end);
-      }
-      ends_[first + k] = static_cast<uint32_t>(end - out);
+  sorter_.Sort({.numbers = keys_.data(),
+                .number_bits = plan.sort_key.num_bits(),
+                .gains = slice.weights ? gains_.data() : nullptr,
+                .combiner = plan.combiner},
+               slice.samples.size,
+               [&slice](int64_t s) { return slice.FirstId(s); });
+  if (!numbers.are_keys()) {
+    for (WeightedRow& entry : sorter_.entries()) {
+      entry.row = numbers[static_cast<uint32_t>(entry.row)];
     }
   }
-  entries_ = {out, end};
+  entries_ = sorter_.entries();
+  ends_ = sorter_.ends();
 }
 
 void IdEntries::WriteSingleEntries(const convert::StackPlan& plan,
@@ -225,9 +147,10 @@ void IdEntries::WriteSingleEntries(const convert::StackPlan& plan,
                                    const RowNumbers& numbers) {
   const int64_t n = slice.samples.size;
   const std::span<WeightedRow> out = entries_memory_.Take(n);
+  const std::span<uint32_t> ends = ends_memory_.Take(n);
+  std::iota(ends.begin(), ends.end(), 1);
   entries_ = out;
-  ends_ = ends_memory_.Take(n);
-  std::iota(ends_.begin(), ends_.end(), 1);
+  ends_ = ends;
   if (!numbers.are_keys()) {
     for (uint32_t& key : keys_) key = static_cast<uint32_t>(numbers[key]);
   }

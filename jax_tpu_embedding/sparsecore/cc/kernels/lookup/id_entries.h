@@ -12,8 +12,7 @@
 // sample by partition and row, an id that repeats as one entry with the sum of
 // its gains. So a lookup has the same bits from ids and from buffers.
 //
-// A sample has few ids, and those of several samples are sorted together
-// (sample_registers.h, sample_lanes.h); CPU time per id: see
+// sample_sorter.h sorts them; CPU time per id: see
 // docs/design/lookup_from_ids.md.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_LOOKUP_ID_ENTRIES_H_
@@ -29,7 +28,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
-#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_lanes.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_sorter.h"
 
 namespace jte::kernels {
 
@@ -70,8 +69,7 @@ class IdEntries {
   size_t capacity_bytes() const {
     return entries_memory_.capacity_bytes() + ends_memory_.capacity_bytes() +
            factors_.capacity_bytes() + keys_memory_.capacity_bytes() +
-           gains_memory_.capacity_bytes() + lanes_.capacity_bytes() +
-           elements_.capacity_bytes() + sorted_elements_.capacity_bytes();
+           gains_memory_.capacity_bytes() + sorter_.capacity_bytes();
   }
 
  private:
@@ -79,12 +77,6 @@ class IdEntries {
   bool WriteKeysOf(const convert::StackPlan& plan,
                    const convert::FeaturePlan& feature,
                    const convert::Slice& slice);
-  // Writes the entries of a sample with the ids [begin, end), which are many,
-  // from `out` on; returns the end.
-  WeightedRow* WriteLongSample(const convert::StackPlan& plan,
-                               const convert::Slice& slice, int64_t begin,
-                               int64_t end, const RowNumbers& numbers,
-                               WeightedRow* out);
   // Write entries_ and ends_ from keys_ and gains_; the second one those of
   // samples that have one id each.
   void WriteEntries(const convert::StackPlan& plan, const convert::Slice& slice,
@@ -98,18 +90,17 @@ class IdEntries {
                   const convert::FeaturePlan& feature,
                   const convert::Slice& slice);
 
-  std::span<WeightedRow> entries_;
-  std::span<uint32_t> ends_;
+  std::span<const WeightedRow> entries_;
+  std::span<const uint32_t> ends_;
   std::span<uint32_t> keys_;      // of every id
   std::span<const float> gains_;  // of every id, if there are weights
+  // Of samples that have one id each.
   ScratchArray<WeightedRow> entries_memory_;
   ScratchArray<uint32_t> ends_memory_;
   ScratchArray<float> factors_;
   ScratchArray<uint32_t> keys_memory_;
   ScratchArray<float> gains_memory_;
-  SampleLanes lanes_;
-  ScratchArray<uint64_t> elements_;
-  ScratchArray<uint64_t> sorted_elements_;
+  SampleSorter sorter_;
 };
 
 }  // namespace jte::kernels

@@ -6,7 +6,7 @@
 //
 //   SampleLanes lanes;
 //   lanes.Sort(numbers, begins, gains);
-//   for (int64_t k = 0; k < num_samples; ++k) end = lanes.Write(k, row, end);
+//   for (int64_t k = 0; k < num_samples; ++k) end = lanes.Write(k, end);
 //
 // Ids are sorted by a network of minima and maxima (Batcher's odd-even merge;
 // "Sorting networks and their applications", 1968), and nothing here branches
@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/scratch_pool.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 
 namespace jte::kernels {
 
@@ -50,25 +51,25 @@ class SampleLanes {
   void Sort(const uint32_t* numbers, const Begins& begins, int number_bits,
             const float* gains);
 
-  // Writes {row(number), gain} for each number of sample k, in their order,
-  // from `out` on; returns the end. Numbers that repeat are one, with the sum
-  // of their gains from left to right. May write as much as the sample has ids.
-  template <typename RowOf, typename Row>
-  Row* Write(int64_t k, const RowOf& row, Row* out) const {
+  // Writes {number, gain} for each number of sample k, in their order, from
+  // `out` on; returns the end. Numbers that repeat are one, with the sum of
+  // their gains from left to right. May write as much as the sample has ids.
+  WeightedRow* Write(int64_t k, WeightedRow* out) const {
     const int64_t size = sizes_[k];
-    const uint32_t* const numbers = numbers_ + k * lane_size_;
+    const auto* const numbers =
+        reinterpret_cast<const int32_t*>(numbers_ + k * lane_size_);
     if (has_repeats_) {
       const float* const sums = gains_ + k * lane_size_;
       for (int64_t i = 0; i < size; ++i) {
-        *out = {row(numbers[i]), sums[i]};
+        *out = {numbers[i], sums[i]};
         out += numbers[i] != numbers[i + 1];
       }
     } else if (gains_ != nullptr) {
       const float* const gains = gains_ + k * lane_size_;
-      for (int64_t i = 0; i < size; ++i) *out++ = {row(numbers[i]), gains[i]};
+      for (int64_t i = 0; i < size; ++i) *out++ = {numbers[i], gains[i]};
     } else {
       const float gain = same_gains_[k];
-      for (int64_t i = 0; i < size; ++i) *out++ = {row(numbers[i]), gain};
+      for (int64_t i = 0; i < size; ++i) *out++ = {numbers[i], gain};
     }
     return out;
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/testing/unsorted_samples.h"
 
 namespace jte::kernels {
@@ -22,9 +23,12 @@ constexpr int64_t kLanes = SampleLanes::kLanes;
 constexpr int64_t kMaxIds = SampleLanes::kMaxIds;
 
 Sums ActualSums(const SampleLanes& lanes, int64_t sample, int64_t size) {
-  Sums sums(size);
-  const auto as_it_is = [](uint32_t number) { return number; };
-  sums.resize(lanes.Write(sample, as_it_is, sums.data()) - sums.data());
+  std::vector<WeightedRow> entries(size);
+  entries.resize(lanes.Write(sample, entries.data()) - entries.data());
+  Sums sums;
+  for (const auto [row, gain] : entries) {
+    sums.emplace_back(static_cast<uint32_t>(row), gain);
+  }
   return sums;
 }
 

@@ -7,9 +7,11 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_TESTING_UNSORTED_SAMPLES_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,18 +56,26 @@ inline Samples RandomSamples(int64_t most, int number_bits,
   return samples;
 }
 
-// One number after the other.
-inline Sums ExpectedSums(const Samples& samples, int64_t sample,
-                         bool has_gains) {
+// One number after the other, where number i has gain_of(i).
+template <typename GainOf>
+Sums SumGains(std::span<const uint32_t> numbers, const GainOf& gain_of) {
   std::map<uint32_t, float> sums;
-  for (int64_t i = samples.begins[sample]; i < samples.begins[sample + 1];
-       ++i) {
-    const float gain =
-        has_gains ? samples.gains[i] : samples.same_gains[sample];
-    const auto [place, is_new] = sums.try_emplace(samples.numbers[i], gain);
-    if (!is_new) place->second += gain;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto [place, is_new] = sums.try_emplace(numbers[i], gain_of(i));
+    if (!is_new) place->second += gain_of(i);
   }
   return {sums.begin(), sums.end()};
+}
+
+inline Sums ExpectedSums(const Samples& samples, int64_t sample,
+                         bool has_gains) {
+  const int64_t begin = samples.begins[sample];
+  return SumGains(
+      std::span(samples.numbers).subspan(begin, samples.size(sample)),
+      [&](size_t i) {
+        return has_gains ? samples.gains[begin + i]
+                         : samples.same_gains[sample];
+      });
 }
 
 }  // namespace jte::kernels
