@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <numeric>
@@ -156,6 +157,51 @@ TEST(EmbeddingTablesTest, SumsSamplesOfEverySize) {
   ASSERT_TRUE(tables->Look(requests, executor));
   EXPECT_EQ(pooled, expected);
   EXPECT_EQ(weighted, expected_weighted);
+}
+
+// One file over and over, in which row 7 is 64, and 1, 2, 3 behind them.
+TEST(EmbeddingTablesTest, LooksUpRowsBeyondThirtyTwoBits) {
+  constexpr int64_t kRowsOfFile = int64_t{1} << 26;
+  constexpr int64_t kFirstOfLast = int64_t{1} << 32;
+  std::vector<float> values(8);
+  values[7] = 64;
+  const std::string file =
+      WriteRows("over_and_over", Encoding::kFloat16, 1, values, 0);
+  // Sparse: the rest of it is on no disk.
+  std::filesystem::resize_file(file, 2 * kRowsOfFile);
+  TableDescription table = {.name = "items",
+                            .rows = kFirstOfLast + 3,
+                            .columns = 1,
+                            .encoding = Encoding::kFloat16,
+                            .parts = {}};
+  for (int64_t row = 0; row < kFirstOfLast; row += kRowsOfFile) {
+    table.parts.push_back({file, row, kRowsOfFile, 0});
+  }
+  table.parts.push_back({WriteRows("last", Encoding::kFloat16, 1, {1, 2, 3}, 0),
+                         kFirstOfLast, 3, 0});
+  const auto tables = EmbeddingTables::Open({std::move(table)}, 3);
+  ASSERT_TRUE(tables) << tables.error().message;
+
+  const std::vector<int64_t> ids = {kFirstOfLast + 2, 7, kFirstOfLast + 2,
+                                    kFirstOfLast, kRowsOfFile + 7};
+  const std::vector<float> weights = {1, 2, 3, 4, 5};
+  const std::vector<int64_t> splits = {0, 4, 4, 5};
+  std::vector<float> weighted(3);
+  std::vector<float> pooled(3);
+  const Request requests[] = {{.kind = Request::Kind::kSplits,
+                               .ids = ids,
+                               .row_splits = splits,
+                               .weights = weights,
+                               .out = weighted},
+                              {.kind = Request::Kind::kSplits,
+                               .ids = ids,
+                               .row_splits = splits,
+                               .combiner = convert::Combiner::kMean,
+                               .out = pooled}};
+  InlineExecutor executor;
+  ASSERT_TRUE((*tables)->Look(requests, executor));
+  EXPECT_THAT(weighted, ElementsAre(1 * 3 + 2 * 64 + 3 * 3 + 4 * 1, 0, 5 * 64));
+  EXPECT_THAT(pooled, ElementsAre((3 + 64 + 3 + 1) / 4.0f, 0, 64));
 }
 
 TEST(EmbeddingTablesTest, WrongRequestsAreErrors) {
