@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 import numpy as np
 
 P = jax.sharding.PartitionSpec
@@ -324,7 +325,7 @@ def get_initial_state(
     dense_input_sharding: Sharding | None = None,
     sparse_input_sharding: Sharding | None = None,
 ) -> PipelineState:
-  """The state before the first step: zeros, so that no row is named.
+  """The state before the first step: zeros, and batches without ids.
 
   Values of the arguments are not looked at, and nothing is mutated; may be
   called under jax.eval_shape. Compiles `tc_function`, for the shardings of its
@@ -362,7 +363,7 @@ def get_initial_state(
   gradients = _types(gradients, sparse_input_sharding)
   output, tc_aux = _types((output, tc_aux))
   last = LastStepInput(
-      sparse_inputs=_zeros(sparse_inputs),
+      sparse_inputs=_without_ids(sparse_inputs),
       embedding_activations=_zeros(activations),
       dense_inputs=_zeros(dense_inputs),
       sc_fwd_aux=_zeros(sc_fwd_aux),
@@ -410,6 +411,29 @@ def _sharding_of(x: Any) -> Any:
 def _zeros(tree: Any) -> Any:
   return jax.tree.map(
       lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), tree
+  )
+
+
+def _without_ids(sparse_inputs: Any) -> Any:
+  """Zeros; what was preprocessed becomes a batch in which no row is named."""
+
+  def of_input(x):
+    zeros = _zeros(x)
+    if not isinstance(x, embedding.PreprocessedInput):
+      return zeros
+    return zeros.replace(
+        # There is no batch of none.
+        num_minibatches=zeros.num_minibatches + 1,
+        samples={
+            name: _sample_ids.without_ids_if(jnp.array(True), samples)
+            for name, samples in zeros.samples.items()
+        },
+    )
+
+  return jax.tree.map(
+      of_input,
+      sparse_inputs,
+      is_leaf=lambda x: isinstance(x, embedding.PreprocessedInput),
   )
 
 

@@ -278,14 +278,23 @@ class DefaultStagesTest(parameterized.TestCase):
       ("adam", "sparsecore"),
       ("adagrad", "sparsecore"),
       ("adam", "tensorcore"),
+      ("decay", "sparsecore"),
+      ("decay", "tensorcore"),
+      ("adagrad", "sparsecore", True),
   )
-  def test_updates_are_those_of_calls_one_by_one(self, optimizer, placement):
+  def test_updates_are_those_of_calls_one_by_one(
+      self, optimizer, placement, enable_minibatching=False
+  ):
     num_batches, devices = 3, jax.devices()
     mesh = jax.sharding.Mesh(devices, "x")
     table = two_table_model.table(
         optimizer=dict(
             adam=embedding_spec.AdamOptimizerSpec(0.1),
             adagrad=embedding_spec.AdagradOptimizerSpec(0.1),
+            # Steps whatever row is named, without a gradient too.
+            decay=embedding_spec.SGDOptimizerSpec(
+                0.1, decoupled_weight_decay=0.1
+            ),
         )[optimizer],
         placement=placement,
     )
@@ -303,7 +312,13 @@ class DefaultStagesTest(parameterized.TestCase):
     for i in range(num_batches):
       ids = {"f": rng.integers(0, 8, (two_table_model.BATCH, 3), np.int32)}
       inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
-          ids, None, specs, len(devices), len(devices), num_sc_per_device=1
+          ids,
+          None,
+          specs,
+          len(devices),
+          len(devices),
+          num_sc_per_device=1,
+          enable_minibatching=enable_minibatching,
       )
       inputs = jax.device_put(inputs, split)
       batches.append(pipelining.CurrentStepInput(inputs, np.int32(i)))
