@@ -75,6 +75,21 @@ class HotRowsTest(parameterized.TestCase):
     hot.seen({"clicked": ids, "seen": ids[:0]})
     self.assertEqual(hot.top("items"), [(0, 5), (1, 5)])
 
+  def test_all_columns_of_the_samples_count(self):
+    hot = hot_rows.HotRows(_specs(1000), k=1, every=1, max_ids=4096)
+    ids = np.random.default_rng(0).integers(8, 1000, (4096, 4))
+    ids[:, 0] = 7
+    hot.seen({"clicked": ids, "seen": ids[:0]})
+    self.assertAlmostEqual(hot.share("items"), 0.25, delta=0.02)
+
+  def test_rows_are_integers_whatever_the_type_of_ids(self):
+    hot = hot_rows.HotRows(_specs(10), every=1)
+    ids = np.array([[3], [3]])
+    hot.seen({"clicked": ids.astype(np.uint64), "seen": ids})
+    ragged = np.array([[], [3, 3]], object)
+    hot.seen({"clicked": ragged, "seen": ids[:0]})
+    self.assertEqual(str(hot.top("items")), "[(3, 6)]")
+
   def test_threads_may_share_it(self):
     hot = hot_rows.HotRows(_specs(100), k=100, every=1)
     ids = np.arange(100).reshape(-1, 1)

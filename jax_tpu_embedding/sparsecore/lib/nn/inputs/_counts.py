@@ -131,7 +131,7 @@ def sample_ids(
     max_ids: of a feature, evenly over all of its ids.
 
   Returns:
-    Table name -> i[n], without ids outside of the table.
+    Table name -> i64[n], without ids outside of the table.
   """
   by_table = {}
   all_ids = _structure.flatten_like(
@@ -139,10 +139,14 @@ def sample_ids(
   )
   for ids, spec in zip(all_ids, jax.tree.leaves(feature_specs)):
     values = np.asarray(values_of(ids))
-    values = values[:: max(-(-values.size // max_ids), 1)]
+    if values.size > max_ids:
+      # One of each equally long piece, at random: a stride would see the same
+      # columns of every sample.
+      ends = np.linspace(0, values.size, max_ids + 1).astype(np.int64)
+      values = values[np.random.default_rng(0).integers(ends[:-1], ends[1:])]
     table = spec.table_spec
     is_row = (values >= 0) & (values < table.vocabulary_size)
-    by_table.setdefault(table.name, []).append(values[is_row])
+    by_table.setdefault(table.name, []).append(values[is_row].astype(np.int64))
   return {name: np.concatenate(parts) for name, parts in by_table.items()}
 
 
