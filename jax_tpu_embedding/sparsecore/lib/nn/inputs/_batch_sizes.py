@@ -62,7 +62,17 @@ def of_ids(
     # Of a dense array, what reads it checks the rest of the shape.
     if is_declared and len(shape) > 1 and not is_flat:
       continue
-    if is_flat or shape[1 : 1 + len(positions)] != tuple(positions):
+    # As declared, one row for each position, although the other reading, of more
+    # samples, may be possible too.
+    are_declared_rows = (
+        found * global_device_count
+        == declared * math.prod(positions) * num_devices
+    )
+    if (
+        is_flat
+        or are_declared_rows
+        or shape[1 : 1 + len(positions)] != tuple(positions)
+    ):
       # One row for each position of an example.
       num_rows, per_example = found, math.prod(positions)
       if num_rows % per_example:

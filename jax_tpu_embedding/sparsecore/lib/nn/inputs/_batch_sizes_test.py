@@ -157,6 +157,8 @@ class BatchSizesTest(parameterized.TestCase):
       (_rows(np.zeros((10, 4), np.int32)), (2, 5, 8)),
       # As declared, although 30 is a batch of positions, too.
       (np.zeros((30, 4), np.int32), (6, 5, 8)),
+      # As declared, although it may be a batch of 30 with an id per position.
+      (np.zeros((30, 5), np.int32), (6, 5, 8)),
   )
   def test_positions_are_no_batch(self, ids, expected):
     table = two_table_model.table(embedding_dim=8)
