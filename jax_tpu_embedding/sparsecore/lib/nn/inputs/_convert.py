@@ -279,8 +279,12 @@ def as_row_splits(
 ) -> jax.Array:
   """Row splits as the primitive takes them, i32."""
   row_splits = _as_integers(row_splits, spec, "row_splits")
-  # A split that int32 does not have stays one that leads nowhere.
-  return jnp.asarray(row_splits.clip(-1, _INT32.max), jnp.int32)
+  if row_splits.dtype.itemsize < 4:
+    return jnp.asarray(row_splits, jnp.int32)
+  # A split that int32 does not have stays one that leads nowhere. The bounds
+  # are numbers of the type of the splits.
+  least = -1 if jnp.issubdtype(row_splits.dtype, jnp.signedinteger) else 0
+  return jnp.asarray(row_splits.clip(least, _INT32.max), jnp.int32)
 
 
 def _as_integers(

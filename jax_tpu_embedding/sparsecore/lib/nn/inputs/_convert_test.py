@@ -8,6 +8,7 @@ import dataclasses
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
@@ -60,6 +61,29 @@ class ConvertIdsTest(parameterized.TestCase):
       one, other = (np.asarray(x).reshape(2, -1) for x in (one, other))
       self.assertGreater(other.shape[1], one.shape[1])
       np.testing.assert_array_equal(one, other[:, : one.shape[1]])
+
+  def test_names_may_have_several_lines(self):
+    table = two_table_model.table(vocabulary_size=10)
+    specs = {"a": two_table_model.feature("first\nsecond", table, batch=4)}
+    embedding.prepare_feature_specs_for_training(specs, 1, 2)
+    row_pointers, *_ = _convert_ids({"a": np.array([[1]] * 4)}, specs=specs)
+    self.assertEqual(_num_ids(row_pointers), [2, 2])
+    with self.assertRaisesRegex(
+        ValueError, r"Feature 'first\\nsecond': .* id 10 "
+    ):
+      _convert_ids({"a": np.array([[10]] * 4)}, specs=specs)
+
+  @parameterized.parameters(
+      ("int8", 127), ("uint8", 255), ("int16", 300), ("uint16", 2**16 - 1)
+  )
+  def test_row_splits_of_few_bits(self, dtype, num_ids):
+    values = np.arange(num_ids, dtype=np.int32) % 10
+    splits = np.array([0, 1, 1, num_ids - 1, num_ids], dtype)
+    ids = {"a": (values, splits), "b": np.zeros((4, 1), np.int32)}
+    in_program = jax.jit(_convert_ids)(jax.tree.map(jnp.asarray, ids))
+    expected = _convert_ids(dict(ids, a=(values, splits.astype(np.int32))))
+    for one, other in zip(in_program, expected):
+      np.testing.assert_array_equal(one, other)
 
   def test_features_without_weights_weigh_one(self):
     ids = {"a": np.array([[1, 2]] * 4), "b": np.array([[3, 4]] * 4)}

@@ -372,7 +372,8 @@ def stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
       feature_stacking_strategy=params["feature_stacking_strategy"],
       global_device_count=np.int64(params["global_device_count"]),
       num_sc_per_device=np.int64(params["num_sc_per_device"]),
-      feature_names=lines("name"),
+      # Of names, only messages have a use.
+      feature_names="\n".join(f.name.replace("\n", "\\n") for f in features),
       out_of_range_ids=lines("out_of_range_ids"),
       non_finite_weights=lines("non_finite_weights"),
       row_offsets=numbers("row_offset"),
