@@ -47,6 +47,14 @@ def are_loopback(addresses: Iterable[str]) -> bool:
   )
 
 
+def is_loopback_by_name(host: str) -> bool:
+  """Whether a name or an address is one of loopback on every machine."""
+  try:
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+  except ValueError:  # a name
+    return False
+
+
 def as_target(address: str, port: int) -> str:
   """As gRPC wants it."""
   return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

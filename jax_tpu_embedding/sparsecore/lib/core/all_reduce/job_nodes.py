@@ -58,12 +58,14 @@ def make_node(
   coordinator = jax_private.coordinator_of_job()
   facing = _addresses.facing([coordinator])
   host, listen_addresses = facing[0], facing
-  if index == 0:
-    # By that name the others know this process.
-    host = _addresses.host_of(coordinator)
-    if not _addresses.are_loopback([host]):
-      # Its own name may be a loopback address on this machine alone.
-      listen_addresses = ["::"]
+  name = _addresses.host_of(coordinator)
+  is_beside_coordinator = index == 0 or _addresses.are_loopback([host])
+  if is_beside_coordinator and not _addresses.is_loopback_by_name(name):
+    # The others know this machine by that name, which may be a loopback address
+    # on this machine alone (Debian's 127.0.1.1).
+    host, listen_addresses = name, ["::"]
+  elif index == 0:
+    host = name
 
   def ask(process: int, what: str) -> str:
     try:

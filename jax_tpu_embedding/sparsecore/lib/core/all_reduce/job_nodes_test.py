@@ -144,6 +144,20 @@ class JobNodesTest(parameterized.TestCase):
     self.assertIn("127.0.0.1", options["listen_addresses"])
     self.assertEqual(options["secret"], "asked")
 
+  @parameterized.parameters(0, 1)
+  def test_name_that_is_a_loopback_address_on_the_machine_itself(self, index):
+    find = socket.getaddrinfo
+    with mock.patch.object(
+        socket,
+        "getaddrinfo",
+        lambda host, *args, **kwargs: find(
+            "127.0.1.1" if host == "node7" else host, *args, **kwargs
+        ),
+    ):
+      options, told, _ = self._arguments(index, "node7:123")
+    self.assertEqual(told[str(index)], "node7:77")
+    self.assertEqual(options["listen_addresses"], ["::"])
+
   def test_a_secret_that_is_given_is_not_told(self):
     secret = 16 * "x"
     with mock.patch.dict(
