@@ -12,6 +12,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -324,16 +325,37 @@ Result<void> CheckReduction(const Topology& topology, int32_t batch_number,
                          "], got ", batch_number, ".");
 }
 
+// Of a reduction that leaves out what this host has contributed: with fewer
+// minibatches than it needs, ids would be lost and buffers overrun.
+std::unexpected<Error> LeavesOut(std::string_view method, int32_t sync_key,
+                                 uint64_t result, uint64_t value) {
+  return FailedPrecondition(
+      "all_reduce_interface.", method, "(sync_key=", sync_key, ") returned ",
+      result, ", which leaves out what this host has contributed, ", value,
+      ". It must return the OR of the values of all hosts.");
+}
+
 Result<bool> AnyHost(collective::AllReduce* all_reduce, int32_t batch_number,
                      bool value) {
   if (all_reduce == nullptr) return value;
-  return all_reduce->AnyOf(2 * batch_number, value);
+  const int32_t sync_key = 2 * batch_number;
+  JTE_ASSIGN_OR_RETURN(const bool any, all_reduce->AnyOf(sync_key, value));
+  if (value && !any) {
+    return LeavesOut("any_of", sync_key, any, value);
+  }
+  return any;
 }
 
 Result<uint64_t> OrOfHosts(collective::AllReduce* all_reduce,
                            int32_t batch_number, uint64_t value) {
   if (all_reduce == nullptr) return value;
-  return all_reduce->BitwiseOr(2 * batch_number + 1, value);
+  const int32_t sync_key = 2 * batch_number + 1;
+  JTE_ASSIGN_OR_RETURN(const uint64_t bits,
+                       all_reduce->BitwiseOr(sync_key, value));
+  if ((bits & value) != value) {
+    return LeavesOut("bitwise_or", sync_key, bits, value);
+  }
+  return bits;
 }
 
 // The minibatches of all hosts. `local` is how this host's part went so far;

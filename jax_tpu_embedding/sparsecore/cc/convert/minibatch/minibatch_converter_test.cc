@@ -323,6 +323,27 @@ TEST(MinibatchConverterTest, AFailedReductionIsAnError) {
   }
 }
 
+TEST(MinibatchConverterTest, AReductionThatLeavesThisHostOutIsAnError) {
+  class Forgetful : public collective::AllReduce {
+   public:
+    Result<bool> AnyOf(int32_t, bool) override { return any; }
+    Result<uint64_t> BitwiseOr(int32_t, uint64_t value) override {
+      return value & (value - 1);  // without one of them
+    }
+    bool any = false;
+  };
+  Forgetful forgetful;
+  const auto error = [&forgetful] {
+    const auto failed = ConvertRequest({.ids = UpTo(80)}, kTwoScs,
+                                       InlineExecutor(), &forgetful);
+    return failed ? "" : failed.error().message;
+  };
+  EXPECT_THAT(error(), HasSubstr("any_of(sync_key=0) returned 0, which leaves "
+                                 "out what this host has contributed, 1"));
+  forgetful.any = true;
+  EXPECT_THAT(error(), HasSubstr("bitwise_or(sync_key=1) returned "));
+}
+
 TEST(MinibatchConverterTest, ReductionsHaveTheKeysOfTheBatchNumber) {
   class Recorder : public collective::AllReduce {
    public:

@@ -34,10 +34,10 @@ class Scripted(converter.AllReduceInterface):
     return answer
 
 
-def convert(all_reduce):
+def convert(all_reduce, ids=np.array([[0], [1]], np.int32), vocabulary_size=8):
   """Batch 5 of one host of two, which by itself needs one minibatch."""
   feature = input_preprocessing.Feature(
-      name="f", ids=np.array([[0], [1]], np.int32), vocabulary_size=8
+      name="f", ids=ids, vocabulary_size=vocabulary_size
   )
   stack = input_preprocessing.Stack(
       combiner="sum", max_ids_per_partition=8, max_unique_ids_per_partition=8
@@ -67,6 +67,16 @@ class InterfaceTest(parameterized.TestCase):
     self.assertEqual(
         all_reduce.calls, [("any_of", 10, False), ("bitwise_or", 11, 0)]
     )
+
+  def test_answer_without_what_this_host_said(self):
+    # More ids than a partition may have, of which those of one bucket would be
+    # written, and the rest lost.
+    ids = np.arange(0, 2002, 2, np.int32).reshape(-1, 1)
+    for answers in (dict(any_of=False), dict(any_of=True, bitwise_or=0)):
+      with self.assertRaisesRegex(
+          RuntimeError, "returned 0, which leaves out what this host has"
+      ):
+        convert(Scripted(**answers), ids, vocabulary_size=4096)
 
   def test_runtime_errors_arrive_as_they_are(self):
     error = RuntimeError("host 3 is gone")
