@@ -67,12 +67,12 @@ std::vector<Range> Pages(std::span<const std::span<std::byte>> memory) {
 
 }  // namespace
 
-void PopulatePages(std::vector<std::span<std::byte>> memory,
-                   Executor& executor) {
+void PopulatePages(std::vector<std::span<std::byte>> memory, Executor& executor,
+                   [[maybe_unused]] size_t least_bytes) {
 #if defined(MADV_POPULATE_WRITE)
   size_t num_bytes = 0;
   for (const std::span<std::byte> bytes : memory) num_bytes += bytes.size();
-  if (num_bytes < kMinPopulatedBytes) return;
+  if (num_bytes < least_bytes) return;
   const std::vector<Range> pages = Pages(memory);
   executor.ParallelFor(std::ssize(pages), [&pages](int64_t i) {
     const auto [begin, end] = pages[i];

@@ -25,9 +25,9 @@ inline constexpr size_t kMinPopulatedBytes = size_t{4} << 20;
 
 // Provides the pages of memory that is about to be written; spans may be in any
 // order and share pages. Contents stay. Does nothing for less than
-// kMinPopulatedBytes in all, or where the system cannot.
-void PopulatePages(std::vector<std::span<std::byte>> memory,
-                   Executor& executor);
+// `least_bytes` in all, or where the system cannot.
+void PopulatePages(std::vector<std::span<std::byte>> memory, Executor& executor,
+                   size_t least_bytes = kMinPopulatedBytes);
 
 // The same for memory that most often has its pages, since malloc hands it out
 // again: does nothing unless half of them are missing. To ask takes 1 us per

@@ -85,6 +85,16 @@ TEST(PopulatePagesTest, LeavesLittleMemoryAlone) {
   EXPECT_EQ(mapping.NumResidentPages(), 0);
 }
 
+TEST(PopulatePagesTest, ProvidesThePagesOfFewBytes) {
+  if (!SystemCanPopulate()) GTEST_SKIP() << "This kernel cannot.";
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const Mapping mapping(5 * page);
+  InlineExecutor executor;
+  PopulatePages({mapping.bytes().subspan(2 * page - 1, 2)}, executor,
+                /*least_bytes=*/0);
+  EXPECT_EQ(mapping.NumResidentPages(), 2);
+}
+
 TEST(PopulateNewPagesTest, ProvidesPagesUnlessMostAreThere) {
   if (!SystemCanPopulate()) GTEST_SKIP() << "This kernel cannot.";
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -152,7 +152,12 @@ int64_t FirstDifferentRow(const convert::StridedArray& splits,
     convert::Convert(splits, begin, begin + size + 1, block);
     convert::Convert(other_splits, begin, begin + size + 1, other_block);
     for (int64_t i = 0; i < size; ++i) {
-      if (block[i + 1] - block[i] != other_block[i + 1] - other_block[i]) {
+      // Modulo 2^64, as nobody has looked whether they ascend.
+      const auto length = [i](const int64_t* from) {
+        return static_cast<uint64_t>(from[i + 1]) -
+               static_cast<uint64_t>(from[i]);
+      };
+      if (length(block) != length(other_block)) {
         return begin + i;
       }
     }

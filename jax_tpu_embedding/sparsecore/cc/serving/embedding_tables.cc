@@ -62,7 +62,8 @@ void Cut(const Request& request, std::vector<Task>& tasks) {
       int64_t high = num_samples;
       for (end = begin; end < high;) {
         const int64_t middle = end + (high - end) / 2;
-        if (request.row_splits[middle] + middle < wanted) {
+        // No sum, as a split may be any number.
+        if (request.row_splits[middle] < wanted - middle) {
           end = middle + 1;
         } else {
           high = middle;
@@ -114,7 +115,6 @@ int64_t Request::num_samples() const {
     case Kind::kRows:
       return NumIds(ids);
     case Kind::kMatrix:
-      // Without ids, `out` alone says how many there are.
       return valency > 0 ? NumIds(ids) / valency : 0;
     case Kind::kSplits:
       return std::max<int64_t>(std::ssize(row_splits) - 1, 0);
@@ -308,7 +308,7 @@ Result<void> EmbeddingTables::Apply(std::span<const RowChanges> changes,
     AddPages(table, of_table.rows, memory);
     AddPages(table, of_table.deleted, memory);
   }
-  PopulatePages(std::move(memory), executor);
+  PopulatePages(std::move(memory), executor, /*least_bytes=*/0);
 
   const std::unique_lock alone(lock_);
   executor.ParallelFor(std::ssize(tasks), [this, &tasks](int64_t i) {

@@ -76,7 +76,8 @@ class MappedTable {
   std::byte* MutableRow(int64_t row) const {
     const Part* part = parts_.data();
     if (parts_.size() > 1) {
-      part = &*std::ranges::upper_bound(parts_, row, {}, &Part::first_row) - 1;
+      part =
+          &*(std::ranges::upper_bound(parts_, row, {}, &Part::first_row) - 1);
     }
     return part->data + (row - part->first_row) * row_bytes_;
   }
