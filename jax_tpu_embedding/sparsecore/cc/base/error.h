@@ -25,10 +25,12 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_ERROR_H_
 
+#include <cstddef>
 #include <expected>
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 // Evaluates an expression of a type Result<T> once. If it is an error, the
@@ -100,6 +102,13 @@ std::unexpected<Error> FailedPrecondition(const Parts&... parts) {
 template <typename... Parts>
 std::unexpected<Error> NotFound(const Parts&... parts) {
   return std::unexpected(Error{ErrorCode::kNotFound, StrCat(parts...)});
+}
+
+// `text`, or as many of its characters (UTF-8) as `size` bytes have room for.
+inline std::string_view FirstCharacters(std::string_view text, size_t size) {
+  if (text.size() <= size) return text;
+  while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
 }
 
 // body(), a Result; or an error if it runs out of memory. For those who must go

@@ -62,7 +62,8 @@ DeviceRecord MakeRecord(const Published& published) {
 
 DeviceRecord MakeErrorRecord(std::string_view message) {
   DeviceRecord record{};
-  message.copy(record.error, sizeof(record.error) - 1);
+  FirstCharacters(message, sizeof(record.error) - 1)
+      .copy(record.error, sizeof(record.error) - 1);
   return record;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/csr_buffers.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 
@@ -19,6 +20,9 @@ void WriteFailure(std::string_view message,
                   const convert::CsrBuffers& buffers) {
   std::ranges::fill(buffers.row_pointers, 0);
   buffers.row_pointers[0] = kFailedConversion;
+  message = FirstCharacters(message, buffers.embedding_ids.size_bytes() +
+                                         buffers.sample_ids.size_bytes() +
+                                         buffers.gains.size_bytes());
   const auto write = [&message](auto cells) {
     const size_t size = std::min(message.size(), cells.size_bytes());
     std::memset(cells.data(), 0, cells.size_bytes());

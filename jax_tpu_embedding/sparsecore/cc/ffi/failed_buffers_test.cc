@@ -51,6 +51,14 @@ TEST(FailedBuffersTest, AMessageIsCutWhereTheBuffersEnd) {
   EXPECT_EQ(ReadFailure(buffers.ToRead()), std::string(96, 'x'));
 }
 
+TEST(FailedBuffersTest, CharactersAreWhole) {
+  Buffers buffers;
+  std::string message = "x";
+  for (int i = 0; i < 100; ++i) message += "\u00e9";  // of two bytes
+  WriteFailure(message, buffers.ToWrite());
+  EXPECT_EQ(ReadFailure(buffers.ToRead()), message.substr(0, 95));
+}
+
 TEST(FailedBuffersTest, CorruptBuffersHaveNoMessage) {
   Buffers without_text;
   WriteFailure("", without_text.ToWrite());
