@@ -37,7 +37,13 @@ BuffersOrNaN::BuffersOrNaN(const CooBuffers& given, const CooGeometry& geometry,
   }
   geometry_.num_minibatches =
       std::clamp<int64_t>(geometry.num_minibatches, 1, kMaxMinibatches);
-  if (!partitions) {
+  // Where there are no rows or no samples, no cell can stand for anything.
+  const bool can_have_entries =
+      geometry.rows_per_shard > 0 && geometry.batch_size_per_sc > 0;
+  if (!can_have_entries) {
+    row_pointers_.assign(given.row_pointers.size(), 0);
+    buffers_.row_pointers = row_pointers_;
+  } else if (!partitions) {
     // The first partition of a region has all its cells; the others are empty,
     // whatever the number of minibatches.
     const int64_t num_regions =

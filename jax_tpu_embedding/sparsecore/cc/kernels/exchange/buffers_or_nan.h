@@ -11,8 +11,9 @@
 // conversion among them, have NaN for gains, so that all rows that they name
 // become NaN: a number that is out of range stands for the nearest that is not,
 // and if partitions are not valid, all cells are entries for the first
-// SparseCore. lowering/reference/corrupt_buffers.py is the same in jnp, and
-// says what is correct.
+// SparseCore. Without rows or samples there are no entries.
+// lowering/reference/corrupt_buffers.py is the same in jnp, and says what is
+// correct.
 //
 // Requires: as many row pointers as the geometry has. Complexity: the cells.
 

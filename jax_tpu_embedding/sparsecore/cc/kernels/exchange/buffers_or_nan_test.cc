@@ -95,6 +95,17 @@ TEST_F(BuffersOrNaNTest, OfWrongPartitionsAllCellsAreForTheFirst) {
               ElementsAre(std::pair(0, 16), std::pair(0, 16)));
 }
 
+TEST_F(BuffersOrNaNTest, WithoutSamplesNothingIsAnEntry) {
+  geometry_.batch_size_per_sc = 0;
+  // All entries are wrong; and the partitions, too.
+  for (const int32_t first : {2, -1}) {
+    row_pointers_[0] = first;
+    const BuffersOrNaN batch = Read();
+    EXPECT_TRUE(batch.are_corrupt());
+    for (const auto& [row, size] : PartitionsOf(batch)) EXPECT_EQ(size, 0);
+  }
+}
+
 TEST_F(BuffersOrNaNTest, AWrongNumberOfMinibatchesIsWrongPartitions) {
   geometry_.enable_minibatching = true;
   row_pointers_.assign(2 * kMaxMinibatches * kMinRowPointersPerBlock, 0);
