@@ -79,7 +79,9 @@ class RowReader {
         reader_.Keep(py::reinterpret_borrow<py::object>(row));
         Add(r, row, row);
       } else {
-        Add(r, reader_.ReadArray(What(), row), row);
+        // What it runs may put another object in the place of this one.
+        const auto held = py::reinterpret_borrow<py::object>(row);
+        Add(r, reader_.ReadArray(What(), row), held);
       }
     }
     reader_.Keep(numbers_.memory());

@@ -380,6 +380,26 @@ class SparseTest(parameterized.TestCase):
         converter_calls.call(features=[tensor])
 
 
+class RowsTest(absltest.TestCase):
+
+  def test_row_that_leaves_its_list_while_it_is_read(self):
+    rows = np.empty(4, object)
+
+    class Leaving:
+
+      def __array__(self, *unused_args, **unused_kwargs):
+        rows[0] = None
+        return np.zeros((2, 2), np.int32)
+
+      def __repr__(self):
+        return "Leaving()"
+
+    rows[:] = [Leaving(), [1], [2], [3]]
+    with self.assertRaisesRegex(TypeError, r"row 0 of its ids .*Leaving\(\)"):
+      converter_calls.call(features=[rows])
+    self.assertIsNone(rows[0])
+
+
 # Large enough that the thread gets to write while the converter reads.
 _NUM_SAMPLES, _VALENCY = 8192, 16
 _NUM_IDS = _NUM_SAMPLES * _VALENCY
