@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -63,11 +64,15 @@ OutputArrays MakeOutputArrays(std::span<const convert::StackPlan> stacks,
   int64_t num_bytes = 0;
   for (const convert::StackPlan& plan : stacks) {
     const int64_t num_devices = plan.topology.local_device_count;
-    num_bytes +=
+    const int64_t of_stack =
         BlockCutter::SizeInBlock(
             num_devices *
             RowPointersPerDevice(plan.topology, enable_minibatching)) +
         3 * BlockCutter::SizeInBlock(num_devices * plan.coo_cells_per_device);
+    // One stack fits, many of an absurd topology may not.
+    if (__builtin_add_overflow(num_bytes, of_stack, &num_bytes)) {
+      throw std::bad_alloc();
+    }
   }
   BlockCutter block(pool.Take(num_bytes));
 

@@ -37,13 +37,17 @@ using serving::RowChanges;
 constexpr int64_t kWorkPerId = 15;
 constexpr int64_t kWorkPerChange = 30;
 
-// The elements of a C-contiguous array of this type.
+// The elements of an aligned, C-contiguous array of this type.
 template <typename T>
 std::span<const T> Elements(py::handle array, const char* what) {
   using Array = py::array_t<T, py::array::c_style>;
-  if (!Array::check_(array)) {
+  const auto is_aligned = [array] {
+    const auto* const data = py::reinterpret_borrow<Array>(array).data();
+    return reinterpret_cast<uintptr_t>(data) % alignof(T) == 0;
+  };
+  if (!Array::check_(array) || !is_aligned()) {
     ThrowPythonError(InvalidArgument(
-        what, " must be a C-contiguous NumPy array of ",
+        what, " must be an aligned, C-contiguous NumPy array of ",
         py::str(py::dtype::of<T>()).cast<std::string>(), ", got ",
         py::str(py::type::of(array)).cast<std::string>(), "."));
   }

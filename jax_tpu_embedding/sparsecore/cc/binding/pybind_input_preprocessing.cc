@@ -66,8 +66,9 @@ struct CallOptions {
 // as the result.
 std::vector<convert::PreparedBatch> PrepareBatches(PythonFeatures& inputs,
                                                    const ThreadLimit& threads) {
-  // Row splits are always copied. Views and a few numbers, which take less than
-  // a microsecond, are not worth giving up the lock.
+  // Row splits are copied, unless nobody else has them. Views and a few
+  // numbers, which take less than a microsecond, are not worth giving up the
+  // lock.
   constexpr int64_t kWorkToUnlock = 1 << 10;
   const int64_t work = convert::PreparationWork(inputs.batches);
   auto prepared = [&inputs, &threads, work] {
@@ -331,11 +332,11 @@ int64_t TheoreticalMaxBufferSize(int64_t max_ids_per_partition,
                                  bool enable_minibatching) {
   const Topology topology =
       CheckedTopology(global_device_count, num_sc_per_device);
-  if (max_ids_per_partition <= 0) {
-    ThrowPythonError(
-        InvalidArgument("max_ids_per_partition must be positive, "
-                        "got ",
-                        max_ids_per_partition, "."));
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (max_ids_per_partition <= 0 || max_ids_per_partition > kMost) {
+    ThrowPythonError(InvalidArgument("max_ids_per_partition must be in [1, ",
+                                     kMost, "], got ", max_ids_per_partition,
+                                     "."));
   }
   return MaxCooCellsPerDevice(max_ids_per_partition, topology,
                               enable_minibatching);

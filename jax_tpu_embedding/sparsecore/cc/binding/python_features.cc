@@ -103,8 +103,7 @@ class SpecReader {
   }
 
  private:
-  // The tables of a stack share one object, which is read once: nothing else
-  // runs in between.
+  // The tables of a stack share one object, which is read once.
   void ReadStack(py::object stack) {
     if (stack.is(stack_object_)) return;
     stack_ = {

@@ -105,7 +105,8 @@ PYBIND11_MODULE(ffi_cpu, module) {
   jte::ffi::RecordedFailures::OfProcess().SetAnnounce(&jte::ffi::WarnSoon);
   module.def("take_failures", &jte::ffi::TakeFailures,
              "The message of the first batch that failed since the last call, "
-             "and how many did. Of those of check_batch.");
+             "and how many did. Of those of check_batch and lookup_ids that "
+             "keep errors.");
   // lib/core/memory.py documents these.
   module.def("keep_freed_memory", &jte::KeepFreedMemory,
              pybind11::arg("num_bytes"));

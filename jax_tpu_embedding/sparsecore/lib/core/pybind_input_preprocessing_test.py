@@ -241,8 +241,11 @@ class SizesTest(parameterized.TestCase):
   def test_sizes_of_nothing_are_errors(self):
     with self.assertRaisesRegex(ValueError, "num_sc_per_device"):
       converter.compute_row_pointers_size_per_device(1, 0)
-    with self.assertRaisesRegex(ValueError, "max_ids_per_partition"):
-      converter.compute_theoretical_max_coo_buffer_size(0, 1, 1)
+    for size in (0, 2**31, 2**62):
+      with self.assertRaisesRegex(
+          ValueError, rf"max_ids_per_partition must be in .*got {size}\."
+      ):
+        converter.compute_theoretical_max_coo_buffer_size(size, 1, 4)
 
   def test_stats_are_read_only(self):
     stats = converter.SparseDenseMatmulInputStats()
