@@ -271,7 +271,12 @@ def _check_stack(plan, features, mesh, enable_minibatching) -> StackCheck:
     memory = memory_report.memory_report(
         compiled, min_move_bytes=max(plan.part_bytes, _MIB)
     )
-  except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
+  except (
+      jax.errors.JaxRuntimeError,
+      NotImplementedError,
+      TypeError,  # of a step of the user's own
+      ValueError,
+  ) as error:
     problems.append(_why(error, plan, features, mesh))
   if memory is not None and memory.moves:
     moved = sum(move.size_bytes for move in memory.moves)

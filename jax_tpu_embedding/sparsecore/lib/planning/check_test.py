@@ -126,6 +126,18 @@ class CommandTest(absltest.TestCase):
     (problem,) = report.problems
     self.assertRegex(problem, "large: The compiler ended its process")
 
+  def test_a_step_that_cannot_be_traced_is_a_problem_of_its_stack(self):
+    program = _PROGRAM.replace(
+        "AdagradOptimizerSpec(0.1)",
+        "CustomOptimizerSpec(0.1, custom_computation_fn=_step)",
+    )
+    step = "def _step(grad, row, learning_rate): return row.reshape(3)\n"
+    report = check.check(self._file(step + program), "v6e:2x2")
+    (problem,) = report.problems
+    self.assertRegex(
+        problem, "large: It does not compile: TypeError: .*reshape"
+    )
+
   def test_errors_are_printed(self):
     self.assertEqual(check.main(["specs.json", "--topology", "v6e:2x2"]), 1)
     path = self._file(_PROGRAM)

@@ -20,6 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
@@ -609,6 +610,36 @@ class CommandTest(parameterized.TestCase):
       code, out, err = self._run(str(path), "--topology=v6e:2x2", "--json")
       self.assertEqual((code, err), (0, ""))
       self.assertEqual(json.loads(out)[0]["stacks"][0]["name"], "f_table")
+
+  def test_the_batch_of_a_message_with_its_plan(self):
+    def message_of(batch):
+      specs = _model(batch=batch, optimizer=_ADAGRAD) | {
+          "days": _feature("days", 7, batch=batch)
+      }
+      specs["days"].table_spec.placement = "tensorcore"
+      # One stack of two features, and one that every device has.
+      table_stacking.stack_tables(
+          specs, ["items_table", "users_table"], 4, 2, stack_name="both"
+      )
+      embedding.prepare_feature_specs_for_training(specs, 4, 2)
+      path = self._directory / f"{batch}.pb"
+      message = embedding.create_proto_from_feature_specs(specs, 4, 2)
+      path.write_bytes(message.SerializeToString())
+      return str(path)
+
+    small, large = message_of(4096), message_of(8192)
+    expected = self._run(large, "--topology=v6e:2x2", "--json")
+    self.assertEqual(expected[0], 0)
+    resized = self._run(small, "--topology=v6e:2x2", "--json", "--batch=8192")
+    self.assertEqual(resized, expected)
+    # A quarter of the samples, of two features with 24 columns and one with 16.
+    self.assertEqual(
+        {
+            stack["name"]: stack["activation_bytes"]
+            for stack in json.loads(resized[1])[0]["stacks"]
+        },
+        {"both": 2 * 2048 * 24 * 4, "days_table": 2048 * 16 * 4},
+    )
 
   def test_plot_and_calibration(self):
     path = self._directory / "cost.png"

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf import text_format
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 
 HELP = (
@@ -24,11 +25,12 @@ HELP = (
 
 
 def load(model: str, *, batch: int | None = None) -> Any:
-  """The feature specs of a model, not prepared.
+  """The feature specs of a model, prepared if they are there.
 
   Args:
     model: what HELP says.
-    batch: samples of all devices, in place of those of the specs.
+    batch: samples of all devices, in place of those of the specs. Specs that
+      are prepared keep their stacks, with room for as many samples.
 
   Raises:
     ValueError: if the model is none of these.
@@ -70,11 +72,16 @@ def _load(model: str) -> Any:
 
 
 def _with_batch(specs: Any, batch: int) -> Any:
-  def resized(feature):
-    return dataclasses.replace(
-        feature,
-        input_shape=(batch, *feature.input_shape[1:]),
-        output_shape=(batch, *feature.output_shape[1:]),
-    )
-
-  return jax.tree.map(resized, specs)
+  features, structure = jax.tree.flatten(specs)
+  # How many samples stacks have, and where in them those of a feature begin.
+  stacked = {x.name: x for x in features if x.table_spec.is_stacked()}
+  resized = _batch_sizes.resize(stacked, dict.fromkeys(stacked, batch))
+  features = [
+      dataclasses.replace(
+          resized.get(feature.name, feature),
+          input_shape=(batch, *feature.input_shape[1:]),
+          output_shape=(batch, *feature.output_shape[1:]),
+      )
+      for feature in features
+  ]
+  return jax.tree.unflatten(structure, features)
