@@ -86,6 +86,14 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Feature:
+  """A feature of a version."""
+
+  table: str
+  columns: int  # of its activations: the first ones of the table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Version:
   """A manifest."""
 
@@ -96,7 +104,7 @@ class Version:
   run: str
   step: int | None
   tables: Mapping[str, Table]
-  features: Mapping[str, str] | None  # names of tables
+  features: Mapping[str, Feature] | None
 
   def key(self) -> tuple[int, str]:
     return self.number, self.crc32
@@ -316,13 +324,23 @@ def _read_table(
 
 def _read_features(
     manifest: _Fields, tables: Mapping[str, Table]
-) -> dict[str, str] | None:
+) -> dict[str, Feature] | None:
   if "features" not in manifest.value:
     return None
-  return {
-      name: fields.choice("table", tuple(tables))
-      for name, fields in manifest.objects("features")
-  }
+  features = {}
+  for name, fields in manifest.objects("features"):
+    table = tables[fields.choice("table", tuple(tables))]
+    columns = table.columns
+    if "columns" in fields.value:
+      columns = fields.get("columns", int, least=1)
+    _require(
+        columns <= table.columns,
+        fields.path,
+        f"{fields.where} has {columns} columns, expected at most the"
+        f" {table.columns} of table {table.name!r}.",
+    )
+    features[name] = Feature(table=table.name, columns=columns)
+  return features
 
 
 def read_version(directory: pathlib.Path, number: int, crc32: str) -> Version:

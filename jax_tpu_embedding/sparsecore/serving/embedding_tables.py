@@ -59,7 +59,7 @@ class _Snapshot:
   rows: Any  # pybind_embedding_tables.Tables, or that of _numpy_tables
   tables: Mapping[str, _versions.Table]
   numbers: Mapping[str, int]  # of tables, in `rows`
-  features: Mapping[str, str] | None
+  features: Mapping[str, _versions.Feature] | None
   run: str  # of the publisher
 
 
@@ -105,11 +105,12 @@ def open(  # pylint: disable=redefined-builtin
 
 
 def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
-  """C-contiguous int32 or int64; errors call them `what` of `name`."""
+  """Aligned C-contiguous int32 or int64; errors call them `what` of `name`."""
   if (
       type(ids) is np.ndarray
       and (ids.dtype is _INT64 or ids.dtype is _INT32)
       and ids.flags.c_contiguous
+      and ids.flags.aligned
   ):
     return ids
   array = np.asarray(ids)
@@ -120,7 +121,7 @@ def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
   if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
     raise ValueError(f"{what} {name!r} must be below 2^63, got {array.max()}.")
   kind = _INT32 if array.dtype == _INT32 else _INT64
-  return np.ascontiguousarray(array, kind).reshape(array.shape)
+  return np.require(array, kind, "CA").reshape(array.shape)
 
 
 def _as_splits(row_splits: Any, what: str, name: str) -> np.ndarray:
@@ -136,7 +137,7 @@ def _as_weights(weights: Any, what: str, name: str) -> np.ndarray:
   array = np.asarray(weights)
   if array.dtype.kind not in "fiu":
     raise TypeError(f"{what} {name!r} must be numbers, got {array.dtype}.")
-  return np.ascontiguousarray(array, np.float32).reshape(-1)
+  return np.require(array, np.float32, "CA").reshape(-1)
 
 
 class EmbeddingTables:
@@ -174,7 +175,10 @@ class EmbeddingTables:
   @property
   def features(self) -> Mapping[str, str] | None:
     """Name of a feature -> that of its table; None: none were exported."""
-    return self._now()[0].features
+    features = self._now()[0].features
+    if features is None:
+      return None
+    return {name: feature.table for name, feature in features.items()}
 
   # ---- Lookups
 
@@ -247,13 +251,10 @@ class EmbeddingTables:
           f"out must be a NumPy array, float32{list(shape)}, got"
           f" {type(out).__name__}."
       )
-    elif (
-        out.shape != shape
-        or out.dtype != _FLOAT32
-        or not (out.flags.c_contiguous and out.flags.writeable)
-    ):
+    elif out.shape != shape or out.dtype != _FLOAT32 or not out.flags.carray:
       raise ValueError(
-          f"out must be a writeable, C-contiguous float32{list(shape)}, got"
+          "out must be a writeable, aligned, C-contiguous"
+          f" float32{list(shape)}, got"
           f" {out.dtype}{list(out.shape)}."
       )
     request = (number, values, splits, weights, combiner, out)
@@ -272,7 +273,8 @@ class EmbeddingTables:
         row_splits) or (values, row_splits, weights) as for lookup_pooled.
 
     Returns:
-      name -> float32[B, D]. All are of one version.
+      name -> float32[B, D], where D is the last of output_shape: fewer columns
+      than the table's are its first ones. All are of one version.
 
     Raises:
       KeyError: there is no such feature.
@@ -281,7 +283,8 @@ class EmbeddingTables:
     snapshot, is_held = self._now()
     requests, result = [], {}
     for feature, ids in features.items():
-      name = self._table_of(snapshot, feature)
+      of_feature = self._feature(snapshot, feature)
+      name = of_feature.table
       splits = weights = None
       if isinstance(ids, tuple):
         if not 2 <= len(ids) <= 3:
@@ -308,7 +311,7 @@ class EmbeddingTables:
           splits = np.zeros(samples + 1, np.int64)
       out = np.empty((samples, snapshot.tables[name].columns), np.float32)
       requests.append((snapshot.numbers[name], ids, splits, weights, None, out))
-      result[feature] = out
+      result[feature] = out[:, : of_feature.columns]
     snapshot.rows.look(requests, is_held)
     return result
 
@@ -348,19 +351,19 @@ class EmbeddingTables:
       )
     return number
 
-  def _table_of(self, snapshot: _Snapshot, feature: str) -> str:
+  def _feature(self, snapshot: _Snapshot, name: str) -> _versions.Feature:
     if snapshot.features is None:
       raise KeyError(
-          f"{self._directory} names no features, {feature!r} among them. Export"
+          f"{self._directory} names no features, {name!r} among them. Export"
           " with feature_specs, or look up by table: lookup_pooled."
       )
-    name = snapshot.features.get(feature)
-    if name is None:
+    feature = snapshot.features.get(name)
+    if feature is None:
       raise KeyError(
-          f"There is no feature {feature!r} in {self._directory}; there are"
+          f"There is no feature {name!r} in {self._directory}; there are"
           f" {', '.join(map(repr, snapshot.features)) or 'none'}."
       )
-    return name
+    return feature
 
   # ---- Versions
 

@@ -245,6 +245,29 @@ class LookupTest(WithTables):
     with self.assertRaisesRegex(ValueError, r"id 0 at .*\[0, 0\)"):
       tables.lookup("items", 0)
 
+  def test_arrays_need_not_be_aligned(self):
+    self.write()
+    tables = self.open("native")
+
+    def moved(x):
+      of_bytes = np.zeros(x.nbytes + 1, np.uint8)
+      result = of_bytes[1:].view(x.dtype).reshape(x.shape)
+      result[...] = x
+      self.assertFalse(result.flags.aligned)
+      return result
+
+    ids, splits = np.array([1, 3, 2, 1]), np.array([0, 3, 4])
+    weights = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(
+        tables.lookup_pooled(
+            "items", moved(ids), moved(splits), moved(weights)
+        ),
+        tables.lookup_pooled("items", ids, splits, weights),
+    )
+    with self.assertRaisesRegex(ValueError, "out must be .*aligned"):
+      out = moved(np.zeros((2, 6), np.float32))
+      tables.lookup_pooled("items", ids, splits, out=out)
+
   @parameterized.parameters(*_IMPLEMENTATIONS)
   def test_wrong_arguments_are_errors(self, implementation):
     self.write(features={"seen": "items"})

@@ -450,6 +450,16 @@ class DamageTest(WithVersions):
       ("tables", [], r"'tables' .* is \[\], expected dict"),
       ("tables", {"a": 1}, "'a' of the manifest is 1, expected an object"),
       ("features", {"f": {"table": "no"}}, "'table' .* 'no', expected one of"),
+      (
+          "features",
+          {"f": {"table": "items", "columns": 7}},
+          "'f' of .* has 7 columns, expected at most the 6 of table 'items'",
+      ),
+      (
+          "features",
+          {"f": {"table": "items", "columns": 0}},
+          "'columns' of 'f' .* is 0, expected int from 1 on",
+      ),
       ("file_format", "npy", "its files are 'npy', which only other programs"),
   )
   def test_wrong_manifests_are_errors(self, key, value, message):

@@ -26,6 +26,7 @@ import jax
 from jax import export as jax_export
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore import extras
+from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 import numpy as np
@@ -82,8 +83,9 @@ def export_lookup(
     What is in signature.json.
 
   Raises:
-    ValueError: an encoding or a platform is not known, something is at the
-      path, or a feature cannot be ragged. No file was made.
+    ValueError: an encoding or a platform is not known, two features or two
+      different tables have one name, something is at the path, or a feature
+      cannot be ragged. No file was made.
   """
   extras.require("export", "flatbuffers")
   tables = _sources.of_specs(feature_specs, None, encoding)
@@ -194,7 +196,8 @@ def _lookup_feature(
     gains, are_numbers = _finite_weights(feature, parts["weights"])
     is_used &= are_numbers
   gains = jnp.where(is_used, gains, 0)
-  values = _decoded(table, rows[ids])
+  # As in training, an output_shape may have fewer columns than the table.
+  values = _decoded(table, rows[ids])[..., : feature.output_shape[-1]]
   # A row that is left out must not count even if it were infinite.
   values = jnp.where(is_used[..., None], values, 0)
   if ragged:
@@ -343,14 +346,17 @@ def _described(shape: Any) -> dict[str, Any]:
 def _write(
     path: pathlib.Path, program: bytes, signature: Mapping[str, Any]
 ) -> None:
-  """Writes both files, or none."""
+  """Writes both files, or none; also if the machine stops meanwhile."""
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f".{path.name}.{os.getpid()}")
   temporary.mkdir()
   try:
-    (temporary / PROGRAM).write_bytes(program)
-    (temporary / SIGNATURE).write_text(json.dumps(signature, indent=1) + "\n")
+    described = json.dumps(signature, indent=1) + "\n"
+    _served_directory.write_durably(temporary / PROGRAM, program)
+    _served_directory.write_durably(temporary / SIGNATURE, described.encode())
+    _served_directory.sync_directory(temporary)
     os.rename(temporary, path)
   except BaseException:
     shutil.rmtree(temporary, ignore_errors=True)
     raise
+  _served_directory.sync_directory(path.parent)

@@ -3,11 +3,13 @@
 
 """The exported program gives what training's lookup gives, with JAX alone."""
 
+import dataclasses
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -283,6 +285,36 @@ class ExportedLookupTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "several positions of a sample"):
       export.export_lookup(self.directory / "ragged", specs, ragged=True)
 
+  @parameterized.parameters(("float32", False), ("int4", True))
+  def test_an_output_may_have_fewer_columns_than_the_table(
+      self, encoding, ragged
+  ):
+    specs = _specs(("sum",))
+    for feature in specs:
+      feature.output_shape = (8, 3)
+    signature = export.export_lookup(
+        self.path, specs, encoding=encoding, ragged=ragged
+    )
+    self.assertEqual([x["shape"] for x in signature["outputs"]], 2 * [["b", 3]])
+    tables, decoded = self.tables(specs, encoding)
+    ids = _ids(specs, 8)
+    inputs = ids
+    if ragged:
+      inputs = {
+          name: (x.reshape(-1), np.arange(9, dtype=np.int32) * x.shape[1])
+          for name, x in ids.items()
+      }
+    found = self.program().call(tables, inputs)
+    of_training = embedding.lookup_ids(
+        [ids[f.name] for f in specs], None, _variables(specs), specs, _TOPOLOGY
+    )
+    for feature, expected in zip(specs, of_training, strict=True):
+      self.assertEqual(found[feature.name].shape, expected.shape)
+      rows = decoded["sum"][ids[feature.name]].sum(axis=1)
+      np.testing.assert_allclose(found[feature.name], rows[:, :3], rtol=1e-5)
+      if encoding == "float32":
+        np.testing.assert_allclose(found[feature.name], expected, rtol=1e-5)
+
   def test_a_model_is_part_of_the_program(self):
     specs = _specs(("sum", "mean"))
     params = {"kernel": np.float32([[1], [2], [3], [4], [5]])}
@@ -316,6 +348,48 @@ class ExportedLookupTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       export.export_lookup(self.path, _specs(("sum",)), **options)
     self.assertFalse(self.path.exists())
+
+  def test_names_are_of_one_feature_and_of_one_table(self):
+    one, many = _specs(("sum",))
+    again = _specs(("mean",))[0]
+    again.name = many.name
+    with self.assertRaisesRegex(
+        ValueError, "Feature spec sum many is already defined"
+    ):
+      export.export_lookup(self.path, [one, many, again])
+    again.name, again.table_spec = "again", dataclasses.replace(
+        one.table_spec, vocabulary_size=101
+    )
+    with self.assertRaisesRegex(
+        ValueError,
+        "Table 'sum' has two specs with different vocabulary_size: 100 and 101",
+    ):
+      export.export_lookup(self.path, [one, many, again])
+    self.assertFalse(self.path.exists())
+
+  def test_files_are_on_the_disk_before_they_have_their_name(self):
+    synced = []
+
+    def fsync(descriptor):
+      synced.append((os.fstat(descriptor).st_ino, self.path.exists()))
+
+    with mock.patch.object(os, "fsync", fsync):
+      export.export_lookup(self.path, _specs(("sum",)))
+    self.assertEqual(
+        synced,
+        [
+            ((self.path / "lookup.jax_export").stat().st_ino, False),
+            ((self.path / "signature.json").stat().st_ino, False),
+            (self.path.stat().st_ino, False),
+            (self.directory.stat().st_ino, True),
+        ],
+    )
+
+  def test_a_disk_that_is_full_leaves_nothing(self):
+    with mock.patch.object(os, "fsync", side_effect=OSError("disk is full")):
+      with self.assertRaisesRegex(OSError, "disk is full"):
+        export.export_lookup(self.path, _specs(("sum",)))
+    self.assertEmpty(os.listdir(self.directory))
 
   def test_leaves_other_directories_alone(self):
     self.path.mkdir()

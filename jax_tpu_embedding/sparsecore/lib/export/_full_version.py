@@ -116,7 +116,7 @@ def manifest(
     kind: str,
     run: str,
     step: int | None,
-    features: Mapping[str, str] | None,
+    features: Mapping[str, _versions.Feature] | None,
     **more: Any,
 ) -> dict[str, Any]:
   """The manifest of a version."""
@@ -131,6 +131,16 @@ def manifest(
   } | more
   if features is not None:
     result["features"] = {
-        name: {"table": table} for name, table in features.items()
+        name: _feature_entry(feature, tables[feature.table]["columns"])
+        for name, feature in features.items()
     }
   return result
+
+
+def _feature_entry(
+    feature: _versions.Feature, table_columns: int
+) -> dict[str, Any]:
+  entry = {"table": feature.table}
+  if feature.columns < table_columns:
+    entry["columns"] = feature.columns
+  return entry

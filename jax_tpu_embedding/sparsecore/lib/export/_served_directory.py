@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Set
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -38,6 +39,8 @@ _NEW_CURRENT = "CURRENT.new"
 _LOCK = "LOCK"
 _MANIFEST = "manifest.json"
 _VERSION_NAME = re.compile(r"v(\d{6,})")
+# What flock says where the file system has no locks.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class ServedDirectory:
@@ -76,6 +79,8 @@ class ServedDirectory:
 
     The system lets go of the lock when a process dies. File systems of several
     hosts may not, or may not even have locks, so the file also says who it is.
+    Where there are no locks that is all that tells: the name of a writer that
+    died keeps others out, and two that begin at the same moment both write.
 
     Raises:
       RuntimeError: there is another writer.
@@ -85,13 +90,18 @@ class ServedDirectory:
     with open(path, "a+", encoding="utf-8") as file:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = True
+        # Who wrote from this host has let go of the lock.
+        hosts_that_ended = ("", socket.gethostname())
       except BlockingIOError:
-        is_free = False
+        hosts_that_ended = ()
+      except OSError as error:
+        if error.errno not in _NO_LOCKS:
+          raise
+        hosts_that_ended = ("",)  # Who has a name may still write.
       file.seek(0)
       owner = file.read().strip()
       host, _, pid = owner.partition(" ")
-      if not is_free or host not in ("", socket.gethostname()):
+      if host not in hosts_that_ended:
         raise RuntimeError(
             f"{self.path} is being written by process {pid or '?'} on host"
             f" {host or '?'}. One at a time may: wait for it, or write to"
@@ -100,6 +110,7 @@ class ServedDirectory:
       file.truncate(0)
       file.write(f"{socket.gethostname()} {os.getpid()}\n")
       file.flush()
+      os.fsync(file.fileno())  # Other hosts may read it only then.
       try:
         yield
       finally:
@@ -189,13 +200,13 @@ class ServedDirectory:
     content = json.dumps(manifest, indent=1, sort_keys=True).encode()
     checksum = f"{zlib.crc32(content):08x}"
     path = self.version_path(number)
-    _write_durably(path / _MANIFEST, content)
-    _sync_directory(path)
-    _sync_directory(self.path)
+    write_durably(path / _MANIFEST, content)
+    sync_directory(path)
+    sync_directory(self.path)
     line = f"{number} {path.name} {checksum}\n"
-    _write_durably(self.path / _NEW_CURRENT, line.encode())
+    write_durably(self.path / _NEW_CURRENT, line.encode())
     os.replace(self.path / _NEW_CURRENT, self.path / _CURRENT)
-    _sync_directory(self.path)
+    sync_directory(self.path)
 
   def remove_others(self, numbers: Set[int]) -> None:
     """Removes all versions but these."""
@@ -206,14 +217,14 @@ class ServedDirectory:
         shutil.rmtree(self.version_path(number))
 
 
-def _write_durably(path: pathlib.Path, content: bytes) -> None:
+def write_durably(path: pathlib.Path, content: bytes) -> None:
   with open(path, "wb") as file:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
 
 
-def _sync_directory(path: pathlib.Path) -> None:
+def sync_directory(path: pathlib.Path) -> None:
   """Makes the names in a directory as durable as the files."""
   descriptor = os.open(path, os.O_RDONLY)
   try:

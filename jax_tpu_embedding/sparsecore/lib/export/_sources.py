@@ -8,6 +8,7 @@ Checks first, then rows in logical order, in blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -20,6 +21,9 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.serving import _versions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ class Source:
   Attributes:
     tables: by name.
     rows_of: table name -> its rows.
-    features: feature name -> its table; None if features are not known.
+    features: by name; None if they are not known.
     step: that of a checkpoint; None if it is not known.
     turns: table name -> the process that gets each of the blocks that are read
       together; none: this process gets all.
@@ -60,7 +64,7 @@ class Source:
 
   tables: Mapping[str, Table]
   rows_of: Mapping[str, _row_blocks.RowSource]
-  features: Mapping[str, str] | None = None
+  features: Mapping[str, _versions.Feature] | None = None
   step: int | None = None
   turns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
@@ -131,13 +135,20 @@ def of_specs(
     tables: Sequence[str] | None,
     encoding: str | Mapping[str, str],
 ) -> dict[str, Table]:
-  """The tables of features."""
-  specs = {
-      feature.table_spec.name: feature.table_spec
-      for feature in _features(feature_specs)
-  }
+  """The tables of features.
+
+  Raises:
+    TypeError: feature_specs, tables or encoding is of another kind.
+    ValueError: two features, or two different tables, have one name; or tables
+      and encodings do not fit them.
+  """
+  features = _features(feature_specs)
+  _plan.get_table_specs(features)  # raises if two features have one name
+  specs = _planner.distinct_tables(features)
   encodings = _encodings_of(specs, tables, encoding)
-  _check_not_rounded([specs[name] for name in encodings])
+  _check_not_rounded(
+      name for name in encodings if specs[name].quantization_config is not None
+  )
   return {
       name: Table(
           name=name,
@@ -150,23 +161,27 @@ def of_specs(
   }
 
 
-def _check_not_rounded(tables: Sequence[embedding_spec.TableSpec]) -> None:
-  rounded = [x.name for x in tables if x.quantization_config is not None]
-  if rounded:
+def _check_not_rounded(rounded: Iterable[str]) -> None:
+  """Raises ValueError if there is a table whose rows lookups round."""
+  names = sorted(rounded)
+  if names:
     raise ValueError(
-        f"Lookups in the tables {sorted(rounded)} round the rows"
+        f"Lookups in the tables {names} round the rows"
         " (quantization_config), and served lookups do not: activations would"
-        " be others than those of training. Pass specs without"
+        " be others than those of training. Pass feature_specs without"
         " quantization_config to serve the rows as they are."
     )
 
 
 def features_of(
     feature_specs: Any, tables: Mapping[str, Table]
-) -> dict[str, str]:
-  """Feature name -> its table, of those that are exported."""
+) -> dict[str, _versions.Feature]:
+  """The features of the tables that are exported, by name."""
   return {
-      feature.name: feature.table_spec.name
+      feature.name: _versions.Feature(
+          table=feature.table_spec.name,
+          columns=int(feature.output_shape[-1]),
+      )
       for feature in _features(feature_specs)
       if feature.table_spec.name in tables
   }
@@ -219,6 +234,7 @@ def _of_checkpoint(
           f"The checkpoint {path} does not say the combiners of {unknown}. Pass"
           " feature_specs."
       )
+    _check_not_rounded(described.keys() & _rounded_tables(saved))
   else:
     described = of_specs(feature_specs, tables, encoding)
     _check_same_shapes(path, saved, described)
@@ -240,6 +256,16 @@ def _of_checkpoint(
       ),
       step=saved.step,
   )
+
+
+def _rounded_tables(saved: _tables_json.SavedTables) -> set[str]:
+  """The tables whose rows the writer's lookups rounded, as far as it said."""
+  return {
+      table["table_name"]
+      for stack in saved.embedding_spec.get("stacked_table_specs", ())
+      for table in stack["table_specs"]
+      if "quantization" in table
+  }
 
 
 def _check_same_shapes(

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -17,11 +20,14 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.serving import embedding_tables
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -118,6 +124,40 @@ class ExportTest(parameterized.TestCase):
         str(version), r"version 0, full, [\d,]+ bytes\n(.*\n)+items +1,003 x 12"
     )
     self.assertEqual((self.served / "LOCK").read_text(), "")
+
+  def test_features_are_served_with_the_columns_of_training(self):
+    specs, variables = self.variables()
+    specs["items"].output_shape = (48, 5)
+    export.export_tables(self.served, variables, specs)
+    (manifest,) = plain_reader.versions(self.served)
+    self.assertEqual(
+        manifest["features"],
+        {
+            "items": {"table": "items", "columns": 5},
+            "users": {"table": "users"},
+            "hours": {"table": "hours"},
+        },
+    )
+    rng = np.random.default_rng(0)
+    ids = {
+        name: rng.integers(rows, size=(6, 2))
+        for name, rows, _ in any_tables.TABLES
+    }
+    tables = embedding_tables.open(self.served)
+    self.assertEqual(tables.features["items"], "items")
+    found = tables.activations(ids)
+    expected = embedding.lookup_ids(
+        ids,
+        None,
+        variables,
+        specs,
+        layout.Topology(
+            local_device_count=1, global_device_count=1, num_sc_per_device=2
+        ),
+    )
+    for name in ids:
+      np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+    self.assertEqual(found["items"].shape, (6, 5))
 
   def test_names_of_tables_may_have_any_character(self):
     tables = (("a/b c%", 20, 4), ("ü.", 9, 4))
@@ -286,6 +326,49 @@ class ExportTest(parameterized.TestCase):
       export.export_lookup(self.served, feature)
     self.assertFalse(self.served.exists())
 
+  def test_checkpoints_of_rounded_rows_are_not_exported(self):
+    checkpoint = self.directory / "100"
+    features = []
+    for name, config in (
+        ("items", embedding_spec.QuantizationConfig(
+            min_value=-1, max_value=1, num_buckets=9
+        )),
+        ("users", None),
+    ):  # fmt: skip
+      table = embedding_spec.TableSpec(
+          name=name,
+          vocabulary_size=20,
+          embedding_dim=8,
+          optimizer=embedding_spec.SGDOptimizerSpec(),
+          combiner="sum",
+          quantization_config=config,
+      )
+      features.append(
+          embedding_spec.FeatureSpec(
+              name=name,
+              table_spec=table,
+              input_shape=(8, 1),
+              output_shape=(8, 8),
+          )
+      )
+    embedding.prepare_feature_specs_for_training(features, 1, 2)
+    variables = any_tables.new_variables(_TOPOLOGY, features)
+    any_tables.save(checkpoint, variables, features)
+    with self.assertRaisesRegex(ValueError, r"\['items'\] round the rows"):
+      export.export_tables(self.served, checkpoint)
+    self.assertFalse(self.served.exists())
+    export.export_tables(self.served, checkpoint, tables=["users"])
+    as_they_are = dataclasses.replace(
+        features[0],
+        table_spec=dataclasses.replace(
+            features[0].table_spec,
+            quantization_config=None,
+            _stacked_table_spec=None,
+            _setting_in_stack=None,
+        ),
+    )
+    export.export_tables(self.served, checkpoint, as_they_are, overwrite=True)
+
   def test_checkpoints_that_do_not_fit(self):
     checkpoint = self.directory / "100"
     any_tables.save_rows(checkpoint, self.values)
@@ -356,6 +439,26 @@ class ExportTest(parameterized.TestCase):
         RuntimeError, "process 12345 on host elsewhere"
     ):
       export.export_tables(self.served, variables, specs, overwrite=True)
+
+  @parameterized.parameters(errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+  def test_one_writer_at_a_time_where_there_are_no_locks(self, code):
+    specs, variables = self.variables()
+    no_locks = OSError(code, os.strerror(code))
+    self.enter_context(mock.patch.object(fcntl, "flock", side_effect=no_locks))
+    with _served_directory.ServedDirectory(self.served).locked():
+      # Nothing but the name tells that this one still writes.
+      with self.assertRaisesRegex(
+          RuntimeError,
+          rf"is being written by process {os.getpid()} on host"
+          rf" {os.uname().nodename}.*has ended, remove {self.served}/LOCK",
+      ):
+        export.export_tables(self.served, variables, specs)
+    export.export_tables(self.served, variables, specs)
+    (self.served / "LOCK").write_text("elsewhere 12345\n")
+    with self.assertRaisesRegex(RuntimeError, "12345 on host elsewhere"):
+      export.export_tables(self.served, variables, specs, overwrite=True)
+    (self.served / "LOCK").unlink()
+    export.export_tables(self.served, variables, specs, overwrite=True)
 
   def test_other_formats_of_the_directory_are_not_written_over(self):
     specs, variables = self.variables()

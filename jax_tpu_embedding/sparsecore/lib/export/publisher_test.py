@@ -276,13 +276,15 @@ class PublisherTest(parameterized.TestCase):
       (dict(encoding="int4"),),
       (dict(tables=["items"]),),
       (dict(rows=1100),),
+      (dict(width=5),),
   )
   def test_what_is_no_change_of_rows_is_a_full_version(self, changes):
     with self.publisher() as publisher:
       publisher.publish(self.variables(), 1)
-    rows = changes.pop("rows", 1003)
+    rows, width = changes.pop("rows", 1003), changes.pop("width", 12)
     tables = (("items", rows, 12), *any_tables.TABLES[1:])
     self.specs = any_tables.feature_specs(_TOPOLOGY, tables)
+    self.specs["items"].output_shape = (48, width)
     self.values = any_tables.values(tables)
     with self.publisher(**changes) as publisher:
       version = publisher.publish(self.variables(), 2)
@@ -377,7 +379,7 @@ class PublisherTest(parameterized.TestCase):
       # Of the version, of the directory, and again when CURRENT was renamed.
       errors = [None, None, OSError("disk is gone")]
       with mock.patch.object(
-          _served_directory, "_sync_directory", side_effect=errors
+          _served_directory, "sync_directory", side_effect=errors
       ):
         with self.assertRaisesRegex(OSError, "disk is gone"):
           publisher.publish(self.variables(), 2)

@@ -180,7 +180,7 @@ def _plan_alone(
       num_shards=global_device_count * num_sc_per_device,
       limits=StackLimits(),
   )
-  tables = _distinct_tables(feature_specs)
+  tables = distinct_tables(feature_specs)
   return dataclasses.replace(
       plan,
       stacks={
@@ -213,7 +213,7 @@ def explain(
   feature_specs, _ = _by_placement(feature_specs)
   model = _model(feature_specs, global_device_count, num_sc_per_device)
   stacks = {}
-  for table in _distinct_tables(feature_specs).values():
+  for table in distinct_tables(feature_specs).values():
     stack = table.stacked_table_spec
     stacks[stack.stack_name] = stack.activation_mem_bytes_limit
   reports = pybind_planner.explain_stacks(model, list(stacks.items()))
@@ -228,7 +228,7 @@ def _by_placement(
   Raises:
     ValueError: if two specs of one name describe different tables.
   """
-  _distinct_tables(feature_specs)
+  distinct_tables(feature_specs)
   features = jax.tree.leaves(feature_specs)
   return (
       [f for f in features if not f.table_spec.is_replicated],
@@ -265,7 +265,7 @@ def _check_can_be_stacked(
     table_names: Sequence[str],
 ) -> None:
   """Raises ValueError if a table must be in a stack of its own."""
-  tables = _distinct_tables(feature_specs)
+  tables = distinct_tables(feature_specs)
   named = [tables[name] for name in table_names if name in tables]
   alone = [table.name for table in named if table.is_replicated]
   if not alone:
@@ -298,7 +298,7 @@ def stack_name_of(
   return f"{name[:max_original_display_length]}...{digest[:hash_length]}"
 
 
-def _distinct_tables(
+def distinct_tables(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
 ) -> dict[str, _tables.TableSpec]:
   """The tables by name, in the order in which features first name them."""
@@ -344,7 +344,7 @@ def _model(
     global_device_count: int,
     num_sc_per_device: int,
 ) -> pybind_planner.Model:
-  tables = _distinct_tables(feature_specs)
+  tables = distinct_tables(feature_specs)
   # What a table is updated with, by which its type counts too, and where the
   # optimizer asks for it, its width. Numbered by hash: a job may have an
   # optimizer per table.
@@ -412,7 +412,7 @@ def _to_plan(
 ) -> Plan:
   """The plan of a _model of the specs; name_of(tables) names its stacks."""
   # The indices of a plan are those of the model.
-  tables = list(_distinct_tables(feature_specs).values())
+  tables = list(distinct_tables(feature_specs).values())
   features = jax.tree.leaves(feature_specs)
   stacks, settings, transformations = {}, {}, {}
   warnings = plan.warnings
