@@ -102,6 +102,20 @@ def _assert_same_bits(actual, expected):
 
 class RowGradientsTest(parameterized.TestCase):
 
+  @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_types_where_numbers_have_64_bits(self, implementation):
+    coo = random_coo.random_coo(
+        num_sc_per_device=1,
+        rows_per_shard=16,
+        batch_size_per_sc=5,
+        ids_per_sample=4,
+    )
+    expected = _row_gradients(implementation, coo, np.ones((5, 8)))
+    with jax.enable_x64(True):
+      found = _row_gradients(implementation, coo, np.ones((5, 8)))
+    for x, y in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(x, y, strict=True)
+
   @parameterized.product(
       implementation=list(_IMPLEMENTATIONS),
       num_sc=[1, 3],

@@ -460,7 +460,7 @@ def lookup_updating_refs(
   def backward(residuals, gradients):
     inputs, refs, step, has_failed = residuals
     _update_refs(config, inputs, refs, gradients, has_failed, step)
-    return jnp.zeros(()), None, None, None
+    return jnp.zeros((), jnp.result_type(anchor)), None, None, None
 
   differentiable.defvjp(forward, backward)
   return differentiable(anchor, inputs, dict(refs), step)

@@ -100,7 +100,8 @@ def lookup(site: Site, anchor: Any, inputs: Any, tables: Any, step: Any) -> Any:
     new = _bind_update(site, results, stacked, has_failed, step)
     if anchor is None:
       return None, new, None, None
-    return jax.numpy.zeros(()), None, None, None
+    zero = jax.numpy.zeros((), jax.numpy.result_type(anchor))
+    return zero, None, None, None
 
   differentiable.defvjp(forward, backward)
   return differentiable(anchor, tables, inputs, step)

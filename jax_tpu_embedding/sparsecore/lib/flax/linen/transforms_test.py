@@ -117,6 +117,27 @@ class SideEffectsTest(parameterized.TestCase):
     change, _ = linear_change(step)
     assert_close(change, jax.tree.map(lambda x: num_updates * x, once))
 
+  @parameterized.parameters(False, True)
+  def test_gradients_have_the_types_of_parameters(self, enable_x64):
+    with jax.enable_x64(enable_x64):
+      model, params, tables = two_feature_model.with_refs()
+
+      def loss(params):
+        # Every parameter, the anchor too, has another gradient to be added.
+        norm = sum(jnp.sum(x**2) for x in jax.tree.leaves(params))
+        return two_feature_model.loss(model, params, IDS, tables) + norm
+
+      gradients = jax.jit(jax.grad(loss))(params)
+    self.assertEqual(
+        *(
+            {
+                jax.tree_util.keystr(path): x.dtype
+                for path, x in jax.tree.leaves_with_path(tree)
+            }
+            for tree in (gradients, params)
+        )
+    )
+
   def test_forward_mode_over_the_gradient_updates_once(self):
     def step(loss, params):
       ones = jax.tree.map(jnp.ones_like, params)

@@ -168,7 +168,7 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nnx.Module):
       self.update_anchor = EmbeddingVariablesParam(
           # Beside the Refs, where the results of a step with them are.
           _devices.on_every_device(
-              jnp.zeros(()), config.mesh, config.sharding_axis
+              jnp.zeros((), jnp.float32), config.mesh, config.sharding_axis
           ),
           embedding_sharding=everywhere,
       )

@@ -98,7 +98,9 @@ def lookup(
       batches = _of_all([coo for coo, _ in operands], axis)
     device = lax.axis_index(axis.name)
     arriving = [
-        jnp.zeros(cpu_calls.activations_of(table, stack.params).shape)
+        jnp.zeros(
+            cpu_calls.activations_of(table, stack.params).shape, jnp.float32
+        )
         for stack, (_, table) in zip(stacks, operands, strict=True)
     ]
     finished = packed.pack(arriving)

@@ -167,6 +167,13 @@ class LookupTest(parameterized.TestCase):
       )
 
   @parameterized.parameters(list(_LOOKUPS))
+  def test_where_numbers_have_64_bits(self, lookup_name):
+    run = functools.partial(_lookup, _LOOKUPS[lookup_name], _coo())
+    expected = run(4)
+    with jax.enable_x64(True):
+      np.testing.assert_array_equal(run(4), expected, strict=True)
+
+  @parameterized.parameters(list(_LOOKUPS))
   def test_with_the_types_of_what_varies(self, lookup_name):
     run = functools.partial(_lookup, _LOOKUPS[lookup_name], _coo())
     np.testing.assert_array_equal(run(4, check_vma=True), run(1))

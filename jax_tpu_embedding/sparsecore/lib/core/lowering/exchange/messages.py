@@ -142,7 +142,7 @@ def pack(
   no_place = num_devices * block_size
   has_place = is_first & (place_of_owner < block_size)
   requests = (
-      jnp.full(no_place, NO_ROW)
+      jnp.full(no_place, NO_ROW, jnp.int32)
       .at[jnp.where(has_place, place, no_place)]
       .set(embedding_ids + target % num_sources * rows_per_shard, mode="drop")
   )
