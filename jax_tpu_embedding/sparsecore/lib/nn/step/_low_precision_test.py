@@ -116,6 +116,18 @@ class LowPrecisionTest(parameterized.TestCase):
     np.testing.assert_array_equal(model.rows(update(1)), results[1])
     self.assertTrue(np.any(results[1] != results[0]))
 
+  def test_seeds_have_32_bits(self):
+    model = _Model("bfloat16")
+    last = model.update(1.0, rounding_seed=2**32 - 1)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        last,
+        model.update(1.0, rounding_seed=jnp.uint32(2**32 - 1)),
+    )
+    for seed in (-1, 2**32):
+      with self.assertRaisesRegex(ValueError, f"rounding_seed .* got {seed}"):
+        model.update(1.0, rounding_seed=seed)
+
   def test_float32_tables_need_no_seed(self):
     model = _Model("float32")
     jax.tree.map(

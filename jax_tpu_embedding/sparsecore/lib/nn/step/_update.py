@@ -10,6 +10,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import numbers
 from typing import Any
 
 from absl import logging
@@ -28,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
+import numpy as np
 
 
 @functools.partial(jax.named_call, name="tpu_sparse_dense_matmul_grad")
@@ -300,7 +302,7 @@ def _update_of_stack(
         stack, feature_specs
     )
   if rounding_seed is not None and table.dtype != jnp.float32:
-    operands += (jnp.asarray(rounding_seed).astype(jnp.uint32),)
+    operands += (_as_seed(rounding_seed),)
     params["stochastic_rounding"] = True
   params |= stack.optimizer.get_static_params()
   params |= dict(min_value=minimum, max_value=maximum)
@@ -311,6 +313,19 @@ def _update_of_stack(
       params,
       num_results=1 + len(slots),
   )
+
+
+def _as_seed(rounding_seed: jax.typing.ArrayLike) -> jax.Array:
+  """As the primitives take it, u32[]."""
+  if isinstance(rounding_seed, numbers.Integral):
+    # JAX would take a number for an int32.
+    if not 0 <= rounding_seed < 2**32:
+      raise ValueError(
+          "rounding_seed must be an integer from 0 to 2^32 - 1, got"
+          f" {rounding_seed}."
+      )
+    rounding_seed = np.uint32(rounding_seed)
+  return jnp.asarray(rounding_seed).astype(jnp.uint32)
 
 
 def _check_slots(stack: embedding_spec.StackedTableSpec, found: int) -> None:
