@@ -34,6 +34,8 @@ def segment_sum(
     num_segments: of the result.
     indices_are_sorted: whether segments are ascending.
   """
+  if not terms.shape[0]:  # Nothing to gather from.
+    return jnp.zeros((num_segments, *terms.shape[1:]), terms.dtype)
   if not indices_are_sorted:
     order = jnp.argsort(segments, stable=True)
     segments, terms = segments[order], terms[order]

@@ -24,6 +24,7 @@ def _terms(n):
 class SegmentSumTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
+      ("none_at_all", [], 3),
       ("one_term", [0], 1),
       ("no_term", [9, 9], 3),
       ("one_segment", [1] * 37, 3),
