@@ -168,6 +168,21 @@ class BazelwTest(parameterized.TestCase):
         r"\ntry-import %workspace%/\.test_programs\.bazelrc\n",
     )
 
+  def test_systems_that_do_not_tell_of_their_processor(self):
+    self.add_all_that_is_needed()
+    grep = self.bin / "grep"
+    grep.unlink(missing_ok=True)
+    self.add(
+        "grep",
+        f'[[ "$*" != */proc/cpuinfo ]] && exec {shutil.which("grep")} "$@"',
+    )
+    home = pathlib.Path(self.create_tempdir().full_path)
+    done = self.run_bazelw("test", "//a", root=self.checkout(), HOME=str(home))
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertLen(
+        list(home.glob(".cache/jax_tpu_embedding/test_programs/*")), 1
+    )
+
   def test_programs_of_a_month_ago_are_deleted(self):
     self.add_all_that_is_needed()
     home = pathlib.Path(self.create_tempdir().full_path)
