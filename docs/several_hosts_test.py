@@ -30,6 +30,7 @@ _SMALL = [*small_run.FLAGS, "--batch_size=96"]
 
 # What srun does, as far as JAX looks.
 _SRUN = """#!/usr/bin/env bash
+shift  # its own flag
 for i in $(seq 0 $((SLURM_NTASKS - 1))); do
   SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
 done
@@ -147,6 +148,8 @@ class SeveralHostsTest(program_runs.ProgramTest):
     self.assertIn("on 1 device(s)", first.stdout)
     self._add_program("srun", '#!/bin/sh\necho "$@"\n')
     self.assertIn(f"--output_dir={self._bin}/run --resume ", run().stdout)
+    # All CPUs of the job; it does not say so by itself.
+    self.assertStartsWith(run().stdout, "--cpus-per-task=8 python -m ")
     # A host died.
     self._add_program("srun", "#!/bin/sh\nexit 75\n")
     for restarts, expected in (0, f"scontrol requeue {os.getpid()}\n"), (

@@ -15,7 +15,11 @@ archive=$(realpath -m "${1:?"Usage: pack.sh ARCHIVE"}")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 ./bazelw build //benchmarks/gpu:accept
-# The links that Bazel lays out lead into this checkout.
-tar --dereference --exclude='*.runfiles_manifest' -cJf "$archive" \
-  -C "$(./bazelw info bazel-bin)/benchmarks/gpu/accept.runfiles" jte
+# Bazel 4 calls the folder by the name of the workspace, Bazel 7 _main. The links
+# in it lead into this checkout.
+runfiles=$(./bazelw info bazel-bin)/benchmarks/gpu/accept.runfiles
+name=jte
+[[ -d $runfiles/jte ]] || name=_main
+tar --dereference --exclude='*.runfiles_manifest' --transform="s/^$name/jte/" \
+  -cJf "$archive" -C "$runfiles" "$name"
 du -h "$archive"

@@ -15,12 +15,14 @@
 set -uo pipefail
 shopt -s extglob nullglob
 
-directory=$1
+directory=${1:?"Usage: sbatch slurm.sh DIRECTORY [flags of the program]"}
 shift
 # One that is being written has a longer name.
 checkpoints=("$directory"/checkpoints/+([0-9]))
 
-srun python -m jax_tpu_embedding.sparsecore.examples.dlrm \
+# srun does not take over --cpus-per-task of sbatch by itself.
+srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-8}" \
+  python -m jax_tpu_embedding.sparsecore.examples.dlrm \
   --num_processes=0 --num_devices="$SLURM_NTASKS" --output_dir="$directory" \
   ${checkpoints:+--resume} "$@"
 code=$?

@@ -9,6 +9,8 @@
     PYTHONPATH=bazel-bin/$here/compile_for_tpu_test.runfiles/jte \\
         python $here/testing/compile_for_gpu.py DIR
 
+(Bazel 7 calls the last folder of PYTHONPATH `_main`.)
+
 It takes one to two minutes of a CPU for each mode. Of a program that is as
 large as a book only those lines are kept that a report of overlap reads:
 collectives and matrix products, in their order.
