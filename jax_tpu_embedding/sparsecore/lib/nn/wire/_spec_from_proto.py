@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -179,7 +180,7 @@ def _feature(
   return _tables.FeatureSpec(
       name=message.feature_name,
       table_spec=table,
-      input_shape=tuple(message.input_shape),
+      input_shape=input_shape_from_proto(message.input_shape),
       output_shape=tuple(message.output_shape),
       _id_transformation=_tables.FeatureIdTransformation(
           row_offset=message.row_offset,
@@ -188,6 +189,11 @@ def _feature(
       ),
       **_unless_default(message, "out_of_range_ids", "non_finite_weights"),
   )
+
+
+def input_shape_from_proto(shape: Sequence[int]) -> tuple[int | None, ...]:
+  """The input_shape of a message as that of a spec."""
+  return tuple(None if size == -1 else size for size in shape)
 
 
 def _quantization(

@@ -185,7 +185,10 @@ def _feature(
   transformation = feature.id_transformation
   message = pb.FeatureSpecProto(
       feature_name=feature.name,
-      input_shape=feature.input_shape,
+      # Not 0: whoever multiplies sizes is to notice one that is not given.
+      input_shape=[
+          -1 if size is None else size for size in feature.input_shape
+      ],
       output_shape=feature.output_shape,
       row_offset=transformation.row_offset,
       col_offset=transformation.col_offset,
