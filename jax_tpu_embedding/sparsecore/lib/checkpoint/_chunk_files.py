@@ -11,6 +11,7 @@ else there is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent import futures
 import functools
 import os
@@ -42,6 +43,11 @@ class Chunks(Protocol):
 
   def write(self, first: int, values: np.ndarray) -> _row_blocks.Pending:
     """Begins to write a chunk, which has the rows `values`."""
+
+
+def name_of(chunk: int) -> str:
+  """The file of a chunk, as the chunk grid of zarr.json says."""
+  return f"c.{chunk}.0"
 
 
 class NativeChunks:
@@ -76,8 +82,7 @@ class NativeChunks:
           f"{self._directory}: rows [{first}, {first + len(values)}) are not of"
           f" one chunk from its first row on; chunks have {self._chunk_rows}."
       )
-    # As the chunk grid of zarr.json says.
-    path = f"{self._directory}/c.{chunk}.0"
+    path = f"{self._directory}/{name_of(chunk)}"
     return _threads().submit(run, path, values.view(np.uint8), self._num_bytes)
 
 
@@ -111,7 +116,7 @@ class StoreChunks:
     return future.commit
 
 
-def sync(directories: set[str]) -> None:
+def sync(directories: Iterable[str]) -> None:
   """Waits until the disk has the names of the files in them.
 
   Raises:

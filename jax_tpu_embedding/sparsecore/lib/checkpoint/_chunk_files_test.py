@@ -92,6 +92,33 @@ class ChunkFilesTest(parameterized.TestCase):
           "items.table", array, _VARIABLE, with_metadata=False
       )
 
+  @parameterized.parameters(None, "zstd")
+  def test_files_that_are_gone_are_noticed(self, compression):
+    array = _zarr_rows.ArrayFormat(
+        rows=16,
+        columns=4,
+        dtype="float32",
+        chunk_rows=8,
+        compression=compression,
+    )
+    rows = self.native.create_array("items.table", array, _VARIABLE)
+    for first, _ in array.ranges():
+      rows.write(first, np.ones((8, 4), np.float32)).result()
+    self.native.sync()
+    directory = self.path / "native" / "items.table"
+    for name in ("zarr.json", "c.1.0"):
+      content = (directory / name).read_bytes()
+      (directory / name).unlink()
+      with self.assertRaisesRegex(
+          _row_blocks.CheckpointError, f"1 files are gone, .*table/{name}:"
+      ):
+        self.native.sync()
+      (directory / name).write_bytes(content)
+    self.native.sync()
+    directory.rename(self.path / "moved")
+    with self.assertRaisesRegex(_row_blocks.CheckpointError, "Cannot write to"):
+      self.native.sync()
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -85,8 +85,9 @@ class Directory:
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}
     self.path = path
     self._buffers = _row_blocks.Buffers()
-    # Whose files are not written by tensorstore, which would see to them.
-    self._directories = set()
+    # Directory -> the files in it that were written here. Tensorstore, which
+    # would see to directories, does not write all of them.
+    self._written: dict[str, set[str]] = {}
 
   @property
   def _is_local(self) -> bool:
@@ -176,6 +177,9 @@ class Directory:
         )
       except _row_blocks.CheckpointError as error:
         raise _row_blocks.CheckpointError(f"{variable}: {error}") from error
+    rows = self._rows(name, array, variable)
+    if with_metadata:
+      rows.written.add("zarr.json")
     if self._is_local:
       root = self.path.rstrip("/")
       directory = f"{root}/{name}"
@@ -185,23 +189,33 @@ class Directory:
         raise _row_blocks.CheckpointError(
             f"Cannot write {variable} to {directory}: {error}"
         ) from error
-      while directory != root:
-        self._directories.add(directory)
-        directory = os.path.dirname(directory)
-    return self._rows(name, array, variable)
+      self._written[directory] = rows.written
+      while (directory := os.path.dirname(directory)) != root:
+        self._written.setdefault(directory, set())
+    return rows
 
   def sync(self) -> None:
     """Waits until the disk has the names of all files in new arrays.
 
     Raises:
-      CheckpointError: it cannot be written.
+      CheckpointError: it cannot be written, or a file that was written is gone.
     """
     try:
-      _chunk_files.sync(self._directories)
+      _chunk_files.sync(self._written)
+      gone = [
+          f"{directory}/{name}"
+          for directory, names in self._written.items()
+          for name in sorted(names.difference(os.listdir(directory)))
+      ]
     except OSError as error:
       raise _row_blocks.CheckpointError(
           f"Cannot write to {self.path}: {error}"
       ) from error
+    if gone:
+      raise _row_blocks.CheckpointError(
+          f"Of what was written to {self.path}, {len(gone)} files are gone, the"
+          f" first of them {gone[0]}: something else removed them. Save again."
+      )
 
   def open_array(
       self, name: str, array: ArrayFormat, variable: _row_blocks.Variable
@@ -270,6 +284,9 @@ class ZarrRows:
     where: its directory, for errors.
     variable: what it has the rows of, for errors.
     buffers: that rows are read into.
+
+  Attributes:
+    written: the names of its files that were written here.
   """
 
   def __init__(
@@ -284,6 +301,7 @@ class ZarrRows:
     self.columns = array.columns
     self.block_rows = array.chunk_rows
     self.dtype = array.numpy_dtype
+    self.written: set[str] = set()
     self._chunks = chunks
     self._where = where
     self._variable = variable
@@ -323,6 +341,7 @@ class ZarrRows:
 
   def write(self, first: int, values: np.ndarray) -> _Write:
     written = self._chunks.write(first, values)
+    self.written.add(_chunk_files.name_of(first // self.block_rows))
     return _Write(written, self._variable, self._where)
 
 

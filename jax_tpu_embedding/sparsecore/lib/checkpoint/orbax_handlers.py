@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import concurrent.futures
 import dataclasses
-import os
-import time
 from typing import Any
 
 import jax
@@ -168,7 +166,7 @@ class TablesCheckpointHandler(ocp_v0.AsyncCheckpointHandler):
   async def async_save(
       self, directory: Any, args: TablesSave
   ) -> list[concurrent.futures.Future]:
-    _wait_for_directory(str(directory))
+    _wait_for_directories(str(directory))
     writing = args.tables.save.begin(str(directory))
     pool = concurrent.futures.ThreadPoolExecutor(1)
     future = pool.submit(writing.finish)
@@ -185,21 +183,25 @@ class TablesCheckpointHandler(ocp_v0.AsyncCheckpointHandler):
     return _tables_json.read(str(directory))[1]
 
 
-def _wait_for_directory(path: str) -> None:
-  """Waits for the thread of orbax v0 that makes directories.
+def _wait_for_directories(path: str) -> None:
+  """Waits until the threads of orbax v0 that make directories say so.
 
-  It fails if a file is there first. Object stores have no directories.
+  A directory that is there may be that of a save that was killed: temporary
+  names are the same in every save of a step, and orbax removes it first.
   """
-  if "://" in path:
-    return
-  deadline = time.monotonic() + _DIRECTORY_TIMEOUT_SECONDS
-  while not os.path.isdir(path):
-    if time.monotonic() > deadline:
-      raise TimeoutError(
-          f"orbax did not make the directory {path} within"
-          f" {_DIRECTORY_TIMEOUT_SECONDS} seconds."
-      )
-    time.sleep(0.005)
+
+  async def nothing():
+    pass
+
+  try:
+    ocp_v0.future.CommitFutureAwaitingContractedSignals(
+        nothing(), timeout_secs=_DIRECTORY_TIMEOUT_SECONDS
+    ).result()
+  except (TimeoutError, jax.errors.JaxRuntimeError) as error:
+    raise TimeoutError(
+        f"orbax did not make the directory {path} within"
+        f" {_DIRECTORY_TIMEOUT_SECONDS} seconds: its log has the reason."
+    ) from error
 
 
 @ocp_v0.args.register_with_handler(TablesCheckpointHandler, for_save=True)

@@ -99,6 +99,33 @@ class OrbaxHandlersTest(parameterized.TestCase):
     self.check_values(restored["tables"], specs, _TARGET)
     self.assertEqual(checkpoint.describe(self.path / "3").step, 3)
 
+  @parameterized.parameters(False, True)
+  def test_what_a_killed_save_left_is_not_written_to(self, is_async):
+    for item in ("state", "tables"):
+      left = (
+          self.path / "3.orbax-checkpoint-tmp" / f"{item}.orbax-checkpoint-tmp"
+      )
+      left.mkdir(parents=True)
+      # So many that removing them takes a while.
+      for i in range(500):
+        (left / f"{i}").touch()
+    options = ocp_v0.CheckpointManagerOptions(
+        enable_async_checkpointing=is_async
+    )
+    with ocp_v0.CheckpointManager(self.path, options=options) as manager:
+      manager.save(
+          3,
+          args=ocp_v0.args.Composite(
+              state=ocp_v0.args.StandardSave({"kernel": np.arange(6.0)}),
+              tables=orbax_handlers.TablesSave(
+                  orbax_handlers.Tables(self.variables, self.specs)
+              ),
+          ),
+      )
+      manager.wait_until_finished()
+    checkpoint.verify(self.path / "3")
+    self.assertFalse((self.path / "3" / "tables" / "0").exists())
+
   def test_orbax_v1_loads_tables_into_variables_beside_dense_state(self):
     dense = {"kernel": np.arange(6.0)}
     tables = orbax_handlers.Tables(self.variables, self.specs)
