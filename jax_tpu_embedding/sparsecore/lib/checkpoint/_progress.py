@@ -19,8 +19,8 @@ import time
 from typing import Any
 from typing import TextIO
 
-import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
 import numpy as np
 
@@ -36,7 +36,8 @@ class Progress:
   Args:
     what: what is done, such as "saving".
     total_bytes: how much there is to do.
-    out: the terminal; default: standard error.
+    out: the terminal; default: standard error. One that cannot be written to
+      shows nothing.
     clock: seconds, for tests.
   """
 
@@ -51,8 +52,10 @@ class Progress:
     self._total = total_bytes
     self._out = sys.stderr if out is None else out
     self._clock = clock
-    # One of several processes tells it.
-    self._is_shown = self._out.isatty() and jax.process_index() == 0
+    # One of several processes tells it. JAX is not asked for any device.
+    self._is_shown = (
+        _is_terminal(self._out) and jax_private.place_in_job()[0] == 0
+    )
     self._done = 0
     self._begin = clock()
     self._next = self._begin + _SECONDS_UNTIL_SHOWN
@@ -68,7 +71,7 @@ class Progress:
     """So many more are done."""
     self._done += num_bytes
     now = self._clock()
-    if not self._is_shown or now < self._next:
+    if not self._is_shown or now < self._next or not self._done:
       return
     self._next = now + _SECONDS_BETWEEN
     rate = self._done / (now - self._begin)
@@ -85,8 +88,12 @@ class Progress:
     return _Counted(source, self)
 
   def _write(self, text: str) -> None:
-    self._out.write(text)
-    self._out.flush()
+    try:
+      self._out.write(text)
+      self._out.flush()
+    except (OSError, ValueError):
+      # The terminal is gone, and what is done goes on.
+      self._is_shown = False
 
 
 class _Counted:
@@ -106,6 +113,14 @@ class _Counted:
       num_bytes = values.nbytes
       yield first, values
       self._progress.add(num_bytes)
+
+
+def _is_terminal(out: TextIO | None) -> bool:
+  try:
+    # Programs without standard error have None there.
+    return out is not None and out.isatty()
+  except (OSError, ValueError):
+    return False
 
 
 def _duration(seconds: float) -> str:

@@ -54,6 +54,26 @@ class ProgressTest(parameterized.TestCase):
   def test_files_get_nothing(self):
     self.assertEqual(self.shown(io.StringIO(), (3.0, 50)), "")
 
+  def test_it_makes_no_devices(self):
+    # Whose number, or whether this program may have them, is not its business.
+    with mock.patch.object(jax, "process_index", side_effect=AssertionError):
+      self.assertIn("50%", self.shown(_Terminal(), (3.0, 50)))
+
+  def test_what_cannot_be_written_to_shows_nothing(self):
+    closed = _Terminal()
+    closed.close()
+    gone = _Terminal()
+    gone.write = mock.Mock(side_effect=OSError(5, "Input/output error"))
+    for out in (closed, gone):
+      clock = mock.Mock(side_effect=[0.0, 3.0, 4.0])
+      with _progress.Progress("saving", 100 * _MIB, out, clock) as progress:
+        progress.add(_MIB)
+        progress.add(_MIB)
+    gone.write.assert_called_once()
+    with mock.patch.object(sys, "stderr", None):
+      with _progress.Progress("saving", 100 * _MIB) as progress:
+        progress.add(_MIB)
+
   @parameterized.parameters(
       (26.4, "26 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")
   )

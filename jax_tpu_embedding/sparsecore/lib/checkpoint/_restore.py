@@ -39,6 +39,11 @@ _WINDOW_BYTES = 3 * _row_blocks.BLOCK_BYTES
 # That tell whether slots begin with one number everywhere.
 _SAMPLE_ROWS = 8
 
+_HOW_TO_IGNORE = (
+    "Pass one RestorePolicy(unused_tables='ignore') for all tables; beside a"
+    " policy by table, pass tables= with the names of those that are meant."
+)
+
 _CHOICES = {
     "missing_tables": ("error", "initialize"),
     "unused_tables": ("error", "ignore"),
@@ -55,7 +60,7 @@ class RestorePolicy:
     missing_tables: those of the specs that the checkpoint does not have:
       "error", or "initialize" them.
     unused_tables: those of the checkpoint that the specs do not have: "error",
-      or "ignore" them.
+      or "ignore" them, which only one policy for all tables can say.
     rows: of tables with another vocabulary_size: "exact" is an error; "grow"
       keeps the new rows as those of a new table; "crop" leaves out the last.
     slots: that the checkpoint does not have, or with other columns: "exact" is
@@ -143,10 +148,15 @@ def plan(
             f"{argument} has {name!r}, and the specs have {sorted(specs)}."
         )
   if is_by_table:
-    for name in policy:
+    for name, given in policy.items():
       if name not in specs:
         problems.append(
             f"policy has {name!r}, and the specs have {sorted(specs)}."
+        )
+      if given.unused_tables != "error" and tables is None:
+        problems.append(
+            f"policy has unused_tables={given.unused_tables!r} for {name!r},"
+            f" and no table of the specs is unused. {_HOW_TO_IGNORE}"
         )
   restores = {}
   for name, spec in specs.items():
@@ -174,8 +184,8 @@ def plan(
   )
   if unused and not ignores and not problems:
     problems.append(
-        f"The checkpoint has tables {unused}, which the specs do not. Pass"
-        " unused_tables='ignore', or the tables that are meant."
+        f"The checkpoint has tables {unused}, which the specs do not."
+        f" {_HOW_TO_IGNORE}"
     )
   if problems:
     raise ValueError("\n".join(problems))
@@ -402,6 +412,9 @@ def make_variables(
       for another number of SparseCores.
     MemoryError: the variables cannot fit.
   """
+  num_devices = _stack_rows.num_parts(sharding.mesh, sharding.spec[0])
+  num_sc = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  feature_specs = _table_variables.planned(feature_specs, num_devices * num_sc)
   specs = embedding.get_table_specs(feature_specs)
   fresh = [
       name
@@ -415,11 +428,7 @@ def make_variables(
     )
   if key is None:
     key = jax.random.key(0)
-  by_stack = {}
-  for spec in specs.values():
-    by_stack.setdefault(spec.setting_in_stack.stack_name, []).append(spec)
-  num_devices = _stack_rows.num_parts(sharding.mesh, sharding.spec[0])
-  num_sc = hardware.resolve_num_sc_per_device(num_sc_per_device)
+  by_stack = _table_variables.by_stack(specs)
   _memory_check.check(
       by_stack, num_devices * num_sc, num_devices, sharding.mesh.devices.flat
   )
@@ -440,7 +449,12 @@ def make_variables(
   variables = {}
   if initialized:
     variables = embedding.init_embedding_variables(
-        key, initialized, sharding, num_sc_per_device
+        key,
+        initialized,
+        sharding,
+        num_sc_per_device,
+        # Rows are by the mesh, as those of layers.
+        bypass_mesh_check=True,
     )
   for stack, tables in by_stack.items():
     if is_written[stack]:

@@ -204,7 +204,8 @@ def rows_per_block(rows: int, row_bytes: int, block_bytes: int) -> int:
   block.
   """
   num_blocks = max(1, -(-rows * row_bytes // block_bytes))
-  return min(rows, -(-(-(-rows // num_blocks)) // 8) * 8)
+  # Of no rows there are no blocks, however many rows one has.
+  return max(1, min(rows, -(-(-(-rows // num_blocks)) // 8) * 8))
 
 
 def ranges_of(rows: int, per_block: int) -> list[Range]:

@@ -163,7 +163,8 @@ def _embedding_spec(
     feature_specs: Any, of_model: _table_variables.TableVariables
 ) -> dict[str, Any]:
   """How the writer stacked its tables; empty if that cannot be written."""
-  if not all(table.is_stacked() for table in of_model.tables.values()):
+  tables = embedding.get_table_specs(feature_specs)
+  if not all(table.is_stacked() for table in tables.values()):
     return {}
   try:
     message = embedding.create_proto_from_feature_specs(

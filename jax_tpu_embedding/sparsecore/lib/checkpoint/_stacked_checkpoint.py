@@ -181,8 +181,11 @@ class StackedCheckpoint:
       )
     if len(found) > 1:
       raise ValueError(
-          f"{self._where} has tables of several layers, {_names(found)}. Say"
-          " which one is meant."
+          f"{self._where} has tables of several layers, {_names(found)}, and"
+          " one layer can be converted. Restore it with restore_checkpoint of"
+          " lib/flax/nnx/checkpoint_utils.py, on any devices, and save each"
+          " layer with checkpoint.save(path, layer.table_variables(),"
+          " layer.feature_specs)."
       )
     return next(iter(found))
 

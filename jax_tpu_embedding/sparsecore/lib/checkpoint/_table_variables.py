@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import dataclasses
 import math
 from typing import Any
 
@@ -46,6 +47,49 @@ def slot_columns(table: embedding_spec.TableSpec) -> dict[str, int]:
   }
 
 
+def by_stack(
+    tables: Mapping[str, embedding_spec.TableSpec],
+) -> dict[str, list[embedding_spec.TableSpec]]:
+  """Stack name -> its tables."""
+  result = {}
+  for table in tables.values():
+    result.setdefault(table.setting_in_stack.stack_name, []).append(table)
+  return result
+
+
+def planned(feature_specs: Any, num_shards: int) -> Any:
+  """`feature_specs`, or copies if they have sizes that only raw ids tell.
+
+  Layers plan such specs for each batch, and the planner refuses them. But rows
+  do not depend on the batch, as each of the tables is alone in its stack.
+  """
+  features, structure = jax.tree.flatten(feature_specs)
+  if not any(None in feature.output_shape for feature in features):
+    return feature_specs
+  tables = {}
+  for feature in features:
+    table = feature.table_spec
+    if not table.is_stacked():
+      table = tables.get(id(table)) or dataclasses.replace(table)
+    tables[id(feature.table_spec)] = table
+  copies = [
+      dataclasses.replace(
+          feature,
+          table_spec=tables[id(feature.table_spec)],
+          input_shape=(None, *feature.input_shape[1:]),
+          # Any batch that SparseCores can share.
+          output_shape=(
+              batch or num_shards,
+              *(size or 1 for size in others),
+          ),
+      )
+      for feature in features
+      for batch, *others in [feature.output_shape]
+  ]
+  embedding.prepare_feature_specs_for_training(copies, num_shards, 1)
+  return jax.tree.unflatten(structure, copies)
+
+
 class TableVariables:
   """{stack name: EmbeddingVariables} and the specs that they belong to.
 
@@ -53,8 +97,10 @@ class TableVariables:
     variables: with or without slots. Arrays or jax.Refs of [rows, D] or
       [devices, rows / devices, D], by rows on several devices or on one. What
       layers keep beside them, `state`, is used if it is there.
-    feature_specs: prepared for these variables.
-    num_sc_per_device: default: what the specs were prepared for.
+    feature_specs: prepared for these variables, or those of a layer, which has
+      to take sizes from raw ids.
+    num_sc_per_device: default: what the specs were prepared for; if a layer
+      could not prepare them, as JAX's first device.
     with_slots: whether slots are needed.
 
   Raises:
@@ -69,17 +115,25 @@ class TableVariables:
       *,
       with_slots: bool = True,
   ):
+    stacks = by_stack(embedding.get_table_specs(feature_specs))
+    _check_same_names(stacks, variables)
+    feature_specs = planned(
+        feature_specs,
+        max(
+            (
+                _num_shards(tables, variables[name].table, num_sc_per_device)
+                for name, tables in stacks.items()
+            ),
+            default=1,
+        ),
+    )
     self.tables = embedding.get_table_specs(feature_specs)
     self._variables = variables
     self._buffers = _row_blocks.Buffers()
     self._stacks = {}
     self._stack_of_table = {}
     self.num_shards = 1
-    by_stack = {}
-    for table in self.tables.values():
-      by_stack.setdefault(table.setting_in_stack.stack_name, []).append(table)
-    _check_same_names(by_stack, variables)
-    for name, tables in by_stack.items():
+    for name, tables in by_stack(self.tables).items():
       value = variables[name]
       num_shards = _num_shards(tables, value.table, num_sc_per_device)
       if not tables[0].is_replicated:
@@ -126,7 +180,7 @@ class TableVariables:
         raise ValueError(
             f"Stack {stack!r}: tables {wrong} are not where the specs say: the"
             " variables were made for other devices or stacks. Pass the specs"
-            " that they were made for."
+            " and the number of SparseCores that they were made for."
         )
 
   def rows(self, variable: Variable) -> _stack_rows.StackRows:
@@ -188,12 +242,12 @@ def _with_count(state: Any, count: int) -> Any:
 
 
 def _check_same_names(
-    by_stack: Mapping[str, Sequence[Any]], variables: Mapping[str, Any]
+    stacks: Mapping[str, Sequence[Any]], variables: Mapping[str, Any]
 ) -> None:
-  if set(by_stack) != set(variables):
+  if set(stacks) != set(variables):
     raise ValueError(
         f"The variables are of the stacks {sorted(variables)}, and the specs"
-        f" have {sorted(by_stack)}. Pass the specs that the variables were"
+        f" have {sorted(stacks)}. Pass the specs that the variables were"
         " made for."
     )
 

@@ -12,6 +12,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.wire import _spec_from_proto
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
 _FLOAT_BYTES = 4
@@ -61,7 +62,10 @@ def _plan_anew(message, num_devices, num_sc_per_device, batch_size):
         features[name] = embedding_spec.FeatureSpec(
             name=name,
             table_spec=spec,
-            input_shape=_with_batch(feature.input_shape, batch_size),
+            input_shape=_with_batch(
+                _spec_from_proto.input_shape_from_proto(feature.input_shape),
+                batch_size,
+            ),
             output_shape=_with_batch(feature.output_shape, batch_size),
             **{
                 field: getattr(feature, field)
@@ -124,7 +128,7 @@ def _unplanned(table: pb.TableSpecProto) -> embedding_spec.TableSpec:
   )
 
 
-def _with_batch(shape, batch_size: int | None) -> tuple[int, ...]:
+def _with_batch(shape, batch_size: int | None) -> tuple[int | None, ...]:
   first, *others = shape
   return (batch_size or first, *others)
 

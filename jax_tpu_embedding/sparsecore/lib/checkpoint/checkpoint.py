@@ -117,7 +117,8 @@ def save(
     host_buffer_bytes: rows that may wait on the host to be written; None: all.
     compression: "zstd" makes files smaller, by some percent as a rule, and
       takes several times as long; None: none.
-    num_sc_per_device: default: what the specs were prepared for.
+    num_sc_per_device: default: what the specs were prepared for; if a layer
+      could not prepare them, as raw ids tell sizes, as JAX's first device.
 
   Raises:
     TypeError: step is not an integer.
@@ -239,7 +240,7 @@ def restore_into(
       are changed in place.
     path: as of restore.
     feature_specs: what the variables were made for.
-    num_sc_per_device: default: what the specs were prepared for.
+    num_sc_per_device: as of save.
     tables: as of restore.
     names: as of restore.
     policy: as of restore.
@@ -280,7 +281,7 @@ def load_tables(
     arrays: table name -> [vocabulary_size, embedding_dim]: an array of NumPy, a
       memory map, a slice of safetensors (`get_slice`), or what else has a shape
       and gives NumPy arrays for slices. It is read in blocks.
-    num_sc_per_device: default: what the specs were prepared for.
+    num_sc_per_device: as of save.
     policy: its `rows` counts: what to do with another number of rows.
 
   Returns:

@@ -36,18 +36,21 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf import text_format
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _chunk_files
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _host_stacks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _orbax_tree
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _target_specs
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
@@ -94,8 +97,9 @@ def convert(
     num_sc_per_device: SparseCores of each.
     batch_size: of that job; None: as it was. How tables are stacked may depend
       on it.
-    feature_specs: prepared for that job; None: tables are stacked as
-      auto_stack_tables does, by the message of the source.
+    feature_specs: prepared for that job, with the types and slots of the
+      source; None: tables are stacked as auto_stack_tables does, by the message
+      of the source.
     model_key: the item with the tables of a stacked checkpoint.
     embedding_spec_key: the item with the message of a stacked checkpoint.
     scratch: a directory with room for some stacks; None: that of `target`.
@@ -266,7 +270,11 @@ def _plan_stacks(
     )
   if feature_specs is not None:
     message = embedding.create_proto_from_feature_specs(
-        feature_specs, num_devices, num_sc_per_device
+        _table_variables.planned(
+            feature_specs, num_devices * num_sc_per_device
+        ),
+        num_devices,
+        num_sc_per_device,
     )
   else:
     if not found.message.stacked_table_specs:
@@ -281,6 +289,8 @@ def _plan_stacks(
       _placement.from_proto(stack) for stack in message.stacked_table_specs
   ]
   _check_same_tables(found.saved, placements)
+  if feature_specs is not None:
+    _check_same_kinds(found.saved, embedding.get_table_specs(feature_specs))
   return message, placements
 
 
@@ -312,15 +322,68 @@ def _check_same_tables(
         + ". Convert to the logical layout, and restore with a policy."
     )
   for placement in placements:
-    slots = {
-        table.name: tuple(saved.tables[table.name].slots)
-        for table in placement.tables
+    tables = {
+        table.name: saved.tables[table.name] for table in placement.tables
     }
-    if len(set(slots.values())) > 1:
-      raise ValueError(
-          f"Stack {placement.name!r}: its tables have different slots, {slots}."
-          " Tables with different optimizers cannot be stacked together."
+    widest = max(tables.values(), key=lambda table: table.columns)
+    kinds = {
+        # Tables of one column do not tell whether a row has one number of a
+        # slot, or each column.
+        name: (
+            table.dtype,
+            tuple(table.slots),
+            _slots_of_rows(widest if table.columns == 1 else table),
+        )
+        for name, table in tables.items()
+    }
+    if len(set(kinds.values())) > 1:
+      described = "; ".join(
+          f"{name!r}: {_kind(table.dtype, table.slots)}"
+          for name, table in tables.items()
       )
+      raise ValueError(
+          f"Stack {placement.name!r}: its tables have different types or slots"
+          f" in the checkpoint, {described}. Tables of different types or"
+          " optimizers cannot be stacked together: pass feature_specs with"
+          " these tables in stacks of their own."
+      )
+
+
+def _slots_of_rows(table: _tables_json.SavedTable) -> frozenset[str]:
+  """The slots of which a row has one number."""
+  return frozenset(
+      slot for slot, columns in table.slots.items() if columns < table.columns
+  )
+
+
+def _check_same_kinds(
+    saved: _tables_json.SavedTables,
+    specs: Mapping[str, embedding_spec.TableSpec],
+) -> None:
+  """Checks types and slots, which a stacked checkpoint has as they are."""
+  differing = []
+  for name, table in saved.tables.items():
+    dtype = specs[name].dtype.name
+    slots = _table_variables.slot_columns(specs[name])
+    # A checkpoint may have been saved without slots.
+    if table.dtype != dtype or (table.slots and dict(table.slots) != slots):
+      differing.append(
+          f"{name!r}: {_kind(table.dtype, table.slots)} in the checkpoint,"
+          f" {_kind(dtype, slots)} in the specs"
+      )
+  if differing:
+    raise ValueError(
+        "The types or slots of tables in the checkpoint and of the specs"
+        f" differ: {'; '.join(differing)}. Pass specs as those that it was"
+        " saved with, or convert to the logical layout: checkpoint.restore"
+        " converts types, and with RestorePolicy(slots='reset') begins with new"
+        " slots."
+    )
+
+
+def _kind(dtype: str, slots: Mapping[str, int]) -> str:
+  of_slots = (f"{slot} ({columns} columns)" for slot, columns in slots.items())
+  return f"{dtype}, slots {', '.join(of_slots) or 'none'}"
 
 
 def _shape(shape: tuple[int, int] | None) -> str:
@@ -550,13 +613,27 @@ def _write_message(
 
 
 def _copy_item(source: str, directory: _zarr_rows.Directory) -> None:
-  """Copies the files of an item, and of directories in it."""
+  """Copies the files of an item, and of directories in it, to the disk."""
   if "://" not in f"{source} {directory.path}":
-    shutil.copytree(source, directory.path, dirs_exist_ok=True)
+    try:
+      shutil.copytree(
+          source, directory.path, dirs_exist_ok=True, copy_function=_copy_file
+      )
+      _chunk_files.sync(name for name, _, _ in os.walk(directory.path))
+    except OSError as error:
+      raise CheckpointError(
+          f"Cannot copy {source} to {directory.path}: {error}"
+      ) from error
     return
   files = _zarr_rows.Directory(source)
   for name in files.all_file_names():
     directory.write_file(name, files.read_file(name))
+
+
+def _copy_file(source: str, target: str) -> None:
+  shutil.copy2(source, target)
+  with open(target, "rb") as file:
+    os.fsync(file.fileno())
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pathlib
 import tarfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -105,6 +107,36 @@ class ConvertTest(parameterized.TestCase):
         _stacked_checkpoint.read_message(str(back), "embedding_spec"),
         _stacked_checkpoint.read_message(str(source), "embedding_spec"),
     )
+
+  def test_ragged_features_have_no_number_of_ids(self):
+    specs = any_tables.feature_specs(_WRITER)
+    for feature in specs.values():
+      feature.input_shape = (48, None)
+    values = any_tables.values()
+    variables = any_tables.random_variables(_WRITER, specs, values)
+    checkpoint.save(self.path / "a", variables, specs)
+    devices = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    for name, fields in (
+        ("planned anew", dict(batch_size=32)),
+        ("by specs", dict(feature_specs=any_tables.feature_specs(_READER))),
+    ):
+      target = self.path / name
+      convert.convert(self.path / "a", target, **devices, **fields)
+      # No layer of NNX wrote it.
+      stacks = stacked_checkpoints.load(target)["embedding_table"]
+      self.assertNotEmpty(stacks)
+      convert.convert(target, self.path / f"{name}, back")
+      self.assert_has(self.path / f"{name}, back", values)
+    message = _stacked_checkpoint.read_message(
+        str(self.path / "planned anew"), "embedding_spec"
+    )
+    shapes = {
+        tuple(feature.input_shape)
+        for stack in message.stacked_table_specs
+        for table in stack.table_specs
+        for feature in table.feature_specs
+    }
+    self.assertEqual(shapes, {(32, -1)})
 
   @parameterized.parameters(((1,),), ((1, 3),), ((3, 1),))
   def test_tables_of_one_column(self, columns):
@@ -288,6 +320,76 @@ class ConvertTest(parameterized.TestCase):
     ):
       convert.convert(self.path / "nowhere", self.path / "c")
 
+  def test_types_and_slots_are_those_of_the_specs(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    target = self.path / "b"
+    two = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    for fields, error in (
+        (
+            dict(dtype="bfloat16"),
+            r"'items': float32, slots accumulator \(12 columns\) in the"
+            r" checkpoint, bfloat16, slots accumulator \(12 columns\) in the"
+            " specs.*convert to the logical layout",
+        ),
+        (
+            dict(of="rowwise_adagrad"),
+            r"'users': float32, slots accumulator \(9 columns\) in the"
+            r" checkpoint, float32, slots accumulator \(1 columns\) in the"
+            " specs.*slots='reset'",
+        ),
+        (dict(of="sgd"), r"'hours': .* float32, slots none in the specs"),
+    ):
+      specs = any_tables.feature_specs(_READER, **fields)
+      with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+        convert.convert(source, target, feature_specs=specs, **two)
+      self.assertFalse(target.exists())
+
+  @parameterized.parameters(
+      (("adagrad", "bfloat16"), r"'a': bfloat16, slots acc.*'b': float32, slo"),
+      (("rowwise_adagrad", "float32"), r"'a': .*\(1 columns\).*\(8 columns\)"),
+      (("sgd", "float32"), r"'a': float32, slots none; 'b'.*\(8 columns\)"),
+  )
+  def test_tables_of_different_kinds_are_not_stacked(self, kind, error):
+    of, dtype = kind
+    values = {}
+    for name, kinds in (("a", dict(of=of, dtype=dtype)), ("b", dict())):
+      values |= any_tables.values(((name, 40, 8),), **kinds)
+    any_tables.save_rows(self.path / "logical", values)
+    with self.assertRaisesRegex(ValueError, f"'a_b'.*types or slots .*{error}"):
+      convert.convert(
+          self.path / "logical",
+          self.path / "stacked",
+          layout="stacked",
+          num_devices=2,
+          num_sc_per_device=2,
+          feature_specs=any_tables.feature_specs(
+              _READER, (("a", 40, 8), ("b", 40, 8))
+          ),
+      )
+
+  def test_what_is_copied_is_on_the_disk_before_the_target_is_there(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    synced = set()
+    sync = os.fsync
+
+    def note(descriptor):
+      synced.add(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+      self.assertFalse((self.path / "b").exists())
+      sync(descriptor)
+
+    with mock.patch.object(os, "fsync", note):
+      convert.convert(source, self.path / "b")
+    item = self.path / "b" / "optimizer"
+    copied = [item, *item.rglob("*")]
+    self.assertGreater(len(copied), 3)
+    for path in copied:
+      name = str(path.relative_to(self.path / "b"))
+      self.assertTrue(any(found.endswith(f"/{name}") for found in synced), name)
+
   def test_trees_that_contradict_their_message(self):
     values = any_tables.values()
     message = embedding.create_proto_from_feature_specs(
@@ -318,7 +420,9 @@ class ConvertTest(parameterized.TestCase):
     several = stacked_checkpoints.save(
         self.path / "e", _WRITER, values, model=twice
     )
-    with self.assertRaisesRegex(ValueError, "of several layers, 'a.embedding_"):
+    with self.assertRaisesRegex(
+        ValueError, "of several layers, 'a.embedding_.*restore_checkpoint of"
+    ):
       convert.convert(several, self.path / "b")
     self.assertFalse((self.path / "b").exists())
 

@@ -43,6 +43,17 @@ class LoadTablesTest(checkpoint_case.CheckpointCase):
     }
     self.assert_same_values(any_tables.read(loaded, specs, topology), expected)
 
+  def test_no_rows_are_none(self):
+    specs = any_tables.feature_specs(_ONE)
+    before = any_tables.values()
+    loaded = checkpoint.load_tables(
+        any_tables.random_variables(_ONE, specs, before),
+        specs,
+        {"items": np.ones((0, 12), np.float32)},
+        policy=checkpoint.RestorePolicy(rows="grow"),
+    )
+    self.assert_same_values(any_tables.read(loaded, specs, _ONE), before)
+
   def load_slice(self, rows, array):
     """Loads a slice of a file of safetensors, which has `rows`."""
     specs = any_tables.feature_specs(_ONE)

@@ -134,7 +134,8 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
       dict(
           testcase_name="unused table",
           tables=any_tables.TABLES[:2],
-          error=r"tables \['hours'\], which the specs do not",
+          error=r"tables \['hours'\], which the specs do not.*Pass one Resto.*"
+          "beside a policy by table, pass tables=",
       ),
       dict(
           testcase_name="several",
@@ -171,6 +172,13 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
           error="names has 'item', and the specs have .*'items'",
       ),
       dict(
+          testcase_name="unused tables in a policy by table",
+          tables=any_tables.TABLES[:2],
+          restoring=dict(policy={"items": Policy(unused_tables="ignore")}),
+          error="policy has unused_tables='ignore' for 'items', and no table .*"
+          r"Pass one RestorePolicy\(unused_tables='ignore'\).*pass tables=",
+      ),
+      dict(
           testcase_name="policy of unknown table",
           restoring=dict(policy={"item": Policy()}),
           error="policy has 'item'",
@@ -189,6 +197,34 @@ class PoliciesTest(checkpoint_case.CheckpointCase):
           num_sc_per_device=2,
           **(restoring or {}),
       )
+
+  def test_tables_that_are_not_named_are_unused(self):
+    values = self.save()
+    specs = any_tables.feature_specs(_ONE, any_tables.TABLES[:2])
+    policy = {"items": Policy(unused_tables="ignore")}
+    found = self._restored(specs, policy=policy, tables=list(specs))
+    del values["hours"]
+    self.assert_same_values(found, values)
+
+  def test_a_mesh_may_have_devices_in_another_order(self):
+    values = self.save()
+    topology = any_tables.Topology(4, 2, "alone")
+    tables = (*any_tables.TABLES, ("days", 7, 3))
+    specs = any_tables.feature_specs(topology, tables)
+    mesh = jax.sharding.Mesh(jax.devices()[:4][::-1], ("x",))
+    restored = checkpoint.restore(
+        self.path,
+        specs,
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", None)),
+        num_sc_per_device=2,
+        key=jax.random.key(0),
+        policy=Policy(missing_tables="initialize"),
+    )
+    fresh = any_tables.new_variables(topology, specs)
+    self.assert_same_values(
+        any_tables.read(restored, specs, topology),
+        values | {"days": any_tables.read(fresh, specs, topology)["days"]},
+    )
 
   @parameterized.parameters("missing_tables", "unused_tables", "rows", "slots")
   def test_policies_are_checked(self, field):

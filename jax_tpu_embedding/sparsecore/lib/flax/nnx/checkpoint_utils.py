@@ -28,6 +28,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _orbax_tree
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import convert
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -141,7 +142,11 @@ def save_checkpoint(
     ValueError: the specs were prepared for other devices.
   """
   message = embedding.create_proto_from_feature_specs(
-      feature_specs, num_global_devices, num_sc_per_device
+      _table_variables.planned(
+          feature_specs, num_global_devices * num_sc_per_device
+      ),
+      num_global_devices,
+      num_sc_per_device,
   )
   cp_manager.save(
       step,
@@ -181,7 +186,8 @@ def restore_checkpoint(
 
   Args:
     cp_manager: of the directory with the checkpoints; or
-    input_checkpoint_path: that directory. Neither: nothing is done.
+    input_checkpoint_path: that directory, with steps that are named by their
+      numbers. Neither: nothing is done.
     step: default: the newest.
     model: mutated.
     optimizer: mutated.
@@ -196,13 +202,13 @@ def restore_checkpoint(
       were overwritten.
   """
   if cp_manager is not None:
-    cp_manager.wait_until_finished()
-    input_checkpoint_path = cp_manager.directory
-  if input_checkpoint_path is None:
+    path = _path_of_step(cp_manager, step)
+  elif input_checkpoint_path is not None:
+    path, _ = _stacked_checkpoint.step_directory(
+        os.fspath(input_checkpoint_path), step
+    )
+  else:
     return
-  path, _ = _stacked_checkpoint.step_directory(
-      os.fspath(input_checkpoint_path), step
-  )
   _restore_model(
       path,
       model,
@@ -211,6 +217,25 @@ def restore_checkpoint(
       {},
       (model_key, optimizer_key, embedding_spec_key),
   )
+
+
+def _path_of_step(manager: ocp.CheckpointManager, step: int | None) -> str:
+  """The directory of a step, or of the newest one, by the manager's names."""
+  manager.wait_until_finished()
+  # Another process may have saved.
+  manager.reload()
+  if step is None:
+    step = manager.latest_step()
+  if step is None:
+    raise ValueError(f"No checkpoints found in {manager.directory}.")
+  if step not in manager.all_steps():
+    raise ValueError(
+        f"Step {step} not found in {manager.directory}, which has"
+        f" {sorted(manager.all_steps())}."
+    )
+  # Nothing public in orbax 0.12 says it.
+  names = manager._step_name_format  # pylint: disable=protected-access
+  return os.fspath(names.find_step(manager.directory, step).path)
 
 
 def restore_cross_topology_checkpoint(
@@ -253,7 +278,11 @@ def restore_cross_topology_checkpoint(
     return
   name, layer = _layer_of(model, embedding_layer_name)
   embedding.create_proto_from_feature_specs(
-      target_feature_specs, num_global_devices, num_sc_per_device
+      _table_variables.planned(
+          target_feature_specs, num_global_devices * num_sc_per_device
+      ),
+      num_global_devices,
+      num_sc_per_device,
   )
   path, _ = _stacked_checkpoint.step_directory(
       os.fspath(cross_topology_checkpoint_restore_path), restore_step

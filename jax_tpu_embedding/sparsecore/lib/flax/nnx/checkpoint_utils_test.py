@@ -275,6 +275,119 @@ class CheckpointTest(_TestCase):
     other.restore(input_checkpoint_path=self.path, step=3)
     self.assert_equal(other.tables(), first)
 
+  @parameterized.parameters(
+      dict(step_prefix="ckpt"), dict(step_format_fixed_length=8)
+  )
+  def test_steps_have_the_names_of_their_manager(self, **options):
+    def new_manager():
+      return checkpoint_utils.create_checkpoint_manager(
+          cp_path=self.path, cp_options=ocp.CheckpointManagerOptions(**options)
+      )
+
+    reader = new_manager()
+    job, other = _Job(), _Job(seed=1)
+    with self.assertRaisesRegex(ValueError, "No checkpoints found in"):
+      other.restore(cp_manager=reader)
+    writer = new_manager()
+    job.save(writer)
+    first = job.tables()
+    job.step()
+    job.save(writer, 10)
+    other.restore(cp_manager=reader)
+    self.assert_equal(other.tables(), job.tables())
+    other.restore(cp_manager=reader, step=3)
+    self.assert_equal(other.tables(), first)
+    with self.assertRaisesRegex(ValueError, r"Step 4 not found in .*\[3, 10\]"):
+      other.restore(cp_manager=reader, step=4)
+
+  @parameterized.parameters("param", "ref")
+  def test_layers_that_take_sizes_from_ids_have_no_plan(self, tables):
+    def new_job(num_devices, num_sc, seed):
+      specs = [
+          embedding_spec.FeatureSpec(
+              name=f"of_{name}",
+              table_spec=embedding_spec.TableSpec(
+                  name=name,
+                  vocabulary_size=rows,
+                  embedding_dim=columns,
+                  optimizer=embedding_spec.AdagradOptimizerSpec(),
+              ),
+              input_shape=(None, None),
+              output_shape=(None, columns),
+          )
+          for name, rows, columns in _TABLES
+      ]
+      return _Job(num_devices, num_sc, tables, seed, specs)
+
+    def read(job, path):
+      checkpoint.save(
+          path,
+          job.model.embed.table_variables(),
+          job.model.embed.feature_specs,
+          num_sc_per_device=job.num_sc,
+      )
+      return {name: checkpoint.read_table(path, name) for name, *_ in _TABLES}
+
+    job = new_job(4, 2, seed=0)
+    job.step()
+    job.save(_manager(self.path))
+    logical = self.path.parent / "logical"
+    expected = read(job, logical)
+    self.assertFalse(job.specs[0].table_spec.is_stacked())
+    for i, restore in enumerate(
+        (
+            lambda job: job.restore(input_checkpoint_path=self.path),
+            lambda job: job.restore_from_other(self.path),
+            lambda job: job.model.embed.set_table_variables(
+                checkpoint.restore_into(
+                    job.model.embed.table_variables(),
+                    logical,
+                    job.model.embed.feature_specs,
+                    num_sc_per_device=job.num_sc,
+                )
+            ),
+        )
+    ):
+      other = new_job(2, 4, seed=1)
+      restore(other)
+      self.assert_equal(read(other, self.path.parent / f"{i}"), expected)
+      self.assertTrue(np.isfinite(other.step()))
+    other = new_job(2, 2, seed=1)
+    layer = other.model.embed
+    stacked = self.path.parent / "stacked"
+    convert.convert(
+        logical,
+        stacked,
+        layout="stacked",
+        num_devices=2,
+        num_sc_per_device=2,
+        feature_specs=layer.feature_specs,
+    )
+    convert.convert(stacked, self.path.parent / "back")
+    for name, rows in expected.items():
+      found = checkpoint.read_table(self.path.parent / "back", name)
+      np.testing.assert_array_equal(found, rows)
+    variables = checkpoint.restore(
+        logical,
+        layer.feature_specs,
+        jax.sharding.NamedSharding(
+            jax.sharding.Mesh(jax.devices()[:2], ("x",)),
+            jax.sharding.PartitionSpec("x", None),
+        ),
+        num_sc_per_device=2,
+    )
+    shapes = jax.tree.map(jax.numpy.shape, variables)
+    for name, of_layer in layer.table_variables().items():
+      self.assertEqual(shapes[name].table, of_layer.table.shape)
+    # Another number of SparseCores has rows elsewhere.
+    with self.assertRaisesRegex(ValueError, "number of SparseCores"):
+      checkpoint.save(
+          self.path.parent / "wrong",
+          job.model.embed.table_variables(),
+          job.model.embed.feature_specs,
+          num_sc_per_device=1,
+      )
+
   def test_errors_of_restoring(self):
     job = _Job()
     self.path.mkdir()
