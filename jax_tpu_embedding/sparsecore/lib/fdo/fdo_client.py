@@ -36,7 +36,8 @@ class FDOClient(abc.ABC):
 
     Returns:
       Statistics whose counts are the largest of each target SparseCore, of all
-      batches and processes: i64[N] for each stack, or i64[records, N].
+      batches and processes: i64[L * N] for each stack, of the L devices of this
+      process and the N SparseCores of all, or i64[records, L * N].
 
     Raises:
       FileNotFoundError: nothing was published yet. AdaptiveLimits takes it for

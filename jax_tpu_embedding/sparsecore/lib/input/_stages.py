@@ -31,6 +31,7 @@ class Stages:
       finish: Callable[[int, Any], Any],
       *,
       end: Callable[[], None],
+      first: int,
       workers: int,
       room: int,
       num_finished: int,
@@ -43,6 +44,7 @@ class Stages:
       work: called with the number of the item and the item.
       finish: the same with the result of `work`; None means that all end here.
       end: called by the thread that finishes when the source has ended.
+      first: the number of the first item.
       workers: how many threads work.
       room: the most items that are ahead.
       num_finished: the most finished items among them.
@@ -51,20 +53,19 @@ class Stages:
     self._read, self._work, self._finish, self._end = read, work, finish, end
     self._room, self._num_finished, self._name = room, num_finished, name
     # One lock, and a condition for whoever may wait: each change wakes those
-    # that it concerns, and no others.
-    self._lock = threading.Lock()
+    # that it concerns, and no others. A thread that holds the lock may take it
+    # again: garbage may be collected there, and `close` be called for it.
+    self._lock = threading.RLock()
     self._has_room, self._has_work, self._has_result, self._has_finished = (
         threading.Condition(self._lock) for _ in range(4)
     )
     self._is_closed = False
-    self._has_ended = False  # nothing more is read
-    self._num_read = 0
-    self._num_finished_so_far = 0
-    self._num_taken = 0
+    self._has_ended = False  # and so do the threads
+    # Numbers of the next item to read, to finish and to take.
+    self._next_read = self._next_finished = self._next_taken = first
     self._to_work: list[tuple[int, Any]] = []
     self._to_finish: dict[int, Any] = {}  # number -> result or _Failure
-    self._finished: list[Any] = []
-    self._last: _Failure | None = None  # what `next` raises from then on
+    self._finished: list[Any] = []  # a _Failure is the last one, and stays
     self._threads = [
         threading.Thread(target=target, daemon=True, name=f"input {what}")
         for target, what in (
@@ -80,16 +81,13 @@ class Stages:
     """The next finished item, or raises what ended the stages."""
     with self._lock:
       self._has_finished.wait_for(lambda: self._finished or self._is_closed)
-      if self._last is not None:
-        raise self._last.error
       if self._is_closed:
         raise RuntimeError("The input pipeline is closed.")
-      item = self._finished.pop(0)
-      self._num_taken += 1
+      item = self._finished[0]
       if isinstance(item, _Failure):
-        self._last = item
-        self._finished.insert(0, item)
-        raise item.error
+        raise item.to_raise()
+      del self._finished[0]
+      self._next_taken += 1
       self._has_room.notify()
       if len(self._finished) == self._num_finished - 1:  # it was full
         self._has_result.notify()
@@ -99,37 +97,35 @@ class Stages:
     """Ends the threads, and waits for them. May be called again."""
     with self._lock:
       self._is_closed = True
-      self._to_work.clear()
-      self._to_finish.clear()
       self._finished.clear()
-      self._wake_all()
+      self._stop()
+    if threading.current_thread() in self._threads:
+      return  # It may hold the lock, which the others need to end.
     for thread in self._threads:
-      if thread is not threading.current_thread():
-        thread.join(_JOIN_SECONDS)
-        if thread.is_alive():
-          logging.getLogger(__name__).warning(
-              "%s of %s has not returned for %s s. It is left alone.",
-              thread.name,
-              self._name,
-              _JOIN_SECONDS,
-          )
+      thread.join(_JOIN_SECONDS)
+      if thread.is_alive():
+        logging.getLogger(__name__).warning(
+            "%s of %s has not returned for %s s. It is left alone.",
+            thread.name,
+            self._name,
+            _JOIN_SECONDS,
+        )
 
   def _run_reader(self) -> None:
     while True:
       with self._lock:
         self._has_room.wait_for(
-            lambda: self._is_closed
-            or self._has_ended
-            or self._num_read - self._num_taken < self._room
+            lambda: self._has_ended
+            or self._next_read - self._next_taken < self._room
         )
-        if self._is_closed or self._has_ended:
+        if self._has_ended:
           return
-        number = self._num_read
-        self._num_read += 1
+        number = self._next_read
+        self._next_read += 1
       try:
         item = self._read()
-      except StopIteration as end:
-        self._put(number, _Failure(end))
+      except StopIteration:
+        self._put(number, _Failure(StopIteration()))
         return
       except BaseException as error:  # pylint: disable=broad-except
         self._put(number, _Failure(noted(error, number, "read")))
@@ -142,8 +138,8 @@ class Stages:
   def _run_worker(self) -> None:
     while True:
       with self._lock:
-        self._has_work.wait_for(lambda: self._is_closed or self._to_work)
-        if self._is_closed:
+        self._has_work.wait_for(lambda: self._has_ended or self._to_work)
+        if self._has_ended:
           return
         number, item = self._to_work.pop(0)
       try:
@@ -155,23 +151,23 @@ class Stages:
 
   def _put(self, number: int, result: Any) -> None:
     with self._lock:
-      if not self._is_closed:
+      if not self._has_ended:
         self._to_finish[number] = result
-        if number == self._num_finished_so_far:
+        if number == self._next_finished:
           self._has_result.notify()
 
   def _run_finisher(self) -> None:
     while True:
       with self._lock:
-        number = self._num_finished_so_far
+        number = self._next_finished
         self._has_result.wait_for(
-            lambda: self._is_closed
+            lambda: self._has_ended
             or (
                 number in self._to_finish
                 and len(self._finished) < self._num_finished
             )
         )
-        if self._is_closed:
+        if self._has_ended:
           return
         result = self._to_finish.pop(number)
       try:
@@ -185,18 +181,21 @@ class Stages:
       except BaseException as error:  # pylint: disable=broad-except
         result = _Failure(noted(error, number, "send"))
       with self._lock:
-        if self._is_closed:
+        if self._has_ended:
           return
-        self._num_finished_so_far += 1
+        self._next_finished += 1
         self._finished.append(result)
         self._has_finished.notify()
         if isinstance(result, _Failure):
-          self._has_ended = True
-          self._wake_all()
+          self._stop()
           return
       del result
 
-  def _wake_all(self) -> None:
+  def _stop(self) -> None:
+    """Lets the threads end, which have nothing more to do."""
+    self._has_ended = True
+    self._to_work.clear()
+    self._to_finish.clear()
     for condition in (
         self._has_room,
         self._has_work,
@@ -211,6 +210,16 @@ class _Failure:
 
   def __init__(self, error: BaseException):
     self.error = error
+    self._traceback = error.__traceback__
+
+  def to_raise(self) -> BaseException:
+    """The error, without the frames of those who raised it before.
+
+    They would be more each time, and an end would keep alive who came to it.
+    """
+    if isinstance(self.error, StopIteration):
+      return StopIteration()
+    return self.error.with_traceback(self._traceback)
 
 
 def noted(error: BaseException, number: int, stage: str) -> BaseException:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import copy
 from typing import Any
 
 from jax_tpu_embedding.sparsecore import extras
@@ -29,8 +30,8 @@ def preprocess(
 
   Its iterators are grain's: get_state, set_state at any time, start_prefetch
   and close, so that grain.checkpoint.CheckpointSave takes them. They share
-  their limits. The stages are threads of this process, and come after
-  mp_prefetch.
+  their limits, so that of several processes, one that begins closes the one
+  before. The stages are threads of this process, and come after mp_prefetch.
 
   Args:
     ds: of this process's parts of batches.
@@ -101,7 +102,7 @@ class _PreprocessedIterator(grain.DatasetIterator):
   ):
     self._before, self._pipeline = before, pipeline
     self._make_pipeline = make_pipeline
-    self._first_state = before.get_state()
+    self._first_state = copy.deepcopy(before.get_state())
     super().__init__(before)
 
   def __next__(self) -> input_pipeline.Batch:
@@ -111,10 +112,18 @@ class _PreprocessedIterator(grain.DatasetIterator):
   def get_state(self) -> dict[str, Any]:
     state = self._pipeline.get_state()
     if state["source"] is None:  # no batch was handed out
-      state["source"] = self._first_state
+      state["source"] = copy.deepcopy(self._first_state)
     return state
 
   def set_state(self, state: dict[str, Any]) -> None:
+    now = self.get_state()
+    try:
+      self._go_to(state)
+    except BaseException:
+      self._go_to(now)
+      raise
+
+  def _go_to(self, state: dict[str, Any]) -> None:
     self._pipeline.close()
     self._pipeline = self._make_pipeline(self._before)
     self._pipeline.set_state(state)

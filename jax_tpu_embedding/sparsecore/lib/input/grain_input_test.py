@@ -6,10 +6,13 @@ import importlib.util
 import json
 import pathlib
 import threading
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
+from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
@@ -19,6 +22,8 @@ _HAS_GRAIN = importlib.util.find_spec("grain") is not None
 if _HAS_GRAIN:
   import grain  # pylint: disable=g-import-not-at-top
   from jax_tpu_embedding.sparsecore.lib.input import grain_input  # pylint: disable=g-import-not-at-top
+
+jax.config.update("jax_num_cpu_devices", 2)
 
 _NUM = 8
 
@@ -31,10 +36,10 @@ def _records():
   ]
 
 
-def _specs():
+def _specs(num_devices=1):
   table = two_table_model.table(vocabulary_size=1000)
   specs = {"f": two_table_model.feature("f", table, valency=4)}
-  embedding.prepare_feature_specs_for_training(specs, 1, 1)
+  embedding.prepare_feature_specs_for_training(specs, num_devices, 1)
   return specs
 
 
@@ -55,9 +60,9 @@ def _num_threads():
   return sum(t.name.startswith("input ") for t in threading.enumerate())
 
 
-def _dataset(before=None, **options):
+def _dataset(before=None, specs=None, **options):
   return grain_input.preprocess(
-      before or _batches(), _specs(), **(_options() | options)
+      before or _batches(), specs or _specs(), **(_options() | options)
   )
 
 
@@ -158,6 +163,77 @@ class GrainInputTest(parameterized.TestCase):
     del iterator
     gc.collect()
     self.assertEqual(_num_threads(), before)
+
+  def test_a_state_that_is_refused_leaves_it_where_it_is(self):
+    expected = list(_dataset())
+    iterator = iter(_dataset())
+    for num_before in (0, 3):
+      state = iterator.get_state()
+      for change in (
+          {"number": -1},
+          {"limits": {"version": 7}},
+          {"source": {"next_index": "x", "no": "state"}},
+      ):
+        with self.assertRaises(Exception):
+          iterator.set_state(state | change)
+        self.assertEqual(iterator.get_state(), state)
+      self.assert_same(
+          [next(iterator) for _ in range(3)],
+          expected[num_before : num_before + 3],
+      )
+    self.assert_same(list(iterator), expected[6:])
+    iterator.set_state(state | {"limits": None})
+    self.assertEqual(next(iterator).number, 3)
+
+  def test_states_are_copies(self):
+    iterator = iter(_dataset())
+    for num_before in (0, 1):
+      state = iterator.get_state()
+      state["source"].clear()
+      self.assertNotEmpty(iterator.get_state()["source"])
+      self.assertEqual(next(iterator).number, num_before)
+
+  def test_of_several_processes_each_pipeline_has_a_node(self):
+    nodes = []
+
+    def make_node():  # of a process whose peer agrees to everything
+      node = mock.create_autospec(minibatching_node.MinibatchingNode)
+
+      def reduce(key, value):
+        del key
+        if node.close.called:
+          raise RuntimeError("The node is closed.")
+        return value
+
+      node.reduce = reduce
+      nodes.append(node)
+      return node
+
+    one_of_two = mock.PropertyMock(
+        return_value=jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    )
+    records = _records()
+    before = grain.MapDataset.source(records).batch(12)
+    with (
+        mock.patch.object(job_nodes, "make_node", make_node),
+        mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
+        mock.patch.object(input_pipeline, "_send", lambda tree, _: tree),
+    ):
+      mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+      ds = _dataset(before, _specs(2), mesh=mesh)
+      iterator = iter(ds)
+      state = iterator.get_state()
+      iterator.set_state(state)
+      self.assertEmpty(nodes)
+      for _ in range(2):
+        self.assertEqual([next(iterator).number for _ in range(3)], [0, 1, 2])
+        iterator.set_state(state)
+      next(iterator)
+      iterator.close()
+      self.assertEqual([batch.number for batch in ds], [*range(2 * _NUM)])
+    self.assertLen(nodes, 4)
+    gc.collect()
+    self.assertTrue(all(node.close.called for node in nodes))
 
   def test_worker_processes_come_before_it(self):
     ds = _dataset().mp_prefetch(

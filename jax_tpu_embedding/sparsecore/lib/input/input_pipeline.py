@@ -20,6 +20,7 @@ import weakref
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.input import _stages
@@ -83,8 +84,9 @@ class InputPipeline:
         for batch in batches:
           state = train_step(state, batch.inputs, batch.rest)
 
-  Order and numbers are those of the source. Its threads end with `close`, with
-  the `with` block, and when nothing refers to the pipeline any more.
+  Order and numbers are those of the source. Its threads end with the source,
+  with `close`, with the `with` block, and when nothing refers to the pipeline
+  any more.
   """
 
   def __init__(
@@ -120,19 +122,21 @@ class InputPipeline:
       sharding_axis: with specs: the axis, or axes, that tables are split over.
       weights: the same tree with weights; default: ones.
       rest: what else a step needs, a tree of arrays [samples, ...]; default:
-        of a batch that is a mapping, all but the arrays that `ids` and
-        `weights` returned as they were; of others, nothing. Arrays of 64 bits
-        get 32, as always in JAX without jax_enable_x64: integers that these
-        cannot hold, and numbers that become infinite, are errors.
+        of a batch that is a mapping, all but the arrays, anywhere in it, that
+        `ids` and `weights` returned as they were; of others, nothing. Arrays
+        of 64 bits get 32, as always in JAX without jax_enable_x64: integers
+        that these cannot hold, and numbers that become infinite, are errors.
       limits: default: new ones, with memory of their own that is as large as
-        what is ahead. Others have the memory that they were made with.
+        what is ahead. Others have the memory that they were made with. Those
+        of an earlier pipeline go on; of several processes, the pipeline that
+        had them is closed when this one starts.
       host_prefetch: batches that wait before they are sent to devices.
       device_prefetch: batches on devices that wait for the step.
       workers: threads that preprocess, each of which uses several itself.
       num_threads: how many those are, for new limits.
       all_reduce_interface: how processes agree on limits; default, for new
         limits of several: the processes of jax.distributed find each other,
-        and all make their pipelines in one order.
+        when pipelines start, which all do in one order.
       on_batch: called as on_batch(number, stats, timings) for each batch that
         is handed out, before it is, on the thread that asked for it.
       count_every: one of so many batches has statistics with what count_batch
@@ -172,8 +176,7 @@ class InputPipeline:
     self._sharding = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec(sharding_axis)
     )
-    self._pool, self._node = None, None
-    self._finalizer = None
+    self._pool, self._finalizer = None, None
     axes = (sharding_axis,) if isinstance(sharding_axis, str) else sharding_axis
     count = lambda of: int(np.prod([of.shape[name] for name in axes]))
     num_local, num_devices = count(mesh.local_mesh), count(mesh)
@@ -181,10 +184,7 @@ class InputPipeline:
     if limits is None:
       self._pool = embedding.OutputPool()
       if all_reduce_interface is None and num_local < num_devices:
-        self._node = job_nodes.make_node()
-        # Until there are threads, which end with it.
-        self._finalizer = weakref.finalize(self, self._node.close)
-        all_reduce_interface = self._node.get_all_reduce_interface()
+        all_reduce_interface = _OfJob()
       limits = embedding.AdaptiveLimits(
           feature_specs,
           num_local,
@@ -285,6 +285,7 @@ class InputPipeline:
 
     Raises:
       RuntimeError: if the pipeline is closed.
+      TimeoutError: if another process of the job does not start its pipeline.
     """
     with self._lock:  # Several threads may ask for the first batch.
       if self._is_closed:
@@ -295,7 +296,8 @@ class InputPipeline:
   def _start(self) -> None:
     if self._iterator is None:
       self._iterator = _begin(self._source)
-    first, limits = self._number, self._limits
+    limits = self._limits
+    node = _restart(limits)
     get_ids, get_weights, get_rest = self._functions
     iterator, sharding = self._iterator, self._sharding
     saves = hasattr(iterator, "get_state")
@@ -315,12 +317,10 @@ class InputPipeline:
     def work(number, item_and_state):
       item, state, seconds = item_and_state
       begin = clock()
-      with jax.profiler.TraceAnnotation(
-          "embedding.preprocess", batch=first + number
-      ):
+      with jax.profiler.TraceAnnotation("embedding.preprocess", batch=number):
         ids = get_ids(item)
         weights = get_weights and get_weights(item)
-        converted = limits.convert(ids, weights, first + number)
+        converted = limits.convert(ids, weights, number)
         rest = get_rest(item) if get_rest else _others(item, ids, weights)
       return converted, rest, state, (seconds, clock() - begin)
 
@@ -331,8 +331,7 @@ class InputPipeline:
       settled = limits.settle_until_end(converted)
       if settled is None:
         logging.getLogger(__name__).info(
-            "input: another process has no batch %d, so all end here.",
-            first + number,
+            "input: another process has no batch %d, so all end here.", number
         )
         return None
       inputs, stats = settled
@@ -340,7 +339,7 @@ class InputPipeline:
       if limits.limits is not sized_for:
         sized_for = limits.limits
         _have_room(pool, room, inputs, rest)
-      if count_every and (first + number) % count_every == 0:
+      if count_every and number % count_every == 0:
         stats = embedding.count_batch(
             converted.features,
             feature_specs,
@@ -354,7 +353,7 @@ class InputPipeline:
           sharding,
       )
       seconds += agreed - begin, clock() - counted
-      batch = Batch(inputs, rest, first + number, stats)
+      batch = Batch(inputs, rest, number, stats)
       return batch, state, limits.snapshot(), seconds
 
     def end():
@@ -365,14 +364,19 @@ class InputPipeline:
         work,
         finish,
         end=end,
+        first=self._number,
         workers=self._workers,
         room=self._room,
         num_finished=self._finished_room,
         name=_short(self._source),
     )
-    if self._finalizer is not None:
-      self._finalizer.detach()
-    self._finalizer = weakref.finalize(self, _close, self._stages, self._node)
+    # Threads that have ended need no end, and what they ended with may be an
+    # error, which refers to the pipeline by the frames that it was raised in.
+    self._finalizer = weakref.finalize(
+        self, _close, weakref.ref(self._stages), node
+    )
+    if node is not None:
+      limits.all_reduce_interface.close = self._finalizer
 
   def close(self) -> None:
     """Ends the threads. Batches that were not handed out are lost."""
@@ -392,7 +396,8 @@ class InputPipeline:
       return {
           "version": _STATE_VERSION,
           "number": self._number,
-          "source": self._source_state,
+          # A copy: an iterator may keep what it is given, and change it.
+          "source": copy.deepcopy(self._source_state),
           "limits": self._limits.state_dict(self._limits_state),
       }
 
@@ -404,10 +409,15 @@ class InputPipeline:
     None, is iterated over in place of the source. Else as many batches are read
     and dropped. The log says which it was.
 
+    Args:
+      state: what get_state returned. Where its "limits" are None, those of the
+        pipeline stay: new ones set themselves.
+
     Raises:
       RuntimeError: if a batch was asked for already.
       ValueError: if the state is none of get_state, or is of another version,
-        model or source, or the source has fewer batches.
+        model or source, or the source has fewer batches. Limits that do not fit
+        are found before the source moves.
     """
     if self._iterator is not None:
       raise RuntimeError(
@@ -418,7 +428,7 @@ class InputPipeline:
           f"The state has version {state.get('version')!r}, expected"
           f" {_STATE_VERSION}."
       )
-    for key in ("number", "source", "limits"):
+    for key in ("number", "source"):
       if key not in state:
         raise ValueError(
             f"The state has no {key!r}, only {list(state)}. Pass what"
@@ -430,11 +440,15 @@ class InputPipeline:
           f"The state has number {number!r}, expected how many batches were"
           " handed out, an integer of at least 0. Pass what get_state returned."
       )
-    iterator, way = self._source_after(number, state["source"])
-    self._limits.load_state_dict(state["limits"])
+    limits_state = state.get("limits")
+    if limits_state is not None:
+      limits_state = self._limits.snapshot_of(limits_state)
+    iterator, way = self._source_after(number, copy.deepcopy(state["source"]))
+    if limits_state is not None:
+      self._limits.load_snapshot(limits_state)
     self._iterator = iterator
     self._number = number
-    self._source_state = state["source"]
+    self._source_state = copy.deepcopy(state["source"])
     self._limits_state = self._limits.snapshot()
     logging.getLogger(__name__).info(
         "input: %s continues after %d batches: %s.",
@@ -471,14 +485,64 @@ class InputPipeline:
     return iterator, f"{number} were read and dropped"
 
 
+class _OfJob(converter.AllReduceInterface):
+  """How limits that a pipeline made agree with the processes of the job.
+
+  A node that is closed may stop at any reduction, elsewhere than the others. So
+  each pipeline that starts has one of its own, and limits are of one pipeline.
+
+  Attributes:
+    close: closes the pipeline.
+  """
+
+  def __init__(self, node: minibatching_node.MinibatchingNode | None = None):
+    super().__init__()
+    self._node = node
+    self.close: Callable[[], Any] = node.close if node else lambda: None
+
+  def any_of(self, sync_key: int, value: bool) -> bool:
+    return self._reduce(sync_key, value)
+
+  def bitwise_or(self, sync_key: int, value: int) -> int:
+    return self._reduce(sync_key, value)
+
+  def _reduce(self, sync_key, value):
+    if self._node is None:
+      raise RuntimeError(
+          "These limits were made by an input pipeline, and agree with other"
+          " processes from its first batch on. Ask it for one."
+      )
+    return self._node.reduce(sync_key, value)
+
+
+def _restart(
+    limits: embedding.AdaptiveLimits,
+) -> minibatching_node.MinibatchingNode | None:
+  """The new node by which limits agree, if a pipeline made them for a job."""
+  earlier = limits.all_reduce_interface
+  if not isinstance(earlier, _OfJob):
+    return None
+  earlier.close()
+  node = job_nodes.make_node()
+  try:
+    limits.restart(_OfJob(node))
+  except BaseException:
+    node.close()  # so that the others need not wait for this process
+    raise
+  return node
+
+
 def _close(
-    stages: _stages.Stages, node: minibatching_node.MinibatchingNode | None
+    stages: weakref.ref[_stages.Stages],
+    node: minibatching_node.MinibatchingNode | None,
 ) -> None:
   if node is not None:
     # Else a thread waits for other processes, for a batch that nobody takes any
     # more. They have what they need for those that this process has handed out.
     node.close()
-  stages.close()
+  stages = stages()
+  if stages is not None:
+    stages.close()
 
 
 def _begin(source: Any) -> Iterator[Any]:
@@ -505,13 +569,27 @@ def _are_same(a: Any, b: Any) -> bool:
 
 
 def _others(item: Any, ids: Any, weights: Any) -> dict[Any, Any] | None:
-  """What a mapping has beside arrays that are among ids and weights."""
+  """What a mapping has beside arrays that are among ids and weights.
+
+  Trees in it that have only these are left out as well. In a list that has
+  something else, None takes the place of such an array.
+  """
   if not isinstance(item, Mapping):
     return None
   taken = {
       id(x) for x in jax.tree.leaves((ids, weights)) if hasattr(x, "__len__")
   }
-  return {key: value for key, value in item.items() if id(value) not in taken}
+
+  def is_taken(tree):
+    leaves = jax.tree.leaves(tree)
+    return bool(leaves) and all(id(x) in taken for x in leaves)
+
+  def others(tree):
+    if isinstance(tree, Mapping):
+      return {k: others(v) for k, v in tree.items() if not is_taken(v)}
+    return jax.tree.map(lambda x: None if id(x) in taken else x, tree)
+
+  return others(item)
 
 
 def _checked_rest(

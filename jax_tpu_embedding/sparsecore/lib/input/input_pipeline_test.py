@@ -1,20 +1,24 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import collections
 import contextlib
 import copy
 import gc
 import json
 import os
 import threading
+import traceback
 import tracemalloc
 from unittest import mock
+import weakref
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.input import _stages
 from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
@@ -84,6 +88,82 @@ def _pipeline(source, **options):
 
 def _items(n=_NUM):
   return [_item(i) for i in range(n)]
+
+
+def _threads():
+  """Of pipelines."""
+  return [t for t in threading.enumerate() if t.name.startswith("input ")]
+
+
+class _Nodes:
+  """The nodes of two threads that stand for processes, each with a device."""
+
+  def __init__(self, test):
+    self._changed = threading.Condition()
+    self._values = collections.defaultdict(list)
+    self._numbers = collections.Counter()  # thread -> nodes
+    self._closed = set()  # numbers of nodes; the peers are told
+    two = mock.PropertyMock(return_value=_mesh_of_one())
+    for target, name, replacement in (
+        (job_nodes, "make_node", self._make_node),
+        (jax.sharding.Mesh, "local_mesh", two),
+        (input_pipeline, "_send", lambda tree, sharding: tree),
+    ):
+      test.enter_context(mock.patch.object(target, name, replacement))
+
+  def _make_node(self):
+    self._numbers[threading.current_thread()] += 1
+    number = self._numbers[threading.current_thread()]
+    node = mock.create_autospec(minibatching_node.MinibatchingNode)
+
+    def reduce(key, value):
+      with self._changed:
+        values = self._values[number, key]
+        values.append(value)
+        self._changed.notify_all()
+        self._changed.wait_for(
+            lambda: len(values) == 2 or number in self._closed, 60
+        )
+        if len(values) < 2:
+          raise RuntimeError("The node is closed.")
+        return values[0] | values[1]
+
+    def close():
+      with self._changed:
+        self._closed.add(number)
+        self._changed.notify_all()
+
+    node.reduce, node.close = reduce, close
+    return node
+
+  @property
+  def num_made(self):
+    return list(self._numbers.values())
+
+  def run(self, process):
+    """What process(0) and process(1) return."""
+    results, errors = [None, None], []
+
+    def call(i):
+      try:
+        results[i] = process(i)
+      except BaseException as error:  # pylint: disable=broad-except
+        errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(2)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    if errors:
+      raise errors[0]
+    return results
+
+
+def _half(i, process):
+  item = _item(i)
+  half = slice(12 * process, 12 * process + 12)
+  return {"ids": item["ids"][half], "label": item["label"][half]}
 
 
 def _arrays(batch):
@@ -174,6 +254,101 @@ class InputPipelineTest(parameterized.TestCase):
             f"input batch {number}, stage {stage}",
             getattr(caught.exception, "__notes__", ()),
         )
+
+  @parameterized.product(
+      stage=("read", "preprocess", "send", "on_batch"), resumed=(0, 3)
+  )
+  def test_errors_say_which_batch_of_the_source_it_was(self, stage, resumed):
+    class Source(_Source):
+
+      def __next__(self):
+        item = super().__next__()
+        if self.position == 6:
+          if stage == "read":
+            raise OSError("no such file")
+          if stage == "preprocess":
+            item["ids"][0] = 1000
+          if stage == "send":
+            item["label"] = np.full(24, "text")
+        return item
+
+    def on_batch(number, *_):
+      if stage == "on_batch" and number == 5:
+        raise ValueError(number)
+
+    with _pipeline(_Source()) as batches:
+      for _ in range(resumed):
+        next(batches)
+      state = batches.get_state()
+    with _pipeline(Source(), on_batch=on_batch, workers=2) as batches:
+      if resumed:
+        batches.set_state(state)
+      for number in range(resumed, 5):
+        self.assertEqual(next(batches).number, number)
+      with self.assertRaises(Exception) as caught:
+        next(batches)
+    self.assertEqual(
+        caught.exception.__notes__, [f"input batch 5, stage {stage}"]
+    )
+
+  @parameterized.parameters("ended", "failed", "failed to send")
+  def test_threads_and_pipeline_go_after_their_end(self, what):
+    def source():
+      yield _item(0)
+      if what == "failed":
+        raise OSError("no such file")
+      if what == "failed to send":
+        yield _item(1) | {"label": np.full(24, "text")}
+      yield from _items(2)
+
+    before = set(_threads())
+    pipeline = _pipeline(source(), workers=3)
+    gone = weakref.ref(pipeline)
+    depths = []
+    for _ in range(5):
+      try:
+        for _ in pipeline:
+          pass
+      except Exception as error:  # pylint: disable=broad-except
+        depths.append(len(traceback.extract_tb(error.__traceback__)))
+    self.assertLen(depths, 0 if what == "ended" else 5)
+    self.assertLessEqual(len(set(depths)), 1)  # each has the same frames
+    for thread in set(_threads()) - before:
+      thread.join(60)  # without its being dropped, or closed
+    self.assertEmpty(set(_threads()) - before)
+    del pipeline
+    if what != "ended":  # an error, and who raised it, refer to each other
+      gc.collect()
+    self.assertIsNone(gone())
+
+  def test_closed_by_a_thread_that_holds_the_lock(self):
+    made, closed = threading.Event(), threading.Event()
+
+    def work(number, item):  # as where garbage is collected in a stage
+      del number, item
+      made.wait()
+      with stages._lock:  # pylint: disable=protected-access
+        stages.close()
+      closed.set()
+
+    with self.assertNoLogs(_stages.__name__, "WARNING"):
+      items = iter(range(100))
+      stages = _stages.Stages(
+          lambda: next(items),
+          work,
+          lambda number, result: result,
+          end=lambda: None,
+          first=0,
+          workers=2,
+          room=4,
+          num_finished=1,
+          name="items",
+      )
+      made.set()
+      self.assertTrue(closed.wait(10))
+      stages.close()
+    with self.assertRaisesRegex(RuntimeError, "is closed"):
+      stages.next()
 
   @parameterized.parameters(
       ("ids", "preprocess"),
@@ -372,6 +547,42 @@ class InputPipelineTest(parameterized.TestCase):
       next(batches)
     self.assertIn("input batch 0, stage send", caught.exception.__notes__)
 
+  def test_the_rest_is_what_is_no_id_anywhere_in_it(self):
+    ids, label = np.zeros((24, 3), np.int64), np.zeros(24)
+    pair = (ids.ravel(), np.arange(25) * 3)
+    nested = {"ids": {"f": ids}}
+    none = {"ids": {"f": ids, "mask": None}}
+    mixed = {"x": {"f": ids, "y": label}, "z": [ids, {"f": ids}, label]}
+    for more, get_ids, expected in (
+        (nested, lambda item: item["ids"], {}),
+        ({"a": nested}, lambda item: item["a"]["ids"], {}),
+        ({"ids": pair}, lambda item: {"f": item["ids"]}, {}),
+        ({"ids": {"f": pair}}, lambda item: item["ids"], {}),
+        (none, lambda item: {"f": item["ids"]["f"]}, {}),
+        (
+            mixed,
+            lambda item: {"f": item["x"]["f"]},
+            {"x": {"y": label}, "z": [None, {"f": None}, label]},
+        ),
+        # Ids that are no longer the same array, as in a flat item.
+        (
+            {"ids": {"f": ids}},
+            lambda item: {"f": item["ids"]["f"] + 1},
+            {"ids": {"f": ids}},
+        ),
+        (
+            {"ids": ids, "empty": {}, "none": None},
+            lambda item: {"f": item["ids"]},
+            {"empty": {}, "none": None},
+        ),
+    ):
+      item = {"label": label, **more}
+      with _pipeline([item], rest=None, ids=get_ids) as batches:
+        rest = next(batches).rest
+      expected = {"label": label, **expected}
+      self.assertEqual(jax.tree.structure(rest), jax.tree.structure(expected))
+      jax.tree.map(np.testing.assert_array_equal, rest, expected)
+
   @parameterized.parameters(
       (np.int32(7), None),
       (np.int64(2**31 - 1), None),
@@ -486,11 +697,78 @@ class InputPipelineTest(parameterized.TestCase):
           ValueError, f"has number {number!r}, expected how many batches"
       ):
         _pipeline(_items()).set_state(state | {"number": number})
-    for key in ("number", "source", "limits"):
+    for key in ("number", "source"):
       with self.assertRaisesRegex(ValueError, f"The state has no '{key}'"):
         _pipeline(_items()).set_state(
             {k: v for k, v in state.items() if k != key}
         )
+
+  def test_limits_that_are_refused_leave_the_source_where_it_is(self):
+    with _pipeline(_Source()) as batches:
+      for _ in range(5):
+        next(batches)
+      state = batches.get_state()
+    specs = _specs()
+    limits = embedding.AdaptiveLimits(specs, 1, 1, enable_minibatching=True)
+    source = _Source()
+    with _pipeline(source, specs=specs, limits=limits) as batches:
+      with self.assertRaisesRegex(
+          ValueError, "enable_minibatching False.*None may take their place"
+      ):
+        batches.set_state(state)
+      self.assertEqual(source.position, 0)
+      # What the error says to do.
+      batches.set_state(state | {"limits": None})
+      self.assertEqual(source.position, 5)
+      self.assertEmpty(limits.growths)
+      self.assertEqual([batch.number for batch in batches], [*range(5, _NUM)])
+      self.assertNotEmpty(limits.growths)
+    with _pipeline(_Source()) as batches:
+      state.pop("limits")
+      batches.set_state(state)
+      self.assertEqual(next(batches).number, 5)
+
+  def test_a_source_that_fails_leaves_limits_as_they_are(self):
+    with _pipeline(_items()) as batches:
+      for _ in range(5):
+        next(batches)
+      state = batches.get_state()
+    with _pipeline(_items(2)) as batches:
+      before = batches.limits.state_dict()
+      with self.assertRaisesRegex(ValueError, "source has 2"):
+        batches.set_state(state)
+      self.assertEqual(batches.limits.state_dict(), before)
+
+  def test_states_are_shared_with_nobody(self):
+    class Source(_Source):  # that changes the state that it was given
+
+      def __init__(self):
+        self.state = {"position": [0]}
+
+      position = property(
+          lambda self: self.state["position"][0],
+          lambda self, value: self.state["position"].__setitem__(0, value),
+      )
+
+      def get_state(self):
+        return self.state
+
+      def set_state(self, state):
+        self.state = state
+
+    with _pipeline(Source()) as batches:
+      for _ in range(3):
+        next(batches)
+      state = batches.get_state()
+      expected = copy.deepcopy(state)
+    for _ in range(2):
+      with _pipeline(Source()) as batches:
+        batches.set_state(state)
+        got = batches.get_state()
+        got["source"]["position"][0] = 7
+        self.assertEqual(batches.get_state(), expected)
+        self.assertEqual([batch.number for batch in batches], [*range(3, _NUM)])
+        self.assertEqual(state, expected)
 
   def test_threads_and_memory_go_when_it_is_dropped(self):
     def resident_bytes():
@@ -592,30 +870,88 @@ class InputPipelineTest(parameterized.TestCase):
     with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
       pipeline.start()
 
-  @parameterized.parameters("closed", "dropped", "failed", "started")
+  @parameterized.parameters("closed", "dropped", "failed")
   def test_the_node_of_a_job_goes_with_the_pipeline(self, what):
     node = mock.create_autospec(minibatching_node.MinibatchingNode)
+    node.reduce = lambda key, value: value
     two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
     one_of_two = mock.PropertyMock(return_value=_mesh_of_one())
     with (
-        mock.patch.object(job_nodes, "make_node", return_value=node),
+        mock.patch.object(job_nodes, "make_node", return_value=node) as make,
         mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
     ):
-      make = lambda **options: _pipeline(_items(), mesh=two, **options)
+      pipeline = _pipeline(_items(), mesh=two, specs=_specs(num_devices=2))
+      make.assert_not_called()
       if what == "failed":
-        with self.assertRaisesRegex(ValueError, "prepared for 1"):
-          make(specs=_specs(num_devices=1))
+        node.reduce = mock.Mock(side_effect=RuntimeError("is gone"))
+        with self.assertRaisesRegex(RuntimeError, "is gone"):
+          pipeline.start()
       else:
-        pipeline = make(specs=_specs(num_devices=2))
+        pipeline.start()
         node.close.assert_not_called()
         if what == "closed":
           pipeline.close()
-        elif what == "started":
-          pipeline.start()
-          node.close.assert_not_called()
         pipeline = None
     gc.collect()
     node.close.assert_called_once_with()
+
+  def test_limits_of_a_job_agree_with_it_by_their_pipeline(self):
+    nodes = _Nodes(self)
+    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    specs = _specs(num_devices=2)
+    pipeline = _pipeline(_items(), mesh=two, specs=specs)
+    with self.assertRaisesRegex(RuntimeError, "from its first batch on"):
+      pipeline.limits.preprocess({"f": _half(0, 0)["ids"]})
+    self.assertEmpty(nodes.num_made)
+
+  @parameterized.parameters("set_state", "limits", "not closed", "minibatches")
+  def test_a_pipeline_of_a_job_goes_on_with_earlier_limits(self, how):
+    nodes = _Nodes(self)
+    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+
+    def process(i):
+      specs = _specs(num_devices=2)
+      items = [_half(number, i) for number in range(_NUM)]
+
+      def make(**options):
+        if how == "minibatches" and "limits" not in options:
+          options["limits"] = embedding.AdaptiveLimits(
+              specs,
+              1,
+              2,
+              num_sc_per_device=1,
+              enable_minibatching=True,
+              # pylint: disable-next=protected-access
+              all_reduce_interface=input_pipeline._OfJob(),
+          )
+        return _pipeline(items, mesh=two, specs=specs, **options)
+
+      with make() as whole:
+        expected = list(whole)
+      # Different numbers of batches are ahead when it is closed.
+      first = make(host_prefetch=4 * i)
+      got = [next(first) for _ in range(4)]
+      state = first.get_state()
+      if how != "not closed":
+        first.close()
+      with make(limits=first.limits) as second:
+        if how in ("set_state", "minibatches"):
+          second.set_state(state)
+        else:
+          got = []
+        got += second
+      with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
+        next(first)
+      return expected, got, first.limits.limits
+
+    (expected, got, limits), (_, also_got, also_limits) = nodes.run(process)
+    self.assertEqual(nodes.num_made, [3, 3])
+    self.assertEqual(limits, also_limits)
+    self.assertLen(got, _NUM)
+    for batch, also in zip(got, also_got):
+      self.assertEqual(batch.inputs.settings, also.inputs.settings)
+    if how in ("set_state", "minibatches"):
+      self.assert_same(got, expected)
 
   def test_a_forked_process_makes_its_own(self):
     pipeline = _pipeline(_items())

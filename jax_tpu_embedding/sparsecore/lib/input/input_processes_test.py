@@ -99,7 +99,8 @@ def _take_batches_of_job():
   """What a process of a job has of its pipelines, which find the others'.
 
   Of the first, all batches: process 1 has two more. Of the second, a few, and
-  different numbers of them are ahead when it is closed.
+  different numbers of them are ahead when it is closed. The third has its
+  limits, and goes on after them.
   """
   index = jax.process_index()
   mesh = jax.sharding.Mesh(jax.devices(), ("x",))
@@ -118,14 +119,17 @@ def _take_batches_of_job():
     numbers = [batch.number for batch in batches]
   limits = batches.limits.limits
   warn = mock.Mock()
-  with (
-      mock.patch.object(logging.Logger, "warning", warn),
-      make(_Source(), host_prefetch=2 + 3 * index) as batches,
-  ):
-    for batch, _ in zip(batches, range(4)):
-      if index:
-        time.sleep(0.2)
-  shapes = [x.shape for x in jax.tree.leaves(batch.inputs)]
+  with mock.patch.object(logging.Logger, "warning", warn):
+    with make(_Source(), host_prefetch=2 + 3 * index) as batches:
+      for _ in zip(batches, range(4)):
+        if index:
+          time.sleep(0.2)
+    with make(_Source(), limits=batches.limits) as again:
+      again.set_state(batches.get_state())
+      shapes = {
+          batch.number: [x.shape for x in jax.tree.leaves(batch.inputs)]
+          for batch in again
+      }
   return numbers, limits, shapes, [call.args for call in warn.mock_calls]
 
 
@@ -179,8 +183,9 @@ class InputProcessesTest(parameterized.TestCase):
     )
     first, second = job.results()
     self.assertEqual(first, second)
-    numbers, _, _, warnings = first
+    numbers, _, shapes, warnings = first
     self.assertEqual(numbers, list(range(7)))
+    self.assertEqual(list(shapes), list(range(5, _NUM)))
     # No thread waits for a process that has taken what it wants.
     self.assertEqual(warnings, [])
 

@@ -74,7 +74,7 @@ def make_node(
       raise TimeoutError(
           f"Process {process} of {count} does not want to agree with this one,"
           f" which is {index}: it has made no node in {timeouts.call_seconds}"
-          " s. All processes make their input pipelines, and call"
+          " s. All processes start their input pipelines, and call"
           " all_reduce_interface_of_job, equally often and in one order."
       ) from error
 

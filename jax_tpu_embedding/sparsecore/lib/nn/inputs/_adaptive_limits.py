@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
+import functools
 import logging
+import operator
 import threading
 from typing import Any
 from typing import Literal
@@ -24,12 +27,18 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _saved_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+import numpy as np
 
 # From then on limits double: data that keep growing are not worth a program for
 # each quarter.
 _GROWTHS_BEFORE_DOUBLING = 16
-# Reductions of the converter have numbers of their own, this many per batch.
-_CALLS_PER_BATCH = 16
+# Conversions of a batch. Each one after the first has limits that grew.
+_MAX_ATTEMPTS = 16
+# Reductions are numbered, and the converter makes two keys of 31 bits of each
+# number. Numbers that come again are new ones: of keys, a node remembers the
+# last 1,024, to tell who contributes twice.
+_MAX_REDUCTION = (1 << 30) - 1
+_BITS_PER_REDUCTION = 64
 _BATCHES_PER_FILE = 1000  # of an FDO client
 # Contributions to the reduction of each batch.
 _DOES_NOT_FIT, _HAS_ENDED = 1, 2
@@ -124,7 +133,8 @@ class AdaptiveLimits:
       fdo_client: is given the statistics of each batch, and publishes them when
         limits grow and every 1,000 batches. What all processes published before
         sets the limits in place of the first batch, if it is of as many
-        devices. With several processes, all of them have one or none.
+        devices and SparseCores; else there is a warning, and the client is
+        given nothing. With several processes, all of them have one or none.
       on_growth: called with what grew at a batch; default: logs it.
 
     Raises:
@@ -211,11 +221,14 @@ class AdaptiveLimits:
 
   def _start_with_published(self) -> None:
     """Limits that what earlier runs published would have grown to."""
-    needs = None
     try:
-      needs = _limits.needs_of(self._fdo_client.load())
+      published = self._fdo_client.load()
     except FileNotFoundError:
-      pass  # the first run
+      published = None  # the first run
+    if published is not None and not self._is_of_these_devices(published):
+      # The client has them now, and no record of this run combines with them.
+      published = self._fdo_client = None
+    needs = None if published is None else _limits.needs_of(published)
     if needs is not None and set(dict(needs.stacks)) != set(
         self._bounds.rows_per_sc
     ):
@@ -235,6 +248,37 @@ class AdaptiveLimits:
     if needs is not None:
       self._limits.set_on(self._feature_specs, self.num_sc_per_device)
 
+  def _is_of_these_devices(
+      self, stats: _stats.SparseDenseMatmulInputStats
+  ) -> bool:
+    """Whether as many devices and SparseCores counted; warns if not."""
+    num_local = self._conversion.local_device_count
+    for field, expected in (
+        ("max_ids_per_partition", num_local * self._bounds.num_scs),
+        ("required_buffer_size_per_sc", num_local * self.num_sc_per_device),
+    ):
+      by_name = getattr(stats, field)
+      for name in sorted(self._bounds.rows_per_sc.keys() & by_name.keys()):
+        size = np.atleast_1d(by_name[name]).shape[-1]
+        if size != expected:
+          logging.getLogger(__name__).warning(
+              "limits: what %s has loaded is of other devices: stack %r has %d"
+              " values of %s, expected %d on %d devices, of which this process"
+              " has %d, with %d SparseCores each. The first batch sets limits,"
+              " and nothing is recorded. Let the client publish elsewhere: each"
+              " number of devices needs a directory of its own.",
+              type(self._fdo_client).__name__,
+              name,
+              size,
+              field,
+              expected,
+              self._conversion.global_device_count,
+              num_local,
+              self.num_sc_per_device,
+          )
+          return False
+    return True
+
   @property
   def feature_specs(self) -> Any:
     return self._feature_specs
@@ -246,6 +290,11 @@ class AdaptiveLimits:
   @property
   def is_of_several_processes(self) -> bool:
     return not self._conversion.is_of_one_process
+
+  @property
+  def all_reduce_interface(self) -> Any | None:
+    """How processes agree on limits; see `restart`."""
+    return self._all_reduce
 
   @property
   def limits(self) -> _limits.Limits:
@@ -331,6 +380,9 @@ class AdaptiveLimits:
       return None
     attempt = 0
     if converted.inputs is None:
+      # Before the reductions of the converter: who has no batch makes none.
+      if self._reduce(0) & _HAS_ENDED:
+        return None
       converted = self._convert_again(converted, attempt)
     while True:
       needs = _limits.needs_of(converted.stats)
@@ -389,10 +441,11 @@ class AdaptiveLimits:
   def _convert(
       self, number, features, weights, limits, attempt=0, drops=True
   ) -> Converted:
-    if attempt >= _CALLS_PER_BATCH:
+    if attempt >= _MAX_ATTEMPTS:
       raise RuntimeError(
           f"Batch {number} does not fit {limits} after {attempt} attempts."
       )
+    reduces = self._conversion.all_reduce_interface is not None
     inputs, stats = _to_buffers.to_buffers(
         self._conversion,
         features,
@@ -400,7 +453,7 @@ class AdaptiveLimits:
         self._specs_with(limits),
         # Only to count: what does not fit is converted again.
         drops,
-        number * _CALLS_PER_BATCH + attempt,
+        self._next_reduction() if reduces else 0,
     )
     return Converted(number, features, weights, limits, inputs, stats)
 
@@ -416,9 +469,33 @@ class AdaptiveLimits:
     """The bits that any process has."""
     if not self.is_of_several_processes:
       return value
-    self._num_reductions += 1
-    # Converters use positive keys. All processes make the same reductions.
-    return self._all_reduce.bitwise_or(-self._num_reductions, value)
+    # Converters use positive keys.
+    return self._all_reduce.bitwise_or(-self._next_reduction(), value)
+
+  def _next_reduction(self) -> int:
+    """Its number. All processes make the same reductions, in one order."""
+    self._num_reductions = self._num_reductions % _MAX_REDUCTION + 1
+    return self._num_reductions
+
+  def _highest(self, values: Sequence[int]) -> list[int]:
+    """Of each value, the highest that any process has."""
+    if not self.is_of_several_processes:
+      return list(values)
+    # A union of bits says whether any process has as much as is tried: from the
+    # highest bit down, that is the number.
+    union = self._reduce(functools.reduce(operator.or_, values, 0))
+    highest = [0] * len(values)
+    for bit in reversed(range(union.bit_length())):
+      for first in range(0, len(values), _BITS_PER_REDUCTION):
+        some = range(first, min(first + _BITS_PER_REDUCTION, len(values)))
+        tried = {i: highest[i] | (1 << bit) for i in some}
+        found = self._reduce(
+            sum((values[i] >= tried[i]) << (i - first) for i in some)
+        )
+        for i in some:
+          if found & (1 << (i - first)):
+            highest[i] = tried[i]
+    return highest
 
   def _grow(self, batch_number: int, needs: _limits.Limits) -> None:
     rule = self._rule
@@ -451,13 +528,42 @@ class AdaptiveLimits:
       self, rule: _limits.GrowthRule, rungs: list[int]
   ) -> _limits.Limits:
     """The limits with numbers raised to the highest rungs of all processes."""
-    if self.is_of_several_processes:
-      # A rung is that many bits, so that the union of bits is the highest.
-      rungs = [
-          self._reduce((1 << min(k, _limits.MAX_RUNG)) - 1).bit_length()
-          for k in rungs
-      ]
-    return rule.grown(self._limits, rungs, self._bounds)
+    return rule.grown(self._limits, self._highest(rungs), self._bounds)
+
+  def restart(self, all_reduce_interface: Any) -> None:
+    """Agrees with other processes by another interface from now on.
+
+    Where something failed, or a pipeline was closed before its end, processes
+    may have stopped at different reductions, and with different limits. All
+    call this together, then limits are the largest that any of them has. Waits
+    for a batch that is being settled: close the earlier node first.
+
+    Args:
+      all_reduce_interface: as in the beginning; nothing has used it yet.
+
+    Raises:
+      What the interface raises; call it again then, with another one.
+    """
+    with self._lock:
+      self._all_reduce = all_reduce_interface
+      if self._conversion.enable_minibatching:
+        self._conversion = self._conversion._replace(
+            all_reduce_interface=all_reduce_interface
+        )
+      self._num_reductions = 0
+      numbers = [self._num_grown]
+      for _, of_stack in self._limits.stacks:
+        numbers += dataclasses.astuple(of_stack)
+      self._num_grown, *numbers = self._highest(numbers)
+      numbers = iter(numbers)
+      stacks = tuple(
+          (name, _limits.StackLimits(*(next(numbers) for _ in _limits.NUMBERS)))
+          for name, _ in self._limits.stacks
+      )
+      limits = dataclasses.replace(self._limits, stacks=stacks)
+      if limits != self._limits:
+        self._limits = limits
+        self._limits.set_on(self._feature_specs, self.num_sc_per_device)
 
   def shrunk(self, quantile: float = 0.999) -> _limits.Limits:
     """Limits for another run on such data: `start=limits.shrunk()`.
@@ -542,20 +648,32 @@ class AdaptiveLimits:
         anew then: limits are soon learnt.
     """
     with self._lock:
-      now = self.snapshot()
-      loaded = _saved_limits.from_json(
-          state,
-          now,
-          self._rule,
-          self._bounds,
-          self._conversion.global_device_count,
-          self.num_sc_per_device,
-      )
-      self._limits = loaded.limits
-      self._largest = loaded.largest
-      self._num_grown = loaded.num_grown
-      self._num_batches = loaded.num_batches
-      if loaded.limits is not now.limits:
+      self.load_snapshot(self.snapshot_of(state))
+
+  def snapshot_of(self, state: Mapping[str, Any]) -> _saved_limits.Snapshot:
+    """What `load_snapshot` takes, of a state. Changes nothing.
+
+    Raises:
+      ValueError: as load_state_dict.
+    """
+    return _saved_limits.from_json(
+        state,
+        self.snapshot(),
+        self._rule,
+        self._bounds,
+        self._conversion.global_device_count,
+        self.num_sc_per_device,
+    )
+
+  def load_snapshot(self, snapshot: _saved_limits.Snapshot) -> None:
+    """Continues with it: the second half of `load_state_dict`."""
+    with self._lock:
+      is_other = snapshot.limits is not self._limits
+      self._limits = snapshot.limits
+      self._largest = snapshot.largest
+      self._num_grown = snapshot.num_grown
+      self._num_batches = snapshot.num_batches
+      if is_other:
         self._limits.set_on(self._feature_specs, self.num_sc_per_device)
 
   def describe(self) -> str:

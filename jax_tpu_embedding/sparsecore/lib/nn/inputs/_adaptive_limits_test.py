@@ -9,6 +9,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.core.testing import host_process
 from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
@@ -224,6 +225,22 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         limits.load_state_dict(state | change)
+
+  def test_a_state_that_is_refused_says_what_to_do(self):
+    limits = _adaptive(enable_minibatching=True)
+    with self.assertRaisesRegex(
+        ValueError, "do not load them, and they set themselves anew"
+    ):
+      limits.load_state_dict(_adaptive().state_dict())
+
+  def test_a_state_is_read_without_being_loaded(self):
+    limits, other = _adaptive(), _adaptive()
+    other.preprocess(_batch(0))
+    before = limits.state_dict()
+    snapshot = limits.snapshot_of(other.state_dict())
+    self.assertEqual(limits.state_dict(), before)
+    limits.load_snapshot(snapshot)
+    self.assertEqual(limits.state_dict(), other.state_dict())
 
   def test_starts_with_the_limits_of_the_specs(self):
     limits = _adaptive(
@@ -479,6 +496,54 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     again.preprocess(_batch(0))
     self.assertNotEmpty(again.growths)
 
+  @parameterized.parameters((2, 4, 4, 16), (1, 1, 4, 1))
+  def test_statistics_of_other_devices_are_left_alone(
+      self, num_devices, num_sc, size, expected
+  ):
+    class StrictClient(_Client):  # as those of files
+
+      def load(self):
+        self.recorded.append(super().load())
+        return self.recorded[-1]
+
+      def record(self, stats):
+        assert not self.recorded or (
+            stats.max_ids_per_partition["t"].size
+            == self.recorded[0].max_ids_per_partition["t"].size
+        )
+        super().record(stats)
+
+    client = StrictClient()
+    first = _adaptive(fdo_client=client)
+    first.preprocess(_batch(0, 50.0))
+    specs = _specs(num_devices, num_sc)
+    published = list(client.published)
+    with self.assertLogs(level="WARNING") as logs:
+      limits = embedding.AdaptiveLimits(
+          specs,
+          num_devices,
+          num_devices,
+          num_sc_per_device=num_sc,
+          fdo_client=client,
+      )
+    self.assertRegex(
+        logs.output[0],
+        f"StrictClient .* stack 't' has {size} values of max_ids_per_partition,"
+        f" expected {expected} on {num_devices} .* directory of its own",
+    )
+    ids = np.arange(_BATCH * num_devices).reshape(-1, 1)
+    limits.preprocess({"f": ids})
+    # Of these ids, and not of the many before.
+    self.assertLess(limits.limits["t"].coo_cells_per_sc, 200)
+    self.assertEqual(client.published, published)
+
+  @parameterized.parameters(2**26, 2**27, 2**40)
+  def test_batches_may_have_any_number(self, number):
+    for enable_minibatching in (False, True):
+      limits = _adaptive(enable_minibatching=enable_minibatching)
+      limits.preprocess(_batch(0), batch_number=number)
+      self.assertEqual(limits.growths[0].batch_number, number)
+
   def test_growth_is_reported(self):
     reported = []
     limits = _adaptive(on_growth=reported.append)
@@ -525,63 +590,84 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       embedding.AdaptiveLimits(_specs(2, 1), 1, 2, num_sc_per_device=1)
 
 
-class _Together:
+class _Together(converter.AllReduceInterface):
   """Reductions between threads that stand for processes."""
 
   def __init__(self, n):
-    self._barrier = threading.Barrier(n, timeout=60)
+    super().__init__()
+    self.barrier = threading.Barrier(n, timeout=60)
+    self.keys = []
     self._lock = threading.Lock()
     self._values = {}
 
   def bitwise_or(self, key, value):
-    assert key < 0 and 0 <= value < 2**64, (key, value)
+    assert -(2**31) <= key < 2**31 and 0 <= value < 2**64, (key, value)
     with self._lock:
-      self._values[key] = self._values.get(key, 0) | value
-    self._barrier.wait()
-    return self._values[key]
+      first = len(self.keys) % self.barrier.parties == 0
+      assert first or self.keys[-1] == key, (self.keys[-1], key)
+      self.keys.append(key)
+      self._values[key] = value | (0 if first else self._values[key])
+    self.barrier.wait()
+    result = self._values[key]
+    self.barrier.wait()  # The key may come again.
+    return result
 
   def any_of(self, key, value):
-    raise AssertionError("Only the converter asks this.")
+    assert key >= 0, key  # Only the converter asks this.
+    return bool(self.bitwise_or(key, int(value)))
 
 
 class ProcessesTest(parameterized.TestCase):
 
-  def run_two(self, lengths):
-    """The limits after each batch, of two processes with so many batches."""
-    together = _Together(2)
-    seen = [[], []]
+  def run_threads(self, process, together):
+    """Calls process(0) and process(1), which stand for processes."""
     errors = []
 
-    def process(i):
+    def run(i):
       try:
-        limits = embedding.AdaptiveLimits(
-            _specs(2, 2),
-            1,
-            2,
-            num_sc_per_device=2,
-            all_reduce_interface=together,
-        )
-        for step in range(lengths[i]):
-          burst = 3 if i == 1 and step == 5 else 1
-          result = limits.settle_until_end(
-              limits.convert(_batch(100 * i + step, 6.0 * burst))
-          )
-          if result is None:
-            return
-          inputs, stats = result
-          self.assertEqual(stats.id_drop_counters["t"], 0)
-          seen[i].append((limits.limits, inputs.lhs_gains["t"].shape))
-        limits.settle_until_end(None)
+        process(i)
       except Exception as e:  # pylint: disable=broad-except
         errors.append(e)
-        together._barrier.abort()
+        together.barrier.abort()
 
-    threads = [threading.Thread(target=process, args=(i,)) for i in range(2)]
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
     for thread in threads:
       thread.start()
     for thread in threads:
       thread.join()
     self.assertEmpty(errors)
+
+  def one_of_two(self, together, **options):
+    return embedding.AdaptiveLimits(
+        _specs(2, 2),
+        1,
+        2,
+        num_sc_per_device=2,
+        all_reduce_interface=together,
+        **options,
+    )
+
+  def run_two(self, lengths, mean_valency=6.0, first_number=0, **options):
+    """The limits after each batch, of two processes with so many batches."""
+    together = _Together(2)
+    seen = [[], []]
+
+    def process(i):
+      limits = self.one_of_two(together, **options)
+      for step in range(lengths[i]):
+        burst = 3 if i == 1 and step == 5 else 1
+        features = _batch(100 * i + step, mean_valency * burst)
+        result = limits.settle_until_end(
+            limits.convert(features, batch_number=first_number + step)
+        )
+        if result is None:
+          return
+        inputs, stats = result
+        self.assertEqual(stats.id_drop_counters["t"], 0)
+        seen[i].append((limits.limits, inputs.lhs_gains["t"].shape))
+      limits.settle_until_end(None)
+
+    self.run_threads(process, together)
     return seen
 
   def test_limits_are_equal_after_every_batch(self):
@@ -622,12 +708,12 @@ class ProcessesTest(parameterized.TestCase):
       for value in values:
         peer.start("bitwise_or", -next(key), value)
 
-    rung = (1 << 16) - 1
-    # Whether a batch fits; the rungs of three numbers; whether it fits now.
-    peer_reduces(1, 0, 0, 0, 0)
+    # Whether a batch fits; the union of the rungs of three numbers, of this
+    # process up to 31; which of them have each of five bits; whether it fits.
+    peer_reduces(1, 16, 0, 0, 0, 0, 0, 0)
     limits.preprocess(_batch(0))
     before = limits.limits["t"]
-    peer_reduces(1, rung, 0, 0, 0)
+    peer_reduces(1, 16, 1, 0, 0, 0, 0, 0)
     limits.preprocess(_batch(0))
     self.assertGreater(
         limits.limits["t"].max_ids_per_partition, before.max_ids_per_partition
@@ -635,16 +721,113 @@ class ProcessesTest(parameterized.TestCase):
     self.assertEqual(
         limits.limits["t"].max_ids_per_partition, _limits.GrowthRule().rung(16)
     )
-    for _ in range(10):
+    for _ in range(16):
       peer.result()
     peer.kill()
     with self.assertRaisesRegex(RuntimeError, str(ports[1])):
       limits.preprocess(_batch(0))
 
-  def test_the_shortest_source_ends_all(self):
-    first, second = self.run_two((7, 9))
+  @parameterized.parameters(False, True)
+  def test_the_shortest_source_ends_all(self, enable_minibatching):
+    first, second = self.run_two(
+        (7, 9), enable_minibatching=enable_minibatching
+    )
     self.assertLen(first, 7)
     self.assertEqual(first, second)
+
+  @parameterized.product(growth=(1.01, 1.1), enable_minibatching=(False, True))
+  def test_rungs_may_be_close(self, growth, enable_minibatching):
+    # Some 6,000 cells: more than rung 64 is.
+    first, second = self.run_two(
+        (2, 2), 200.0, growth=growth, enable_minibatching=enable_minibatching
+    )
+    self.assertEqual(first, second)
+    self.assertGreater(
+        first[-1][0]["t"].coo_cells_per_sc, _limits.GrowthRule(growth).rung(64)
+    )
+
+  @parameterized.parameters(2**26, 2**40)
+  def test_batches_may_have_any_number(self, number):
+    first, second = self.run_two(
+        (2, 2), first_number=number, enable_minibatching=True
+    )
+    self.assertLen(first, 2)
+    self.assertEqual(first, second)
+
+  @parameterized.parameters(0, 1, 64, 150)
+  def test_the_highest_of_all_is_found(self, num_values):
+    together = _Together(2)
+    values = [
+        [int(2**x) for x in np.random.default_rng(i).random(num_values) * 40]
+        for i in range(2)
+    ]
+
+    def process(i):
+      limits = self.one_of_two(together)
+      # pylint: disable-next=protected-access
+      self.assertEqual(limits._highest(values[i]), [*map(max, *values)])
+
+    self.run_threads(process, together)
+
+  def test_keys_come_again(self):
+    together = _Together(2)
+
+    def process(i):
+      limits = self.one_of_two(together, enable_minibatching=True)
+      # pylint: disable-next=protected-access
+      limits._num_reductions = 2**30 - 8
+      for seed in range(3):
+        limits.preprocess(_batch(seed + i))
+
+    self.run_threads(process, together)
+    self.assertIn(-1, together.keys)
+    self.assertLess(min(together.keys), -(2**30) + 8)
+    self.assertGreater(len(together.keys), 16)
+
+  @parameterized.parameters(False, True)
+  def test_restarted_limits_are_the_largest_of_all(self, enable_minibatching):
+    together = _Together(2)
+    seen = [None, None]
+
+    def process(i):
+      alone = embedding.AdaptiveLimits(
+          _specs(2, 2),
+          2,
+          2,
+          num_sc_per_device=2,
+          enable_minibatching=enable_minibatching,
+      )
+      # They end elsewhere: this number of batches, and of reductions.
+      for seed in range(1 + 3 * i):
+        features = np.random.default_rng(seed).integers(
+            4096, size=(2 * _BATCH, 4 + 10 * seed)
+        )
+        alone.preprocess({"f": features})
+      limits = self.one_of_two(
+          _Together(1),
+          start=alone.limits,
+          enable_minibatching=enable_minibatching,
+      )
+      limits.preprocess(_batch(i))
+      before = limits.limits
+      limits.restart(together)
+      seen[i] = before, limits.limits
+      self.assertEqual(
+          embedding.Limits.of(
+              limits.feature_specs,
+              2,
+              2,
+              enable_minibatching=enable_minibatching,
+          ),
+          limits.limits,
+      )
+      limits.preprocess(_batch(i))
+
+    self.run_threads(process, together)
+    (first, now), (second, also_now) = seen
+    self.assertNotEqual(first, second)
+    self.assertEqual(now, first.union(second))
+    self.assertEqual(now, also_now)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,6 @@ from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 _ALIGNMENT = 8  # cells and row pointers come in multiples of it
-# Contributions to reductions between hosts have 64 bits, one per rung.
-MAX_RUNG = 64
 # What padding cells hold, see cc/layout/constants.h.
 _PADDING_ID = np.iinfo(np.int32).max
 _PADDING_GAIN = np.nan

@@ -85,7 +85,8 @@ def from_json(
       raise ValueError(
           f"The state of the limits has {key} {state.get(key)!r}, expected"
           f" {expected[key]!r}. Limits of another {key} do not transfer:"
-          " leave the state out, and they set themselves anew."
+          " do not load them, and they set themselves anew. In the state of an"
+          " input pipeline, None may take their place."
       )
   if set(state["limits"]) != set(expected["limits"]):
     raise ValueError(
