@@ -246,9 +246,9 @@ const char* Sort(Stream stream, int64_t num_ids,
                  const ConversionGeometry& geometry,
                  const ConversionScratch& scratch, int32_t*& order,
                  int32_t*& unused) {
-  const int num_bits =
-      NumBits((geometry.num_sc_per_device * geometry.num_shards + 1) *
-              geometry.rows_per_shard);
+  // The largest key is that of what is left out: row 0 of one block more.
+  const int num_bits = NumBits(geometry.num_sc_per_device *
+                               geometry.num_shards * geometry.rows_per_shard);
   for (int word = 0; word * kWordBits < num_bits; ++word) {
     if (const char* error = Launch(
             stream, NumBlocks<ReadKeys>(num_ids),

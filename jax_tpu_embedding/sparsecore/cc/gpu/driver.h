@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What this machine's driver is for.
+// What this machine's driver and GPUs are for.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_DRIVER_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_DRIVER_H_
@@ -13,6 +13,11 @@ namespace jte::gpu {
 int DriverVersion();
 
 inline constexpr int kOldestDriver = 13000;
+
+// The compute capability of the oldest of the visible GPUs, as 80 for 8.0, or 0
+// where there are none. Kernels run from OldestGpuOfKernels() on.
+int OldestGpu();
+int OldestGpuOfKernels();
 
 }  // namespace jte::gpu
 

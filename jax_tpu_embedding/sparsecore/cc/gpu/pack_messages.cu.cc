@@ -142,6 +142,8 @@ const char* PackMessages(Stream stream, const CooBuffers& buffers,
                          const CooGeometry& geometry, int64_t capacity,
                          const PackScratch& scratch,
                          const PackedMessages& messages) {
+  // Nobody sends to itself, and ReadPartitions writes nothing of one.
+  if (HasOnePartition(geometry)) return "there is one partition";
   const int64_t n = geometry.num_cells;
   const int64_t num_places = geometry.num_devices * capacity;
   if (const char* error = ReadPartitions(stream, buffers, geometry,

@@ -212,9 +212,11 @@ auto LaunchFor(const Shape& shape, const QuantizedTo& quantized) {
   // The rows of such a sample are too few loads to have under way.
   constexpr int kFewEntries = 4;
   constexpr int kSamples = kSize == 8 ? 2 : 4;  // as registers suffice
-  return shape.num_cells <= kFewEntries * shape.num_samples
-             ? LaunchFor<T, kSize, kSamples>(quantized)
-             : LaunchFor<T, kSize, 1>(quantized);
+  // Where there are no entries there may be no row that could be read.
+  const bool has_few =
+      0 < shape.num_cells && shape.num_cells <= kFewEntries * shape.num_samples;
+  return has_few ? LaunchFor<T, kSize, kSamples>(quantized)
+                 : LaunchFor<T, kSize, 1>(quantized);
 }
 
 }  // namespace

@@ -98,6 +98,13 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
                            gains.element_count(),
                            " cells, expected equal numbers.");
   }
+  // Kernels count both in int32, and sort one row more than there are.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (num_rows > kMost || static_cast<int64_t>(num_cells) > kMost) {
+    return InvalidArgument("The device has ", num_rows, " rows and ", num_cells,
+                           " cells, expected at most ", kMost,
+                           " of each. Use more devices.");
+  }
   return gpu::CooGeometry{
       .num_row_pointers = static_cast<int64_t>(row_pointers.element_count()),
       .num_cells = static_cast<int64_t>(num_cells),

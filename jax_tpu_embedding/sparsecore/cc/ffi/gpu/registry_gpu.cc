@@ -53,6 +53,9 @@ PYBIND11_MODULE(JTE_MODULE, module) {
   module.def("driver_version", &jte::gpu::DriverVersion,
              "The newest CUDA of this machine's driver, as 13000; 0 without.");
   module.attr("OLDEST_DRIVER") = jte::gpu::kOldestDriver;
+  module.def("oldest_gpu", &jte::gpu::OldestGpu,
+             "The least compute capability of visible GPUs, as 80; 0 without.");
+  module.attr("OLDEST_GPU") = jte::gpu::OldestGpuOfKernels();
   module.def("sample_groups_scratch_bytes", &jte::ffi::SampleGroupsScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("row_groups_scratch_bytes", &jte::ffi::RowGroupsScratchBytes,

@@ -51,10 +51,11 @@ def _lowered(platform="cuda"):
   return step.trace(_TABLE).lower(lowering_platforms=(platform,)).as_text()
 
 
-def _library(driver_version):
-  """As if the library were here, with such a driver."""
-  library = mock.Mock(OLDEST_DRIVER=13000)
+def _library(driver_version, oldest_gpu=0):
+  """As if the library were here, with such a driver and GPU."""
+  library = mock.Mock(OLDEST_DRIVER=13000, OLDEST_GPU=80)
   library.driver_version.return_value = driver_version
+  library.oldest_gpu.return_value = oldest_gpu
   return library
 
 
@@ -68,9 +69,9 @@ class CudaLibraryTest(parameterized.TestCase):
   def with_library(self, library):
     self.enter_context(mock.patch.object(cuda_library, "ffi_cuda", library))
 
-  @parameterized.parameters(0, 13000, 13020)
-  def test_it_is_used_with_a_new_driver_and_without_one(self, version):
-    self.with_library(_library(version))
+  @parameterized.parameters((0, 0), (13000, 80), (13020, 120), (13000, 0))
+  def test_it_is_used_with_a_new_driver_and_without_one(self, version, gpu):
+    self.with_library(_library(version, gpu))
     with warnings.catch_warnings():
       warnings.simplefilter("error")
       self.assertTrue(cuda_library.is_usable())
@@ -81,6 +82,11 @@ class CudaLibraryTest(parameterized.TestCase):
           "old_driver",
           _library(12080),
           r"the driver is for CUDA 12\.8 at most, and they need 13\.0\.",
+      ),
+      (
+          "old_gpu",
+          _library(13000, 75),
+          r"a GPU has compute capability 7\.5, and they need 8\.0 ",
       ),
   )
   def test_plain_operations_without_it_and_one_warning(self, library, message):

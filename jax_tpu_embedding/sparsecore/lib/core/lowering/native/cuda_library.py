@@ -61,6 +61,13 @@ def is_usable() -> bool:
         f" and they need {_dotted(ffi_cuda.OLDEST_DRIVER)}. Install a newer"
         " driver (580 or later)."
     )
+  elif 0 < ffi_cuda.oldest_gpu() < ffi_cuda.OLDEST_GPU:
+    reason = (
+        "a GPU has compute capability"
+        f" {_with_point(ffi_cuda.oldest_gpu())}, and they need"
+        f" {_with_point(ffi_cuda.OLDEST_GPU)} (A100). Leave newer ones visible"
+        " alone (CUDA_VISIBLE_DEVICES)."
+    )
   else:
     return True
   warnings.warn(
@@ -83,6 +90,11 @@ def where_usable(
     return plain_rule(operands, *args)
 
   return choose
+
+
+def _with_point(capability: int) -> str:
+  """80 -> "8.0"."""
+  return f"{capability // 10}.{capability % 10}"
 
 
 def _dotted(version: int) -> str:
