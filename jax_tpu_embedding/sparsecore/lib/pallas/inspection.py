@@ -91,12 +91,18 @@ def inspect(
       os.environ["JAX_PLATFORMS"] = platforms
   sender.close()
   try:
-    result = receiver.recv() if receiver.poll(_SECONDS) else None
+    is_in_time = receiver.poll(_SECONDS)
+    result = receiver.recv() if is_in_time else None
   except EOFError:
     result = None
   if result is None and process.is_alive():
     process.kill()
   process.join()
+  if not is_in_time:
+    raise RuntimeError(
+        f"{_name_of(f)} for {slice_name}: the compiler took longer than"
+        f" {_SECONDS} s."
+    )
   if result is None:
     raise RuntimeError(
         f"{_name_of(f)} for {slice_name}: the compiler ended its process with"

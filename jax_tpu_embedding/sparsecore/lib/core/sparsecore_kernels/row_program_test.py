@@ -104,9 +104,17 @@ class FunctionsTest(parameterized.TestCase):
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=1e-35)
 
   def test_remainder_has_the_sign_of_the_first(self):
-    x, y = np.float32([[7, -7, 7.5, 3]]), np.float32([[3, 3, -2, 5]])
-    actual, expected = _run(lax.rem, x, y, dim=4, lanes=4)
-    np.testing.assert_allclose(actual, expected)
+    x, y = np.float32([[7, -7, 7, 3]]), np.float32([[3, 3, -2, 5]])
+
+    def of_integers(x, y):
+      return lax.rem(x.astype(jnp.int32), y.astype(jnp.int32)) * jnp.ones_like(
+          x
+      )
+
+    actual, expected = _run(of_integers, x, y, dim=4, lanes=4)
+    np.testing.assert_array_equal(actual, expected)
+    with self.assertRaisesRegex(subcores.NotTaken, "a remainder of floats"):
+      _run(lax.rem, x, y, dim=4, lanes=4)
 
   def test_every_float16_keeps_its_bits(self):
     bits = np.arange(2**16, dtype=np.uint16)

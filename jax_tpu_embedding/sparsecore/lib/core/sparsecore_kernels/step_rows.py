@@ -129,7 +129,8 @@ def step_rows(
       for buffer, registers in zip(buffers, results, strict=True):
         _write(columns, r, c, width, buffer, registers)
 
-    @pl.loop(0, size // chunk)
+    # Fewer turns than chunks: k * chunk is an int32.
+    @pl.loop(0, -(-(size // chunk) // cores.num_workers))
     def _(i):
       k = i * cores.num_workers + cores.worker()
 

@@ -419,6 +419,8 @@ def _listed_indices(worker, equation, selection):
         limit=size,
     )
     outside = (value < 0) | (value >= size)
+    if ignored_value is not None:
+      outside |= ignored
     arrays.append(jnp.where(outside, size, value))
     shapes.append(value.shape)
   # Lists beside slices that begin elsewhere: as in numpy, each on its axis.

@@ -25,7 +25,18 @@ def _mesh_and_chip(chip):
   return pallas.on_chip(one_device, chip), chip
 
 
+def chip_with_sparsecores(mesh, chip):
+  """The chip whose cores are meant; another one where a TPU has none.
+
+  Then nothing here runs on any, but this can be imported.
+  """
+  if chip is None and pallas.find_chip(mesh).facts.sparse_core is None:
+    return "v6e"
+  return chip
+
+
 SPARSE_MESH, _chip = _mesh_and_chip("v6e")
+_chip = chip_with_sparsecores(SPARSE_MESH, _chip)
 VECTOR = pallas.vector_subcore_mesh(chip=_chip)
 SCALAR = pallas.scalar_subcore_mesh(chip=_chip)
 TENSOR_MESH, _chip = _mesh_and_chip("v5p")

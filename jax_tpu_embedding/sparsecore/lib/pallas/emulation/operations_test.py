@@ -76,6 +76,30 @@ class VectorSubcoreTest(parameterized.TestCase):
     want = np.where(ids[..., None] < 0, 7.0, operations.TABLE[ids])
     np.testing.assert_array_equal(result, want)
 
+  @parameterized.parameters(-1, 0)
+  def test_scatter_leaves_ignored_rows_alone(self, ignored):
+    ids = np.arange(operations.WORKERS * 8, dtype=np.int32).reshape(-1, 8)
+    ids[:, ::3] = ignored
+
+    def body(ids, out, ids_v, rows):
+      pltpu.sync_copy(ids.at[operations.me()], ids_v)
+      rows[...] = jnp.full((8, 16), 7.0)
+      pltpu.sync_copy(rows, out.at[plsc.Indices(ids_v, ignored_value=ignored)])
+
+    kernel = pallas.kernel(
+        body,
+        operations.VECTOR,
+        [pltpu.VMEM((8,), jnp.int32), pltpu.VMEM((8, 16), jnp.float32)],
+        P(),
+        P(),
+        mesh=operations.SPARSE_MESH,
+        in_place=[1],
+    )
+    out = np.zeros((operations.WORKERS * 8, 16), np.float32)
+    want = out.copy()
+    want[ids[ids != ignored]] = 7.0
+    np.testing.assert_array_equal(kernel(ids, out), want)
+
   def test_gather_that_adds(self):
     def body(table, ids, o, ids_v, rows):
       pltpu.sync_copy(ids.at[operations.me()], ids_v)
@@ -91,6 +115,14 @@ class VectorSubcoreTest(parameterized.TestCase):
         operations.IDS,
     )
     np.testing.assert_array_equal(result, 2 * operations.TABLE[operations.IDS])
+
+  def test_a_tpu_without_sparsecores_has_those_of_another_chip(self):
+    mesh = jax.sharding.AbstractMesh((1,), ("x",))
+    for name, expected in (("v5e", "v6e"), ("7x", None)):
+      self.assertEqual(
+          operations.chip_with_sparsecores(pallas.on_chip(mesh, name), None),
+          expected,
+      )
 
   def test_sums_in_shared_memory(self):
     ids = np.where(operations.INTS == 0, -1, operations.INTS)
