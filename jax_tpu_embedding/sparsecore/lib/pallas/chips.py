@@ -67,7 +67,7 @@ CHIPS = {
         Chip(
             name="v4",
             device_kinds=("TPU v4",),
-            num_tensor_cores=1,
+            num_tensor_cores=2,
             topology="v4:2x2x1",
         ),
     )

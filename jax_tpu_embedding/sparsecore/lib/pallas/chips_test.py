@@ -16,7 +16,7 @@ class ChipsTest(parameterized.TestCase):
       ("v6e", 1, (2, 16, 8)),
       ("7x", 1, (2, 16, 16)),
       ("v5e", 1, None),
-      ("v4", 1, None),
+      ("v4", 2, None),
   )
   def test_facts(self, name, tensor_cores, sparse_core):
     chip = pallas.find_chip(name)
