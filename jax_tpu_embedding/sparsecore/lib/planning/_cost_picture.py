@@ -92,8 +92,9 @@ def figure(costs: _costs.ModelCost) -> Any:
   time = panel(
       _LEFT + _PANEL + _GAP,
       f"SparseCores: {costs.lookup_seconds * 1e3:.3f} ms lookup,"
-      f" {costs.update_seconds * 1e3:.3f} ms update, not calibrated",
-      f"ms of a batch, at an efficiency of {costs.efficiency:.2f}",
+      f" {costs.update_seconds * 1e3:.3f} ms update,"
+      f" {'calibrated' if costs.is_calibrated else 'not calibrated'}",
+      f"ms of a batch, at an efficiency of {costs.efficiency_in_words}",
   )
   _bars(
       time,

@@ -38,13 +38,17 @@ def describe(costs: _costs.ModelCost) -> str:
   gib = lambda x: f"{x / 2**30:.2f} GiB"
   lookup, update = costs.lookup_seconds * 1e3, costs.update_seconds * 1e3
   # What SparseCores have of the bandwidth is between all of it and a quarter.
-  band = lambda ms: (
-      f"{ms:.3f} ms ({ms * costs.efficiency:.3f} at 1.0,"
-      f" {ms * costs.efficiency / 0.25:.3f} at 0.25)"
+  band = lambda ms, efficiency: (
+      f"{ms:.3f} ms ({ms * efficiency:.3f} at 1.0,"
+      f" {ms * efficiency / 0.25:.3f} at 0.25)"
   )
+  source = "which nobody measured on these devices"
+  if costs.is_calibrated:
+    source = "which follows from a measured lookup"
   lines = [
-      "Not calibrated: times are bounds by bandwidth, divided by an efficiency"
-      f" of {costs.efficiency:.2f}, which nobody measured on these devices.",
+      f"{'Calibrated' if costs.is_calibrated else 'Not calibrated'}: times are"
+      " bounds by bandwidth, divided by an efficiency of"
+      f" {costs.efficiency_in_words}, {source}.",
       f"{topology.name}: {topology.num_devices} devices of"
       f" {topology.chip.num_sc} SparseCores, {gib(topology.chip.memory_bytes)}"
       f" each. {costs.workload[0].upper()}{costs.workload[1:]}.",
@@ -59,9 +63,10 @@ def describe(costs: _costs.ModelCost) -> str:
       f"Memory: {gib(costs.bytes_per_device('off'))} of"
       f" {gib(topology.chip.memory_bytes)}; pipelined"
       f" {gib(costs.bytes_per_device('exact'))} (exact),"
-      f" {gib(costs.bytes_per_device('stale'))} (stale).",
-      f"Lookup: {band(lookup)}",
-      f"Update: {band(update)}",
+      f" {gib(costs.bytes_per_device('stale'))} (stale)"
+      f"{'' if costs.dense_bytes else '; without dense parameters'}.",
+      f"Lookup: {band(lookup, costs.efficiency)}",
+      f"Update: {band(update, costs.update_efficiency)}",
       f"Host: {costs.host_seconds * 1e3:.3f} ms of a core.",
   ]
   if any(stack.limits is None for stack in costs.stacks):

@@ -83,12 +83,14 @@ class ModelCost:
     plan: of stacks.
     stacks: in the order of the plan.
     limits: for AdaptiveLimits(start=...) and compiling ahead.
-    dense_bytes: of parameters that are no tables.
+    dense_bytes: of parameters that are no tables; 0 where they are not known.
     dense_seconds: of the dense part; None where nothing was said of it.
     weight_gradient_seconds: of it, what can run beside an update.
     host_seconds: that preprocessing takes of one core, for each device.
     efficiency: of lookups, the share of the bandwidth that they are taken to
       have.
+    update_efficiency: the same of updates.
+    is_calibrated: whether a measured lookup says so.
   """
 
   topology: chips.Topology
@@ -101,6 +103,17 @@ class ModelCost:
   weight_gradient_seconds: float | None
   host_seconds: float
   efficiency: float
+  update_efficiency: float
+  is_calibrated: bool = False
+
+  @property
+  def efficiency_in_words(self) -> str:
+    of_lookups, of_updates = (
+        f"{x:.2f}" for x in (self.efficiency, self.update_efficiency)
+    )
+    if of_lookups == of_updates:
+      return of_lookups
+    return f"{of_lookups} ({of_updates} of updates)"
 
   @property
   def lookup_seconds(self) -> float:
@@ -132,7 +145,7 @@ class ModelCost:
     return max(dense, update + lookup)
 
   def bytes_per_device(self, mode: str = "off") -> int:
-    """Tables, slots, dense parameters, and batches of a step in a mode.
+    """Tables, slots, dense_bytes, and batches of a step in a mode.
 
     Raises:
       ValueError: the mode is none of MODES.
@@ -152,6 +165,8 @@ class ModelCost:
   def with_measured_lookup(self, seconds: float) -> Self:
     """These costs with the efficiency that a measured lookup has.
 
+    That of updates, which are not measured, changes by the same factor.
+
     Args:
       seconds: of a step's lookups.
 
@@ -167,6 +182,8 @@ class ModelCost:
     return dataclasses.replace(
         self,
         efficiency=self.efficiency * factor,
+        update_efficiency=self.update_efficiency * factor,
+        is_calibrated=True,
         stacks=tuple(
             dataclasses.replace(
                 stack,

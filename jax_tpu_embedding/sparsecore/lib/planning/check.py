@@ -20,6 +20,7 @@ import dataclasses
 import math
 import multiprocessing
 import os
+import re
 import sys
 from typing import Any
 import warnings
@@ -42,6 +43,7 @@ from jax_tpu_embedding.sparsecore.lib.planning import prepared_specs
 _MIB, _GIB = 2**20, 2**30
 # Of one stack; a compiler that takes longer is ended.
 _SECONDS = 600
+_DIMENSIONS = re.compile(r"\w\[([\d,]*)\]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class StackCheck:
   description: str  # tables, sizes, dtype, optimizer
   table_bytes: int  # with slots, by the plan
   part_bytes: int  # the same without slots: what a copy of the table would be
+  part_size: int  # how many numbers that has, and so has a slot
   choices: tuple[choice.Choice, ...] = ()
   kernels: tuple[subcores.KernelMemory, ...] = ()
   memory: memory_report.MemoryReport | None = None  # None: does not compile
@@ -224,6 +227,7 @@ def _plan_of(
       ),
       table_bytes=rows * numbers // num_parts,
       part_bytes=rows * columns * stack.dtype.itemsize // num_parts,
+      part_size=rows * columns // num_parts,
   )
 
 
@@ -278,12 +282,13 @@ def _check_stack(plan, features, mesh, enable_minibatching) -> StackCheck:
       ValueError,
   ) as error:
     problems.append(_why(error, plan, features, mesh))
-  if memory is not None and memory.moves:
-    moved = sum(move.size_bytes for move in memory.moves)
+  if moves := _moves_of_table(memory and memory.moves, plan.part_size):
+    moved = sum(move.size_bytes for move in moves)
+    largest = max(moves, key=lambda move: move.size_bytes)
     problems.append(
         f"A step moves {_mib(moved)} of the table beside its update, the"
-        f" largest {memory.moves[0]}. Use a dtype, a number of columns or a"
-        " step that calls or kernels take; see what is said of them."
+        f" largest {largest}. Use a dtype, a number of columns or a step that"
+        " calls or kernels take; see what is said of them."
     )
   by_kernels = any(x.way == "kernels" for x in choices)
   return dataclasses.replace(
@@ -294,6 +299,20 @@ def _check_stack(plan, features, mesh, enable_minibatching) -> StackCheck:
       memory=memory,
       problems=tuple(problems),
   )
+
+
+def _moves_of_table(
+    moves: Sequence[memory_report.Move] | None, part_size: int
+) -> list[memory_report.Move]:
+  """Those with as many numbers as a device has of the table, in any order.
+
+  Where a table has few rows, arrays of a batch are as large as it or larger.
+  """
+  sizes = lambda move: (
+      math.prod(int(x) for x in dimensions.split(",") if x)
+      for dimensions in _DIMENSIONS.findall(move.result)
+  )
+  return [move for move in moves or () if part_size in sizes(move)]
 
 
 def _why(error, plan, features, mesh) -> str:

@@ -39,6 +39,7 @@ def _stack(name, **changes):
       description="8 x 8 float32",
       table_bytes=3 * _GIB,
       part_bytes=_GIB,
+      part_size=_GIB // 4,
       choices=(choice.Choice("lookup", "calls", ""),),
       memory=memory_report.MemoryReport(
           argument_bytes=4 * _GIB,
@@ -89,6 +90,21 @@ class ReportTest(absltest.TestCase):
     report = _check(_stack("a", memory=None))
     self.assertEqual(report.total_bytes, 3 * _GIB)
 
+  def test_arrays_of_a_batch_are_no_moves_of_the_table(self):
+    moves = [
+        memory_report.Move(size_bytes=2**20, operation="x", result=result)
+        for result in (
+            "f32[2048,128]{1,0:T(8)}",
+            "f32[128,2048]{0,1:T(8,128)}",
+            "(f32[262144]{0:T(1024)S(1)}, u32[]{:S(2)})",
+            "f32[4194304]{0:T(1024)}",
+            "(f32[16384,128]{1,0:T(8,128)}, s32[16384]{0:T(1024)})",
+        )
+    ]
+    found = check._moves_of_table(moves, 2048 * 128)
+    self.assertEqual(found, moves[:3])
+    self.assertEmpty(check._moves_of_table(None, 2048 * 128))
+
 
 @absltest.skipIf(
     importlib.util.find_spec("libtpu") is None,
@@ -119,6 +135,15 @@ class CommandTest(absltest.TestCase):
         problem,
         "max_unique_ids_per_partition=8192 does not fit .*; 4096 does. Set",
     )
+
+  def test_a_batch_that_is_larger_than_its_table_is_no_problem(self):
+    program = _PROGRAM.replace("(64, ", "(131072, ").replace("8192", "512")
+    path = self._file(program.replace("40_000", "8192"))
+    report = check.check(path, "v6e:2x2")
+    (large,) = report.stacks
+    # Such as zeros for the result of the lookup.
+    self.assertGreater(large.memory.moves[0].size_bytes, large.part_bytes)
+    self.assertEmpty(report.problems)
 
   def test_a_process_that_ends_is_a_problem_of_its_stack(self):
     ends = "import multiprocessing, os\nif multiprocessing.parent_process(): os._exit(3)\n"

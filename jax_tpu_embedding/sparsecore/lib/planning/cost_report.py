@@ -84,8 +84,9 @@ class CostReport(_costs.ModelCost):
         "topology": self.topology.name,
         "num_devices": self.topology.num_devices,
         "workload": self.workload,
-        "is_calibrated": False,
+        "is_calibrated": self.is_calibrated,
         "efficiency": self.efficiency,
+        "update_efficiency": self.update_efficiency,
         "bytes_per_device": {
             mode: self.bytes_per_device(mode) for mode in MODES
         },
@@ -134,7 +135,8 @@ def estimate(
     ids_per_sample: feature name -> ids of a sample, on average; default: as
       many as input_shape says.
     dense: the dense part of a step: a count of its operations, or a step that
-      was lowered for the topology's TPUs, which is compiled.
+      was lowered for the topology's TPUs, which is compiled, and whose
+      parameters are not counted.
     sc_efficiency: of lookups and updates, the share of the bandwidth that they
       are taken to have; default: that of the chip.
     batches: how many are drawn or taken; needs are the largest of them.
@@ -191,6 +193,7 @@ def estimate(
       weight_gradient_seconds=beside,
       host_seconds=_HOST_SECONDS_PER_ID * sum(x.num_ids for x in stacks),
       efficiency=lookup,
+      update_efficiency=update,
   )
 
 
@@ -584,4 +587,5 @@ def _dense(
   cycles = sum(x.cost for x in report.instructions)
   beside = max((x.end - x.start for x in report.calls), default=0)
   per_second = chip.cycles_per_second
+  # What the compiler says of arguments may have the tables in it.
   return 0, cycles / per_second, beside / per_second

@@ -22,6 +22,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
+from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
@@ -392,6 +393,33 @@ class CostsTest(parameterized.TestCase):
     self.assertAlmostEqual(calibrated.efficiency, report.efficiency / 2)
     with self.assertRaisesRegex(ValueError, "seconds must be positive, got 0"):
       report.with_measured_lookup(0)
+    self.assertIn("Not calibrated: ", report.describe())
+    self.assertRegex(
+        calibrated.describe(),
+        "^Calibrated: .* of 0.25, which follows from a measured lookup.\n",
+    )
+    of_json = lambda x: json.loads(x.to_json())["is_calibrated"]
+    self.assertEqual((of_json(report), of_json(calibrated)), (False, True))
+
+  def test_updates_have_an_efficiency_of_their_own(self):
+    chip = dataclasses.replace(chips.CHIPS["v6e"], update_efficiency=0.8)
+    topology = chips.Topology(name="x", chip=chip, num_devices=4)
+    full = cost_report.estimate(_model(), topology, sc_efficiency=1.0)
+    report = cost_report.estimate(_model(), topology)
+    for x in (report, report.with_measured_lookup(2 * report.lookup_seconds)):
+      self.assertRegex(
+          x.describe(),
+          rf"Update: .* \({full.update_seconds * 1e3:.3f} at 1.0",
+      )
+      self.assertAlmostEqual(x.update_efficiency / x.efficiency, 0.8 / 0.5)
+    self.assertIn("of 0.50 (0.80 of updates), which nobody", report.describe())
+
+  def test_dense_parameters_that_are_not_known_are_said(self):
+    without = "; without dense parameters."
+    for size in (0, 7):
+      dense = cost_report.DenseCost(flops_per_sample=1, weight_bytes=size)
+      text = cost_report.estimate(_model(), "v6e:2x2", dense=dense).describe()
+      self.assertEqual(without in text, size == 0)
 
   @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
   @hypothesis.given(
@@ -553,6 +581,13 @@ class FormsTest(parameterized.TestCase):
     path = pathlib.Path(self.create_tempdir().full_path, "cost.png")
     self._report().plot(path)
     self.assertGreater(path.stat().st_size, 1000)
+    calibrated = self._report().with_measured_lookup(1e-3)
+    for report, end in (
+        (self._report(), "update, not calibrated"),
+        (calibrated, "update, calibrated"),
+    ):
+      title = _cost_picture.figure(report).axes[1].get_title(loc="left")
+      self.assertEndsWith(title, end)
     with mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
       with self.assertRaisesRegex(ImportError, r"embedding\[plots\].*describe"):
         self._report().plot(path)
@@ -661,6 +696,10 @@ class CommandTest(parameterized.TestCase):
         (["model.txt", "--topology=v6e:2x2"], "ends with '.txt'"),
         (["model.pb", "--topology=v6e:2x2"], "No such file"),
         ([f"{program}:specs", "--topology=v9:1"], "no chip 'v9'"),
+        (
+            [f"{program}:specs", "--topology=v6e:1", "--batch=0"],
+            "batch must be at least 1, got 0",
+        ),
         (
             [f"{program}:specs", "--topology=v6e:1,v6e:2x1", "--plot=x.png"],
             "there are several",

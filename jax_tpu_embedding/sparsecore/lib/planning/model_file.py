@@ -33,11 +33,13 @@ def load(model: str, *, batch: int | None = None) -> Any:
       are prepared keep their stacks, with room for as many samples.
 
   Raises:
-    ValueError: if the model is none of these.
+    ValueError: if the model is none of these, or the batch is below 1.
     OSError: if there is no such file.
   """
+  if batch is not None and batch < 1:
+    raise ValueError(f"batch must be at least 1, got {batch}.")
   specs = _load(model)
-  return _with_batch(specs, batch) if batch else specs
+  return specs if batch is None else _with_batch(specs, batch)
 
 
 def _load(model: str) -> Any:
