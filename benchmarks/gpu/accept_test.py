@@ -31,6 +31,22 @@ class AcceptTest(absltest.TestCase):
       with self.assertRaisesRegex(AssertionError, "one source.*differ: 1"):
         accept.run(where, ["smoke"])
 
+  def test_other_sums_of_many_terms_are_found(self):
+    right = accept._update
+
+    def update(where, optimizer, donate=True):
+      program = right(where, optimizer, donate)
+      if where.lowering.platform == "cpu":
+        return program
+      # As if one of the gradients had been added in another order.
+      return lambda coo, tables, gradient: program(
+          coo, tables, gradient.at[0].multiply(1 + 2**-22)
+      )
+
+    with mock.patch.object(accept, "_update", update):
+      report = accept.run(accept.platform("emulated"), ["repeats"])
+    self.assertEqual([x.is_met for x in report["repeats"]], [False, False])
+
   def test_other_buffers_of_ids_are_found(self):
     right = accept._convert
 
