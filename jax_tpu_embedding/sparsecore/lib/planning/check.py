@@ -54,7 +54,9 @@ class StackCheck:
   description: str  # tables, sizes, dtype, optimizer
   table_bytes: int  # with slots, by the plan
   part_bytes: int  # the same without slots: what a copy of the table would be
-  part_size: int  # how many numbers that has, and so has a slot
+  # How many numbers that has, and so has a slot; None for a replicated stack,
+  # whose gradient is as large, and is moved in any step.
+  part_size: int | None
   choices: tuple[choice.Choice, ...] = ()
   kernels: tuple[subcores.KernelMemory, ...] = ()
   memory: memory_report.MemoryReport | None = None  # None: does not compile
@@ -227,7 +229,7 @@ def _plan_of(
       ),
       table_bytes=rows * numbers // num_parts,
       part_bytes=rows * columns * stack.dtype.itemsize // num_parts,
-      part_size=rows * columns // num_parts,
+      part_size=None if stack.is_replicated else rows * columns // num_parts,
   )
 
 
@@ -302,7 +304,7 @@ def _check_stack(plan, features, mesh, enable_minibatching) -> StackCheck:
 
 
 def _moves_of_table(
-    moves: Sequence[memory_report.Move] | None, part_size: int
+    moves: Sequence[memory_report.Move] | None, part_size: int | None
 ) -> list[memory_report.Move]:
   """Those with as many numbers as a device has of the table, in any order.
 

@@ -145,6 +145,15 @@ class CommandTest(absltest.TestCase):
     self.assertGreater(large.memory.moves[0].size_bytes, large.part_bytes)
     self.assertEmpty(report.problems)
 
+  def test_a_gradient_as_large_as_a_replicated_table_is_no_problem(self):
+    program = _PROGRAM.replace("40_000", "4000").replace(
+        "name=name, v", "placement='tensorcore', name=name, v"
+    )
+    report = check.check(self._file(program), "v6e:2x2")
+    (large,) = report.stacks
+    self.assertNotEmpty(large.memory.moves)
+    self.assertEmpty(report.problems)
+
   def test_a_process_that_ends_is_a_problem_of_its_stack(self):
     ends = "import multiprocessing, os\nif multiprocessing.parent_process(): os._exit(3)\n"
     report = check.check(self._file(ends + _PROGRAM), "v6e:2x2")
