@@ -135,6 +135,12 @@ TEST_F(DeviceRecordsTest, GiveTheErrorOfTheFirstDeviceThatHasOne) {
   for (const auto& error : {Read().error(), ReadRecords(Words(), 2).error()}) {
     EXPECT_EQ(error.message, "Device 1 of the axis: " + std::string(207, 'x'));
   }
+  // Of characters, whole ones: these have two bytes.
+  std::string message;
+  for (int i = 0; i < 200; ++i) message += "\u00e9";
+  records_[1] = MakeErrorRecord(message);
+  EXPECT_EQ(Read().error().message,
+            "Device 1 of the axis: " + message.substr(0, 206));
   // A forger may leave out the zero at the end.
   std::ranges::fill(records_[0].error, 'y');
   EXPECT_EQ(Read().error().message,

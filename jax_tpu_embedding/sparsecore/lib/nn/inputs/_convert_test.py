@@ -74,9 +74,13 @@ class ConvertIdsTest(parameterized.TestCase):
       _convert_ids({"a": np.array([[10]] * 4)}, specs=specs)
 
   @parameterized.parameters(
-      ("int8", 127), ("uint8", 255), ("int16", 300), ("uint16", 2**16 - 1)
+      ("int8", 127),
+      ("uint8", 255),
+      ("int16", 300),
+      ("uint16", 2**16 - 1),
+      ("uint32", 300),
   )
-  def test_row_splits_of_few_bits(self, dtype, num_ids):
+  def test_row_splits_of_other_types(self, dtype, num_ids):
     values = np.arange(num_ids, dtype=np.int32) % 10
     splits = np.array([0, 1, 1, num_ids - 1, num_ids], dtype)
     ids = {"a": (values, splits), "b": np.zeros((4, 1), np.int32)}
