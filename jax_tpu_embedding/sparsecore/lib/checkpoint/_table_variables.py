@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
 import math
 from typing import Any
 
@@ -21,6 +20,7 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
@@ -60,34 +60,12 @@ def by_stack(
 def planned(feature_specs: Any, num_shards: int) -> Any:
   """`feature_specs`, or copies if they have sizes that only raw ids tell.
 
-  Layers plan such specs for each batch, and the planner refuses them. But rows
-  do not depend on the batch, as each of the tables is alone in its stack.
+  Layers plan such specs for each batch, and the planner refuses them.
   """
-  features, structure = jax.tree.flatten(feature_specs)
-  if not any(None in feature.output_shape for feature in features):
-    return feature_specs
-  tables = {}
-  for feature in features:
-    table = feature.table_spec
-    if not table.is_stacked():
-      table = tables.get(id(table)) or dataclasses.replace(table)
-    tables[id(feature.table_spec)] = table
-  copies = [
-      dataclasses.replace(
-          feature,
-          table_spec=tables[id(feature.table_spec)],
-          input_shape=(None, *feature.input_shape[1:]),
-          # Any batch that SparseCores can share.
-          output_shape=(
-              batch or num_shards,
-              *(size or 1 for size in others),
-          ),
-      )
-      for feature in features
-      for batch, *others in [feature.output_shape]
-  ]
-  embedding.prepare_feature_specs_for_training(copies, num_shards, 1)
-  return jax.tree.unflatten(structure, copies)
+  complete = _partial_shapes.complete(feature_specs, None, num_shards)
+  if complete is not feature_specs:
+    embedding.prepare_feature_specs_for_training(complete, num_shards, 1)
+  return complete
 
 
 class TableVariables:

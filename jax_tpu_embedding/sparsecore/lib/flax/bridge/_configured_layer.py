@@ -12,9 +12,9 @@ import flax
 import jax
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
-from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _partial_shapes
 
 
 class ConfiguredLayer:

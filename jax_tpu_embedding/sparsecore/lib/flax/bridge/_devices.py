@@ -11,9 +11,9 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
-from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
-from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np

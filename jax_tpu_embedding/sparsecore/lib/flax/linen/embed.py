@@ -17,7 +17,6 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _configured_layer
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _devices
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookups
-from jax_tpu_embedding.sparsecore.lib.flax.bridge import _partial_shapes
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _raw_ids
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
@@ -26,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.linen import _table_parameters
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _partial_shapes
 
 Nested = embedding.Nested
 EmbeddingLookupInput = embedding.PreprocessedInput
