@@ -625,10 +625,14 @@ def _share(where, name, seconds, moved, wanted) -> Finding:
 def kernels(where: Platform) -> Iterator[Finding]:
   """Which kernels the time of a call goes to."""
   for case in where.cases:
-    _, buffers = _batches(where, case)
+    batches, buffers = _batches(where, case)
+    convert = _convert(where.lowering, case)
     lookup, update = _lookup(where, case), _update(where, "adagrad")
     tables = _tables(where, case, "adagrad")
     gradient = _gradient(where, case)
+    ids = jax.device_put(batches[0].ids, where.device)
+    micros = _kernel_micros(lambda: convert(ids))
+    yield Finding(name=f"{case.name}: convert_ids, us of kernels", value=micros)
     micros = _kernel_micros(lambda: lookup(buffers[0], tables[0]))
     yield Finding(name=f"{case.name}: lookup, us of kernels", value=micros)
 
