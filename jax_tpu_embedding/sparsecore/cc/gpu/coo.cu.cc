@@ -99,9 +99,6 @@ struct FindPartitions {
 const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
                            const CooGeometry& geometry,
                            const Partitions& partitions, Flaws* flaws) {
-  if (const char* error = FillWithZeros(stream, flaws, sizeof(Flaws))) {
-    return error;
-  }
   if (HasOnePartition(geometry)) return nullptr;
   return Launch(stream, NumBlocks<FindPartitions>(geometry.num_row_pointers),
                 FindPartitions{buffers, geometry, partitions, flaws});

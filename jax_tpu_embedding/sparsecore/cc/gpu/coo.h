@@ -56,7 +56,7 @@ struct Flaws {
   int32_t partitions;  // row pointers or the number of minibatches
   int32_t entries;     // ids or samples out of range, or rows out of order
 
-  JTE_DEVICE bool any() const { return partitions != 0 || entries != 0; }
+  JTE_DEVICE bool any() const { return (partitions | entries) != 0; }
 };
 
 // Where partition p has its entries: cells [begins[p], ends[p]). In the order
@@ -73,8 +73,8 @@ constexpr bool HasOnePartition(const CooGeometry& geometry) {
          !geometry.enable_minibatching;
 }
 
-// Reads them unless there is one, and writes both flaws. Returns null, or the
-// message of an error.
+// Reads them unless there is one, and notes flaws, which have to be 0. Returns
+// null, or the message of an error.
 const char* ReadPartitions(Stream stream, const CooBuffers& buffers,
                            const CooGeometry& geometry,
                            const Partitions& partitions, Flaws* flaws);

@@ -34,26 +34,36 @@ struct ReadRowsAndSamples {
     // Of the partitions alone: entries are what is looked at here.
     const Flaws known =
         FlawsOfPartitions(buffers, geometry, thread.number() == 0, flaws);
-    for (int64_t i = thread.number(); i < geometry.num_cells;
-         i += thread.num_threads()) {
-      const Cell cell = ReadCell(i, buffers, geometry, partitions, known);
-      if (cell.is_wrong) flaws->entries = 1;
-      // Entries that are not sorted here have to come in order.
-      if (cells == nullptr && cell.is_entry && i > 0 &&
-          cell.row <
-              InRange(buffers.embedding_ids[i - 1], geometry.rows_per_shard)) {
-        flaws->entries = 1;
+    ForEachNumber(thread, geometry.num_cells, [&](const Numbers& numbers) {
+      Cell read[Numbers::kSize];
+      bool are_in_order[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        const int64_t i = numbers.number(k);
+        read[k] = numbers.has(k)
+                      ? ReadCell(i, buffers, geometry, partitions, known)
+                      : Cell{};
+        // Entries that are not sorted here have to come in order.
+        are_in_order[k] = cells != nullptr || !read[k].is_entry || i == 0 ||
+                          InRange(buffers.embedding_ids[i - 1],
+                                  geometry.rows_per_shard) <= read[k].row;
       }
-      rows[i] =
-          cell.is_entry
-              ? static_cast<int32_t>(cell.target % geometry.num_sc_per_device *
-                                         geometry.rows_per_shard +
-                                     cell.row)
-              : NoRow(geometry);
-      samples[i] = static_cast<int32_t>(
-          cell.source * geometry.batch_size_per_sc + cell.sample);
-      if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
-    }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (!numbers.has(k)) continue;
+        const Cell& cell = read[k];
+        if (cell.is_wrong || !are_in_order[k]) flaws->entries = 1;
+        const int64_t i = numbers.number(k);
+        rows[i] = cell.is_entry ? static_cast<int32_t>(
+                                      cell.target % geometry.num_sc_per_device *
+                                          geometry.rows_per_shard +
+                                      cell.row)
+                                : NoRow(geometry);
+        samples[i] = static_cast<int32_t>(
+            cell.source * geometry.batch_size_per_sc + cell.sample);
+        if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
+      }
+    });
   }
 };
 
@@ -88,25 +98,6 @@ struct OrderSamples {
   }
 };
 
-// Of the runs that FindRuns found, the last begins behind all cells, and the
-// one before it may be of cells that are no entries.
-struct CountRows {
-  static constexpr int kThreads = 32;
-  int32_t no_row;
-  const Flaws* flaws;  // null: there are none
-  RowGroups groups;
-
-  JTE_DEVICE void operator()(const Thread& thread) const {
-    if (thread.number() > 0) return;
-    GroupCounts& counts = *groups.counts;
-    int32_t num_rows = counts.num_rows - 1;
-    if (num_rows > 0 && groups.rows[groups.starts[num_rows - 1]] == no_row) {
-      --num_rows;
-    }
-    counts = {num_rows, 0, 0, flaws != nullptr && flaws->any()};
-  }
-};
-
 // A tile has a row; those that are long it cuts into blocks.
 struct CutLongRows {
   static constexpr int kThreads = 256;
@@ -117,7 +108,7 @@ struct CutLongRows {
   RowGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    const int64_t num_rows = groups.counts->num_rows;
+    const int64_t num_rows = groups.counts->num_rows();
     // A thread looks at a row, and the tile at those that its threads found.
     for (int64_t first = thread.number() / kLanes * kLanes; first < num_rows;
          first += thread.num_threads()) {
@@ -190,13 +181,10 @@ struct CutLongRows {
 // Once rows and samples are in their order.
 const char* FindGroups(Stream stream, int64_t n, int32_t no_row,
                        int64_t batch_size_per_sc, int64_t block_size,
-                       const Flaws* flaws, Scratch scratch,
-                       const RowGroups& groups) {
-  if (const char* error = FindRuns(stream, n, groups.rows, groups.starts,
-                                   &groups.counts->num_rows, scratch)) {
-    return error;
-  }
-  if (const char* error = Launch(stream, 1, CountRows{no_row, flaws, groups})) {
+                       Scratch scratch, const RowGroups& groups) {
+  if (const char* error =
+          FindRuns(stream, n, groups.rows, no_row, groups.starts,
+                   &groups.counts->num_starts, scratch)) {
     return error;
   }
   if (block_size == 0) return nullptr;
@@ -213,14 +201,19 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                        const RowGroups& groups) {
   const int64_t n = geometry.num_cells;
   const bool is_sorted = HasOnePartition(geometry);
+  Flaws* const flaws = &groups.counts->flaws;
+  if (const char* error =
+          FillWithZeros(stream, groups.counts, sizeof(GroupCounts))) {
+    return error;
+  }
   if (const char* error = ReadPartitions(stream, buffers, geometry,
-                                         scratch.partitions, scratch.flaws)) {
+                                         scratch.partitions, flaws)) {
     return error;
   }
   if (const char* error =
-          Launch(stream, NumBlocks<ReadRowsAndSamples>(n),
+          Launch(stream, NumBlocksForNumbers<ReadRowsAndSamples>(n),
                  ReadRowsAndSamples{
-                     buffers, geometry, scratch.partitions, scratch.flaws,
+                     buffers, geometry, scratch.partitions, flaws,
                      is_sorted ? groups.rows : scratch.keys,
                      is_sorted ? groups.samples : scratch.unsorted_samples,
                      is_sorted ? nullptr : scratch.unsorted_cells})) {
@@ -242,13 +235,17 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
     }
   }
   return FindGroups(stream, n, NoRow(geometry), geometry.batch_size_per_sc,
-                    block_size, scratch.flaws, scratch.sort, groups);
+                    block_size, scratch.sort, groups);
 }
 
 const char* GroupRows(Stream stream, const RowNumbers& numbers,
                       int64_t block_size, const RowGroupsScratch& scratch,
                       const RowGroups& groups) {
   const int64_t n = numbers.size;
+  if (const char* error =
+          FillWithZeros(stream, groups.counts, sizeof(GroupCounts))) {
+    return error;
+  }
   if (const char* error =
           Launch(stream, NumBlocks<ReadNumbers>(n),
                  ReadNumbers{numbers, scratch.keys, scratch.unsorted_cells})) {
@@ -267,7 +264,7 @@ const char* GroupRows(Stream stream, const RowNumbers& numbers,
   }
   return FindGroups(stream, n, static_cast<int32_t>(numbers.max_row),
                     /*batch_size_per_sc=*/std::numeric_limits<int64_t>::max(),
-                    block_size, /*flaws=*/nullptr, scratch.sort, groups);
+                    block_size, scratch.sort, groups);
 }
 
 }  // namespace jte::gpu

@@ -38,13 +38,16 @@ struct LongRow {
 };
 
 struct GroupCounts {
-  int32_t num_rows;
+  int32_t num_starts;
   int32_t num_long_rows;
   int32_t num_blocks;
-  int32_t are_corrupt;  // the buffers
+  Flaws flaws;  // of the buffers
+
+  JTE_DEVICE int32_t num_rows() const { return num_starts - 1; }
 };
 
-// Row i of the batch has the entries [starts[i], starts[i + 1]).
+// Row i of the batch has the entries [starts[i], starts[i + 1]), and the last
+// of the starts is where the entries end.
 struct RowGroups {
   int32_t* rows;     // cells; of the device's table
   int32_t* samples;  // cells; of the device's batch
@@ -75,7 +78,6 @@ struct RowGroupsScratch {
   int32_t* unsorted_cells;
   int32_t* unsorted_samples;
   Partitions partitions;
-  Flaws* flaws;
   Scratch sort;
 };
 

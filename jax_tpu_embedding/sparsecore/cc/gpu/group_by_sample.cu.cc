@@ -30,22 +30,39 @@ struct ReadSamples {
     // Of the partitions alone: entries are what is looked at here.
     const Flaws known = FlawsOfPartitions(buffers, geometry,
                                           thread.number() == 0, groups.flaws);
-    for (int64_t i = thread.number(); i < geometry.num_cells;
-         i += thread.num_threads()) {
-      const Cell cell =
-          ReadCell(i, buffers, geometry, scratch.partitions, known);
-      if (cell.is_wrong) groups.flaws->entries = 1;
-      int32_t sample = static_cast<int32_t>(num_samples);  // of no entry
-      if (cell.is_entry) {
-        sample = static_cast<int32_t>(cell.source * geometry.batch_size_per_sc +
-                                      cell.sample);
-        scratch.rows[i] = static_cast<int32_t>(
-            cell.target % geometry.num_sc_per_device * geometry.rows_per_shard +
-            cell.row);
-        scratch.places[i] = thread.AtomicAdd(&groups.begins[sample + 1], 1);
+    ForEachNumber(thread, geometry.num_cells, [&](const Numbers& numbers) {
+      Cell cells[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        cells[k] = numbers.has(k)
+                       ? ReadCell(numbers.number(k), buffers, geometry,
+                                  scratch.partitions, known)
+                       : Cell{};
       }
-      scratch.samples[i] = sample;
-    }
+      int32_t samples[Numbers::kSize];
+      int32_t places[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        samples[k] = static_cast<int32_t>(num_samples);  // of no entry
+        if (!cells[k].is_entry) continue;
+        samples[k] = static_cast<int32_t>(
+            cells[k].source * geometry.batch_size_per_sc + cells[k].sample);
+        places[k] = thread.AtomicAdd(&groups.begins[samples[k] + 1], 1);
+      }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (!numbers.has(k)) continue;
+        const int64_t i = numbers.number(k);
+        scratch.samples[i] = samples[k];
+        if (!cells[k].is_entry) continue;
+        if (cells[k].is_wrong) groups.flaws->entries = 1;
+        scratch.places[i] = places[k];
+        scratch.rows[i] =
+            static_cast<int32_t>(cells[k].target % geometry.num_sc_per_device *
+                                     geometry.rows_per_shard +
+                                 cells[k].row);
+      }
+    });
   }
 };
 
@@ -57,14 +74,31 @@ struct CopySamples {
   SampleGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    for (int64_t i = thread.number(); i < entries.num_cells;
-         i += thread.num_threads()) {
-      const int32_t sample = entries.samples[i];
-      scratch.samples[i] = sample;
-      if (sample < num_samples) {
-        scratch.places[i] = thread.AtomicAdd(&groups.begins[sample + 1], 1);
+    ForEachNumber(thread, entries.num_cells, [&](const Numbers& numbers) {
+      int32_t samples[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        const auto none = static_cast<int32_t>(num_samples);
+        const int32_t sample =
+            numbers.has(k) ? entries.samples[numbers.number(k)] : none;
+        samples[k] = sample < none ? sample : none;
       }
-    }
+      int32_t places[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (samples[k] < num_samples) {
+          places[k] = thread.AtomicAdd(&groups.begins[samples[k] + 1], 1);
+        }
+      }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (!numbers.has(k)) continue;
+        scratch.samples[numbers.number(k)] = samples[k];
+        if (samples[k] < num_samples) {
+          scratch.places[numbers.number(k)] = places[k];
+        }
+      }
+    });
   }
 };
 
@@ -77,13 +111,26 @@ struct PlaceCells {
   SampleGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    for (int64_t i = thread.number(); i < num_cells;
-         i += thread.num_threads()) {
-      const int32_t sample = scratch.samples[i];
-      if (sample >= num_samples) continue;
-      scratch.cells[groups.begins[sample] + scratch.places[i]] =
-          static_cast<int32_t>(i);
-    }
+    ForEachNumber(thread, num_cells, [&](const Numbers& numbers) {
+      int32_t samples[Numbers::kSize];
+      int32_t places[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        const int64_t i = numbers.number(k);
+        samples[k] = numbers.has(k) ? scratch.samples[i]
+                                    : static_cast<int32_t>(num_samples);
+        places[k] = numbers.has(k) ? scratch.places[i] : 0;
+      }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        places[k] += groups.begins[samples[k]];
+      }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (samples[k] >= num_samples) continue;
+        scratch.cells[places[k]] = static_cast<int32_t>(numbers.number(k));
+      }
+    });
   }
 };
 
@@ -112,21 +159,40 @@ struct WriteGroups {
   SampleGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    const bool are_corrupt = groups.flaws->any();
     const int64_t num_entries = groups.begins[num_samples];
-    for (int64_t i = thread.number(); i < num_entries;
-         i += thread.num_threads()) {
-      const int32_t cell = scratch.cells[i];
-      const int64_t place = are_in_order ? i : Place(cell);
-      groups.rows[place] = cell_rows[cell];
-      groups.gains[place] = are_corrupt ? __builtin_nanf("") : cell_gains[cell];
-    }
+    ForEachNumber(thread, num_entries, [&](const Numbers& numbers) {
+      int32_t cells[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        cells[k] = numbers.has(k) ? scratch.cells[numbers.number(k)] : 0;
+      }
+      int32_t rows[Numbers::kSize];
+      float gains[Numbers::kSize];
+      int32_t begins[Numbers::kSize];
+      int32_t ends[Numbers::kSize];
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        rows[k] = cell_rows[cells[k]];
+        gains[k] = cell_gains[cells[k]];
+        if (are_in_order) continue;
+        const int32_t sample = scratch.samples[cells[k]];
+        begins[k] = groups.begins[sample];
+        ends[k] = numbers.has(k) ? groups.begins[sample + 1] : begins[k];
+      }
+      JTE_UNROLL
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (!numbers.has(k)) continue;
+        const int64_t place = are_in_order
+                                  ? numbers.number(k)
+                                  : Place(cells[k], begins[k], ends[k]);
+        groups.rows[place] = rows[k];
+        groups.gains[place] = gains[k];
+      }
+    });
   }
 
-  JTE_DEVICE int32_t Place(int32_t cell) const {
-    const int32_t sample = scratch.samples[cell];
-    const int32_t begin = groups.begins[sample];
-    const int32_t end = groups.begins[sample + 1];
+  // Of a cell, among those of its sample.
+  JTE_DEVICE int32_t Place(int32_t cell, int32_t begin, int32_t end) const {
     int32_t place = begin;
     for (int32_t k = begin; k < end; ++k) place += scratch.cells[k] < cell;
     return place;
@@ -157,12 +223,12 @@ const char* PlaceAndWrite(Stream stream, const int32_t* rows,
       return error;
     }
   } else if (const char* error =
-                 Launch(stream, NumBlocks<PlaceCells>(num_cells),
+                 Launch(stream, NumBlocksForNumbers<PlaceCells>(num_cells),
                         PlaceCells{num_cells, num_samples, scratch, groups})) {
     return error;
   }
   return Launch(
-      stream, NumBlocks<WriteGroups>(num_cells),
+      stream, NumBlocksForNumbers<WriteGroups>(num_cells),
       WriteGroups{rows, gains, num_samples, are_many, scratch, groups});
 }
 
@@ -175,6 +241,9 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
   const int64_t num_samples =
       geometry.num_sc_per_device * geometry.batch_size_per_sc;
   const int64_t n = geometry.num_cells;
+  if (const char* error = FillWithZeros(stream, groups.flaws, sizeof(Flaws))) {
+    return error;
+  }
   if (const char* error = ReadPartitions(stream, buffers, geometry,
                                          scratch.partitions, groups.flaws)) {
     return error;
@@ -185,7 +254,7 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
     return error;
   }
   if (const char* error = Launch(
-          stream, NumBlocks<ReadSamples>(n),
+          stream, NumBlocksForNumbers<ReadSamples>(n),
           ReadSamples{buffers, geometry, num_samples, scratch, groups})) {
     return error;
   }
@@ -203,7 +272,7 @@ const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
     return error;
   }
   if (const char* error =
-          Launch(stream, NumBlocks<CopySamples>(entries.num_cells),
+          Launch(stream, NumBlocksForNumbers<CopySamples>(entries.num_cells),
                  CopySamples{entries, num_samples, scratch, groups})) {
     return error;
   }

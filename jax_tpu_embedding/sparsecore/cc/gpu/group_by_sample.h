@@ -22,7 +22,7 @@
 namespace jte::gpu {
 
 // Sample s has the entries [begins[s], begins[s + 1]), in the order of the
-// buffers. The gains of corrupt buffers are NaN.
+// buffers.
 struct SampleGroups {
   int32_t* begins;  // samples + 1
   int32_t* rows;    // cells; of the device's table

@@ -146,6 +146,10 @@ const char* PackMessages(Stream stream, const CooBuffers& buffers,
   if (HasOnePartition(geometry)) return "there is one partition";
   const int64_t n = geometry.num_cells;
   const int64_t num_places = geometry.num_devices * capacity;
+  if (const char* error =
+          FillWithZeros(stream, messages.flaws, sizeof(Flaws))) {
+    return error;
+  }
   if (const char* error = ReadPartitions(stream, buffers, geometry,
                                          scratch.partitions, messages.flaws)) {
     return error;

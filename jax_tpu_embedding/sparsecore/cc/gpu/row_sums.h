@@ -51,6 +51,15 @@ struct Sums {
   Vector<float, kSize> chunk[kChunks];
 
   static JTE_DEVICE Sums Zero() { return {}; }
+  static JTE_DEVICE Sums All(float value) {
+    Sums sums;
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      JTE_UNROLL
+      for (int d = 0; d < kSize; ++d) sums.chunk[c].v[d] = value;
+    }
+    return sums;
+  }
 
   JTE_DEVICE void Add(float factor, const Sums& other) {
     JTE_UNROLL
@@ -98,11 +107,8 @@ struct Term {
 
 // Without branches that other loads would wait for.
 JTE_DEVICE float ReadGain(const RowTerms& terms, int i) {
-  const bool are_corrupt = terms.groups.counts->are_corrupt != 0;
   const int cell = terms.groups.cells != nullptr ? terms.groups.cells[i] : i;
-  const float gain =
-      terms.cell_gains != nullptr ? terms.cell_gains[cell] : 1.0f;
-  return are_corrupt ? __builtin_nanf("") : gain;
+  return terms.cell_gains != nullptr ? terms.cell_gains[cell] : 1.0f;
 }
 
 // That of entry i.
@@ -111,7 +117,7 @@ JTE_DEVICE Term ReadTerm(const RowTerms& terms, int i) {
 }
 
 // The sum of the terms [begin, end), from left to right, of which the first is
-// known. kUnroll: gradients whose loads are under way.
+// known; NaN of corrupt buffers. kUnroll: gradients whose loads are under way.
 template <int kUnroll, int kSize, int kChunks>
 JTE_DEVICE Sums<kSize, kChunks> SumTerms(
     const RowTerms& terms, const Term& first, int begin, int end,
@@ -120,7 +126,9 @@ JTE_DEVICE Sums<kSize, kChunks> SumTerms(
   const auto read = [&terms, &piece](int32_t sample) {
     return Sum::Read(terms.gradient + sample * terms.dim, piece);
   };
-  Sum sum = Sum::Zero();
+  const float zero =
+      terms.groups.counts->flaws.any() ? __builtin_nanf("") : 0.0f;
+  Sum sum = Sum::All(zero);
   sum.Add(first.gain, read(first.sample));
   int i = begin + 1;
   if (i + kUnroll <= end) {
@@ -244,24 +252,25 @@ JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
                            const PrefetchRow& prefetch, const Visit& visit) {
   const int tiles = threads / lanes;
   const int lane = thread.index() % lanes;
-  const GroupCounts counts = *terms.groups.counts;
+  const int num_rows = terms.groups.counts->num_rows();
+  const int num_long_rows = terms.groups.counts->num_long_rows;
   const int turns = lanes < kRowsOfTile ? lanes : kRowsOfTile;
-  const int stride = (counts.num_rows + turns - 1) / turns;
+  const int stride = (num_rows + turns - 1) / turns;
   const int num_tiles = static_cast<int>(thread.num_blocks()) * tiles;
   for (int i =
            static_cast<int>(thread.block()) * tiles + thread.index() / lanes;
-       i < counts.num_long_rows + stride; i += num_tiles) {
-    const bool is_long = i < counts.num_long_rows;
+       i < num_long_rows + stride; i += num_tiles) {
+    const bool is_long = i < num_long_rows;
     const LongRow* const long_row =
         is_long ? &terms.groups.long_rows[i] : nullptr;
-    const int first_number = is_long ? long_row->row : i - counts.num_long_rows;
+    const int first_number = is_long ? long_row->row : i - num_long_rows;
     const int num_turns = is_long ? 1 : turns;
     const int number = first_number + lane * stride;
     int begin = 0;
     int end = 0;
     int32_t row = 0;
     Term first = {};
-    if (lane < num_turns && number < counts.num_rows) {
+    if (lane < num_turns && number < num_rows) {
       begin = terms.groups.starts[number];
       end = terms.groups.starts[number + 1];
       row = terms.groups.rows[begin];
@@ -294,33 +303,45 @@ constexpr int64_t TilesForRows(int64_t num_rows, int lanes) {
 }
 
 // The sums of all blocks of long rows, [blocks, dim]: a kernel, of which any
-// number of tiles do.
-template <int kSize, int kChunks>
+// number of tiles do. A tile has a block and one column for each of its
+// threads: there are few blocks, so that it matters how many terms of one are
+// under way.
 struct SumBlocks {
   static constexpr int kThreads = 256;
-  // Few tiles have long sums: what counts is how many loads each has under way.
-  static constexpr int kMinBlocks = 2;
-  static constexpr int kUnroll = kChunks == 1 ? 8 : 2;
+  static constexpr int kLanes = 32;
+  static constexpr int kUnroll = 16;
+  using Piece = PieceOfRow<1, 1>;
   RowTerms terms;
   float* block_sums;
-  int lanes;
+
+  static constexpr int64_t NumPieces(int64_t dim) {
+    return (dim + kLanes - 1) / kLanes;
+  }
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    using Piece = PieceOfRow<kSize, kChunks>;
-    const int64_t tiles = kThreads / lanes;
+    const int64_t num_pieces = NumPieces(terms.dim);
     const int64_t num_blocks = terms.groups.counts->num_blocks;
-    for (int64_t b = thread.block() * tiles + thread.index() / lanes;
-         b < num_blocks; b += thread.num_blocks() * tiles) {
+    for (int64_t i = thread.number() / kLanes; i < num_blocks * num_pieces;
+         i += thread.num_threads() / kLanes) {
+      const int64_t b = i / num_pieces;
       const RowBlock block = terms.groups.blocks[b];
-      for (Piece piece{terms.dim, thread.index() % lanes, lanes};
-           piece.is_in_row(); piece = piece.Next()) {
-        SumTerms<kUnroll>(terms, ReadTerm(terms, block.begin), block.begin,
-                          block.end, piece)
-            .Write(block_sums + b * terms.dim, piece);
-      }
+      const Piece piece{terms.dim, thread.index() % kLanes, kLanes,
+                        i % num_pieces * kLanes};
+      SumTerms<kUnroll>(terms, ReadTerm(terms, block.begin), block.begin,
+                        block.end, piece)
+          .Write(block_sums + b * terms.dim, piece);
     }
   }
 };
+
+inline const char* LaunchSumBlocks(Stream stream, const RowTerms& terms,
+                                   int64_t max_row_blocks, float* block_sums) {
+  return Launch(
+      stream,
+      NumBlocks<SumBlocks>(max_row_blocks * SumBlocks::NumPieces(terms.dim) *
+                           SumBlocks::kLanes),
+      SumBlocks{terms, block_sums});
+}
 
 // Calls launch.operator()<kSize, kChunks>(lanes) with what suits rows of `dim`
 // columns: their width decides how much a thread has in registers.

@@ -71,6 +71,12 @@ class Thread {
   __device__ T Shuffle(T value, int lane, int lanes) const {
     return __shfl_sync(TileMask(lanes), value, lane, lanes);
   }
+  // The value of the thread whose lane differs in the bits of `mask`. Of a mask
+  // that the compiler knows it takes no register for the lane.
+  template <typename T>
+  __device__ T ShuffleXor(T value, int mask, int lanes) const {
+    return __shfl_xor_sync(TileMask(lanes), value, mask, lanes);
+  }
   // Whether it holds for any thread of the tile; all must call it.
   __device__ bool Any(bool value, int lanes) const {
     return __any_sync(TileMask(lanes), value);
@@ -164,6 +170,45 @@ constexpr int64_t NumBlocks(int64_t n) {
   const int64_t blocks = (n + Kernel::kThreads - 1) / Kernel::kThreads;
   return blocks < kMaxBlocks ? blocks : kMaxBlocks;
 }
+
+#if defined(__CUDACC__) || defined(JTE_EMULATED_GPU)
+
+// Numbers of which a thread has several at once, so that it waits for what it
+// loads of them together: number(k) for k from 0 to kSize - 1.
+class Numbers {
+ public:
+  static constexpr int kSize = 4;
+
+  JTE_DEVICE Numbers(int64_t first, int64_t stride, int64_t end)
+      : first_(first), stride_(stride), end_(end) {}
+
+  JTE_DEVICE int64_t number(int k) const { return first_ + k * stride_; }
+  JTE_DEVICE bool has(int k) const { return number(k) < end_; }
+
+ private:
+  int64_t first_;
+  int64_t stride_;
+  int64_t end_;
+};
+
+// Calls visit(numbers) until all threads together have had all below n.
+template <typename Visit>
+JTE_DEVICE void ForEachNumber(const Thread& thread, int64_t n,
+                              const Visit& visit) {
+  const int64_t stride = thread.num_threads();
+  for (int64_t first = thread.number(); first < n;
+       first += Numbers::kSize * stride) {
+    visit(Numbers(first, stride, n));
+  }
+}
+
+// Blocks of a kernel that does.
+template <typename Kernel>
+constexpr int64_t NumBlocksForNumbers(int64_t n) {
+  return NumBlocks<Kernel>((n + Numbers::kSize - 1) / Numbers::kSize);
+}
+
+#endif
 
 }  // namespace jte::gpu
 

@@ -46,6 +46,10 @@ class Thread {
     return std::bit_cast<T>(
         Exchange(std::bit_cast<uint32_t>(value), lane, lanes));
   }
+  template <typename T>
+  T ShuffleXor(T value, int mask, int lanes) const {
+    return Shuffle(value, index_ % lanes ^ mask, lanes);
+  }
   bool Any(bool value, int lanes) const;
   void SyncTile(int lanes) const { Exchange(0, 0, lanes); }
 

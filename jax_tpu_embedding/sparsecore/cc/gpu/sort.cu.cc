@@ -23,12 +23,15 @@
 namespace jte::gpu {
 namespace {
 
+// A run begins there, or the last one ends.
 struct BeginsRun {
   const int32_t* keys;
   int64_t n;
+  int32_t no_key;
 
   JTE_DEVICE bool operator()(int32_t i) const {
-    return i == 0 || i == n || keys[i] != keys[i - 1];
+    if (i == 0) return true;
+    return i < n ? keys[i] != keys[i - 1] : keys[i - 1] != no_key;
   }
 };
 
@@ -78,11 +81,12 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
 }
 
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
-                     int32_t* starts, int32_t* count, Scratch scratch) {
+                     int32_t no_key, int32_t* starts, int32_t* count,
+                     Scratch scratch) {
   return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
-    return cub::DeviceSelect::If(data, num_bytes,
-                                 thrust::counting_iterator<int32_t>(0), starts,
-                                 count, n + 1, BeginsRun{keys, n}, stream);
+    return cub::DeviceSelect::If(
+        data, num_bytes, thrust::counting_iterator<int32_t>(0), starts, count,
+        n + 1, BeginsRun{keys, n, no_key}, stream);
   });
 }
 
@@ -109,9 +113,9 @@ const char* SortByKey(Stream, int64_t n, int, int32_t* keys, int32_t* values,
   return nullptr;
 }
 
-const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t* starts,
-                     int32_t* count, Scratch) {
-  const BeginsRun begins_run{keys, n};
+const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t no_key,
+                     int32_t* starts, int32_t* count, Scratch) {
+  const BeginsRun begins_run{keys, n, no_key};
   *count = 0;
   for (int32_t i = 0; i <= n; ++i) {
     if (begins_run(i)) starts[(*count)++] = i;

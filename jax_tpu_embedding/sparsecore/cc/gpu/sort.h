@@ -33,10 +33,12 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
                       int32_t* values, int32_t* sorted_keys,
                       int32_t* sorted_values, Scratch scratch);
 
-// starts: the numbers i from 0 to n at which a run of equal keys begins, and n,
-// where the last one ends. count: how many these are. Requires: room for n + 1.
+// starts: the numbers i from 0 to n at which a run of equal keys begins, and
+// where the last one ends. Runs of no_key may only be at the end, and are none.
+// count: how many these are. Requires: room for n + 1.
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
-                     int32_t* starts, int32_t* count, Scratch scratch);
+                     int32_t no_key, int32_t* starts, int32_t* count,
+                     Scratch scratch);
 
 // sums[i]: values[0] + ... + values[i].
 const char* SumUpTo(Stream stream, int64_t n, const int32_t* values,

@@ -126,6 +126,10 @@ struct Step {
     if constexpr (kReadsFirst) {
       if (first.has(0)) values = ReadValues(row.row, first.column(0));
     }
+    float slot_of_row = 0.0f;
+    if constexpr (kHasRowSlots<Rule>) {
+      if (first.lane == 0) slot_of_row = slots[0][row.row];
+    }
     Sum gradient = row.Sum(first);
     if (options.skip_non_finite_gradients) {
       bool is_finite = true;
@@ -164,11 +168,9 @@ struct Step {
                       squares.Add(thread, lanes, sum);
                     });
       const float total = squares.Total(thread, lanes);
-      float* const slot = slots[0] + row.row;
-      float accumulator = *slot;
+      float accumulator = thread.Shuffle(slot_of_row, 0, lanes);
       rule.BeginRow(total, accumulator);
-      thread.SyncTile(lanes);  // all have read it
-      if (first.lane == 0) *slot = accumulator;
+      if (first.lane == 0) slots[0][row.row] = accumulator;
     }
     if constexpr (kReadsFirst) {
       if (first.has(0)) {
@@ -330,14 +332,12 @@ template <typename Rule, typename T>
 const char* StepTable(Stream stream, const RowTerms& terms,
                       int64_t max_row_blocks, float* block_sums,
                       const Optimizer& optimizer, const Tables& tables) {
+  if (const char* error =
+          LaunchSumBlocks(stream, terms, max_row_blocks, block_sums)) {
+    return error;
+  }
   return ForWidth(terms.dim, [&]<int kSize, int kChunks>(int lanes) {
-    using BlockKernel = SumBlocks<kSize, kChunks>;
     using StepKernel = Step<Rule, T, kSize, kChunks>;
-    if (const char* error =
-            Launch(stream, NumBlocks<BlockKernel>(max_row_blocks * lanes),
-                   BlockKernel{terms, block_sums, lanes})) {
-      return error;
-    }
     StepKernel step{terms, block_sums, optimizer, static_cast<T*>(tables.table),
                     {},    lanes};
     for (int k = 0; k < kMaxSlots; ++k) step.slots[k] = tables.slots[k];

@@ -29,7 +29,7 @@ struct WriteSums {
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     const bool all_fit = results.requests != nullptr ||
-                         terms.groups.counts->num_rows <= results.num_places;
+                         terms.groups.counts->num_rows() <= results.num_places;
     ForEachRow<kSize, kChunks>(
         thread, lanes, kThreads, terms, block_sums, [](int64_t, int) {},
         [this, all_fit](const Row& row, Piece piece) {
@@ -40,7 +40,8 @@ struct WriteSums {
             results.rows[place] = static_cast<int32_t>(row.row);
           }
           for (; piece.is_in_row(); piece = piece.Next()) {
-            const Sum sum = all_fit ? row.Sum(piece) : NotANumber();
+            const Sum sum =
+                all_fit ? row.Sum(piece) : Sum::All(__builtin_nanf(""));
             sum.Write(results.sums + place * terms.dim, piece);
           }
         });
@@ -49,7 +50,7 @@ struct WriteSums {
          place < results.num_places; place += thread.num_blocks() * tiles) {
       const bool has_row = results.requests != nullptr
                                ? results.requests[place] != kNoRow
-                               : place < terms.groups.counts->num_rows;
+                               : place < terms.groups.counts->num_rows();
       if (has_row) continue;
       Piece piece{terms.dim, thread.index() % lanes, lanes};
       if (piece.lane == 0) results.rows[place] = kPaddingId;
@@ -58,16 +59,6 @@ struct WriteSums {
       }
     }
   }
-
-  static JTE_DEVICE Sum NotANumber() {
-    Sum sum = Sum::Zero();
-    JTE_UNROLL
-    for (int c = 0; c < kChunks; ++c) {
-      JTE_UNROLL
-      for (int d = 0; d < kSize; ++d) sum.chunk[c].v[d] = __builtin_nanf("");
-    }
-    return sum;
-  }
 };
 
 }  // namespace
@@ -75,14 +66,12 @@ struct WriteSums {
 const char* SumRows(Stream stream, const RowTerms& terms,
                     int64_t max_row_blocks, float* block_sums,
                     const RowSums& results) {
+  if (const char* error =
+          LaunchSumBlocks(stream, terms, max_row_blocks, block_sums)) {
+    return error;
+  }
   return ForWidth(terms.dim, [&]<int kSize, int kChunks>(int lanes) {
-    using BlockKernel = SumBlocks<kSize, kChunks>;
     using Kernel = WriteSums<kSize, kChunks>;
-    if (const char* error =
-            Launch(stream, NumBlocks<BlockKernel>(max_row_blocks * lanes),
-                   BlockKernel{terms, block_sums, lanes})) {
-      return error;
-    }
     const int64_t most = terms.num_cells > results.num_places
                              ? terms.num_cells
                              : results.num_places;

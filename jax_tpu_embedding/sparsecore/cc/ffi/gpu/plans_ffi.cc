@@ -54,7 +54,6 @@ gpu::RowGroupsScratch TakeRowGroupsScratch(ScratchCutter& scratch,
           .unsorted_cells = scratch.Take<int32_t>(num_cells),
           .unsorted_samples = scratch.Take<int32_t>(num_cells),
           .partitions = TakePartitions(scratch, num_row_pointers),
-          .flaws = scratch.Take<gpu::Flaws>(1),
           .sort = TakeSort(scratch, num_cells)};
 }
 

@@ -70,6 +70,7 @@ class GroupedSamples {
   static GroupedSamples Of(const Batch& batch) {
     const int64_t n = batch.geometry.num_cells;
     GroupedSamples groups(n, batch.num_samples());
+    groups.flaws_ = {-1, -1};  // which the plan overwrites
     Ints rows(n), samples(n), places(n), cells(n);
     Ints begins(batch.geometry.num_partitions());
     Ints ends(batch.geometry.num_partitions());
@@ -117,23 +118,21 @@ class GroupedRows {
     Ints keys(n), cells(n), samples(n);
     Ints begins(batch.geometry.num_partitions());
     Ints ends(batch.geometry.num_partitions());
-    Flaws flaws;
-    EXPECT_EQ(GroupByRow(Stream(), batch.coo, batch.geometry, block_size,
-                         {keys, cells, samples, Partitions{begins, ends},
-                          &flaws, Scratch{}},
-                         groups.results()),
-              nullptr);
+    EXPECT_EQ(
+        GroupByRow(Stream(), batch.coo, batch.geometry, block_size,
+                   {keys, cells, samples, Partitions{begins, ends}, Scratch{}},
+                   groups.results()),
+        nullptr);
     return groups;
   }
 
   static GroupedRows Of(const RowNumbers& numbers, int64_t block_size) {
     GroupedRows groups(numbers.size, block_size, /*num_sources=*/1);
     Ints keys(numbers.size), cells(numbers.size);
-    EXPECT_EQ(
-        GroupRows(Stream(), numbers, block_size,
-                  {keys, cells, nullptr, Partitions{}, nullptr, Scratch{}},
-                  groups.results()),
-        nullptr);
+    EXPECT_EQ(GroupRows(Stream(), numbers, block_size,
+                        {keys, cells, nullptr, Partitions{}, Scratch{}},
+                        groups.results()),
+              nullptr);
     return groups;
   }
 
@@ -166,7 +165,7 @@ class GroupedRows {
   std::vector<int32_t> cells_;
   std::vector<RowBlock> blocks_;
   std::vector<LongRow> long_rows_;
-  GroupCounts counts_ = {};
+  GroupCounts counts_ = {-1, -1, -1, {-1, -1}};  // which plans overwrite
 };
 
 // What a batch adds to its rows.

@@ -82,7 +82,7 @@ class RowGroups(NamedTuple):
   cells: Array  # i32[B]
   blocks: Array  # i32[blocks, 4]
   long_rows: Array  # i32[long rows, 4]
-  counts: Array  # i32[4]
+  counts: Array  # i32[5]
 
 
 def convert_ids(
@@ -432,7 +432,7 @@ def _row_groups(
       _ints(num_cells),
       _ints(library.max_row_blocks(num_cells, block_size, num_sources), 4),
       _ints(library.max_long_rows(num_cells, block_size), 4),
-      _ints(4),
+      _ints(5),
       _bytes(library.row_groups_scratch_bytes(num_cells, num_row_pointers)),
   ]
 
