@@ -124,6 +124,37 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
   return lambda ids: touch(ids, best)
 
 
+def on_batches(batches: list[np.ndarray], look):
+  """What turns.take times: calls of `look` with one batch after another."""
+
+  def run(calls):
+    numbers = iter(range(calls))
+    return turns.time_calls(
+        lambda: look(batches[next(numbers) % len(batches)]), calls
+    )
+
+  return run
+
+
+def pooled_lookup(tables):
+  """A lookup of ids[B, 20] in served tables."""
+  splits = np.arange(_SAMPLES + 1, dtype=np.int64) * _IDS
+  out = np.empty((_SAMPLES, _COLUMNS), np.float32)
+  return lambda ids: tables.lookup_pooled(
+      "items", ids.reshape(-1), splits, out=out
+  )
+
+
+def ns_per_id(seconds: float) -> float:
+  """Of a batch."""
+  return 1e9 * seconds / (_SAMPLES * _IDS)
+
+
+def ratio(dividends, divisors) -> str:
+  low, middle, high = turns.quartiles_of_ratio(dividends, divisors)
+  return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
 def measure_batches(
     values: np.ndarray,
     opened,
@@ -139,37 +170,21 @@ def measure_batches(
     peers: a process of peers_worker.py.
   """
   batches = workload.batches(len(values))
-  splits = np.arange(_SAMPLES + 1, dtype=np.int64) * _IDS
-  out = np.empty((_SAMPLES, _COLUMNS), np.float32)
-
-  def on_batches(look):
-    def run(calls):
-      numbers = iter(range(calls))
-      return turns.time_calls(
-          lambda: look(batches[next(numbers) % len(batches)]), calls
-      )
-
-    return run
-
   train = training_lookup(values)
-  timed = {"lookup_ids": on_batches(train)}
+  timed = {"lookup_ids": on_batches(batches, train)}
   for name, tables in opened.items():
-    timed[name] = on_batches(
-        lambda ids, t=tables: t.lookup_pooled(
-            "items", ids.reshape(-1), splits, out=out
-        )
-    )
+    timed[name] = on_batches(batches, pooled_lookup(tables))
     timed[name + " limit"] = on_batches(
+        batches,
         memory_limit(
             directory / f"ones_{name}",
             _versions.row_bytes(name, _COLUMNS),
             len(values),
-        )
+        ),
     )
-  opened["float32"].lookup_pooled(
-      "items", batches[0].reshape(-1), splits, out=out
+  np.testing.assert_array_equal(
+      pooled_lookup(opened["float32"])(batches[0]), train(batches[0])
   )
-  np.testing.assert_array_equal(out, train(batches[0]))
   num_checked = min(len(values), _NUM_CHECKED)
   of_peers = {}
   if peers is not None:
@@ -178,14 +193,11 @@ def measure_batches(
     timed |= {name: peers.timed(peer=name) for name in of_peers}
   timings = turns.take(timed, _ROUNDS.value)
 
-  def ns_per_id(name):
-    return 1e9 * min(timings[name].cpu) / (_SAMPLES * _IDS)
+  def least(name):
+    return ns_per_id(min(timings[name].cpu))
 
-  def ratio(name, to):
-    low, middle, high = turns.quartiles_of_ratio(
-        timings[name].cpu, timings[to].cpu
-    )
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+  def ratio_of(name, to):
+    return ratio(timings[name].cpu, timings[to].cpu)
 
   table, points = [], []
   for name in ("lookup_ids", *opened):
@@ -199,29 +211,29 @@ def measure_batches(
           values[:num_checked],
           opened[name].lookup("items", np.arange(num_checked)),
       )
-      points.append((name, size, rms, ns_per_id(name)))
+      points.append((name, size, rms, least(name)))
     table.append(
         (
             name,
             size,
             f"{rms:.2g}",
             f"{most:.2g}",
-            f"{ns_per_id(name):.1f}",
-            ratio(name, "lookup_ids"),
-            f"{ns_per_id(limit_name):.1f}",
-            ratio(name, limit_name),
+            f"{least(name):.1f}",
+            ratio_of(name, "lookup_ids"),
+            f"{least(limit_name):.1f}",
+            ratio_of(name, limit_name),
         )
     )
   if _OUTPUT_DIR.value:
-    draw(points, ns_per_id("lookup_ids"))
+    draw(points, least("lookup_ids"))
   return table, [
       (
           peer,
           size,
           f"{rms:.2g}",
           f"{most:.2g}",
-          f"{ns_per_id(peer):.1f}",
-          ratio(peer, peer.rpartition(", ")[2]),
+          f"{least(peer):.1f}",
+          ratio_of(peer, peer.rpartition(", ")[2]),
       )
       for peer, (size, rms, most) in of_peers.items()
   ]
@@ -250,6 +262,54 @@ def draw(points, training_ns: float) -> None:
   axes[2].set_xlabel("lookup_ids", fontsize=8, color="tab:orange")
   folder = results_folder.make(_OUTPUT_DIR.value)
   figure.savefig(folder / "encodings.png", dpi=110)
+
+
+def leave_on_disk(directory: pathlib.Path) -> None:
+  """Takes the files of a directory out of the page cache."""
+  for path in directory.rglob("*"):
+    if path.is_file():
+      with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure_memory(
+    directory: pathlib.Path, values: np.ndarray
+) -> list[tuple[object, ...]]:
+  """A row for tables that are mapped and one for copies, for two encodings.
+
+  Each has files of its own, which are on the disk alone before it is opened:
+  those that are mapped are in the page cache as lookups read them.
+  """
+  batches = workload.batches(len(values))
+  timed, before = {}, {}
+  for encoding in ("float32", "int8"):
+    for memory in ("mapped", "copied"):
+      path = directory / f"{encoding}_{memory}"
+      written_tables.write_full(
+          path, {"items": written_tables.WrittenTable(values, encoding)}
+      )
+      leave_on_disk(path)
+      begin = time.perf_counter()
+      tables = embedding_tables.open(
+          path, copy_to_huge_pages=memory == "copied"
+      )
+      seconds = time.perf_counter() - begin
+      look = pooled_lookup(tables)
+      first = turns.time_calls(lambda: look(batches[0]), 1)["wall"]
+      before[encoding, memory] = f"{seconds:.3f}", f"{ns_per_id(first):.1f}"
+      timed[encoding, memory] = on_batches(batches, look)
+  timings = turns.take(timed, _ROUNDS.value)
+  return [
+      (
+          encoding,
+          memory,
+          *before[encoding, memory],
+          f"{ns_per_id(min(timing.cpu)):.1f}",
+          ratio(timing.cpu, timings[encoding, "mapped"].cpu),
+      )
+      for (encoding, memory), timing in timings.items()
+  ]
 
 
 def measure_requests(tables) -> tuple[float, float]:
@@ -352,6 +412,21 @@ def main(argv: list[str]) -> None:
     )
     if of_peers:
       print(_markdown(head + ("peer / ours",), of_peers), "\n", flush=True)
+    print(
+        _markdown(
+            (
+                "files that are on the disk",
+                "memory",
+                "open, s",
+                "first batch, ns/id",
+                "CPU ns/id",
+                "ratio to mapped",
+            ),
+            measure_memory(pathlib.Path(temporary) / "memory", values),
+        ),
+        "\n",
+        flush=True,
+    )
     for encoding in _ENCODINGS:
       p50, p99 = measure_requests(opened[encoding])
       requests.append((encoding, f"{p50:.0f}", f"{p99:.0f}"))

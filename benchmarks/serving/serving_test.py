@@ -53,6 +53,16 @@ class ServingTest(absltest.TestCase):
     self.assertEqual([row[1] for row in table], [256, 256, 72])
     self.assertEqual(float(table[1][2]), 0)
     self.assertBetween(float(table[2][2]), 0.002, 0.01)
+    memory = serving.measure_memory(directory / "memory", values)
+    self.assertEqual(
+        [row[:2] for row in memory],
+        [
+            ("float32", "mapped"),
+            ("float32", "copied"),
+            ("int8", "mapped"),
+            ("int8", "copied"),
+        ],
+    )
     self.assertLen(serving.measure_requests(opened["int8"]), 2)
     self.assertLen(serving.measure_stop(directory / "stop", values), 2)
     self.assertIsNone(flags.FLAGS.output_dir)

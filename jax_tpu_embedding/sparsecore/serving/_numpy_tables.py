@@ -40,17 +40,42 @@ def decode(encoding: str, columns: int, rows: np.ndarray) -> np.ndarray:
   return values
 
 
-class _Rows:
-  """The rows of a table, in private mappings of its files."""
+def _copy(
+    table: str, path: str, offset: int, shape: tuple[int, int]
+) -> np.ndarray:
+  """Rows of a file in new memory, for which NumPy asks for huge pages."""
+  num_bytes = shape[0] * shape[1]
+  try:
+    data = np.fromfile(path, np.uint8, num_bytes, offset=offset)
+  except MemoryError as error:
+    raise MemoryError(
+        f"Table {table!r}: there is no memory for a copy of {num_bytes} bytes"
+        f" of {path}. Give the process more, or open the tables without"
+        " copy_to_huge_pages, which maps the file."
+    ) from error
+  if len(data) < num_bytes:
+    raise ValueError(
+        f"{path}: it was cut off at byte {offset + len(data)} while it was"
+        f" read, expected {shape[0]} rows of table {table!r}."
+    )
+  return data.reshape(shape)
 
-  def __init__(self, description: Sequence[Any], row_bytes: int):
+
+class _Rows:
+  """The rows of a table, in private mappings of its files or in copies."""
+
+  def __init__(
+      self, description: Sequence[Any], row_bytes: int, copy_to_huge_pages: bool
+  ):
     self.name, self.rows, self.columns, self.encoding = description[:4]
     self.combiner = description[4]
     self.row_bytes = row_bytes
     parts = [part for part in description[5] if part[2]]
     self.first_rows = np.array([part[1] for part in parts], np.int64)
     self.parts = [
-        np.memmap(path, np.uint8, "c", offset, (rows, row_bytes))
+        _copy(self.name, path, offset, (rows, row_bytes))
+        if copy_to_huge_pages
+        else np.memmap(path, np.uint8, "c", offset, (rows, row_bytes))
         for path, _, rows, offset in parts
     ]
 
@@ -102,7 +127,7 @@ def _gains(
 
 
 class Tables:
-  """Lookups in mapped files."""
+  """Lookups in mapped files, or in copies of them."""
 
   def __init__(
       self,
@@ -111,9 +136,12 @@ class Tables:
       row_bytes: Sequence[int],
       *,
       zero_out_of_range: bool,
+      copy_to_huge_pages: bool,
   ):
     self.version = version
-    self._tables = [_Rows(t, b) for t, b in zip(tables, row_bytes)]
+    self._tables = [
+        _Rows(t, b, copy_to_huge_pages) for t, b in zip(tables, row_bytes)
+    ]
     self._zero_out_of_range = zero_out_of_range
     # Reentrant: a thread that holds the version looks rows up.
     self._lock = threading.RLock()

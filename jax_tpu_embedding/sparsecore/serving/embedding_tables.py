@@ -9,9 +9,10 @@
     tables.refresh()                                   # to the newest version
 
 Rows stay in the files, which are mapped: opening takes no time, and processes
-share the memory. Lookups are native where the extension module is there, and in
-NumPy elsewhere, with the same bits: those of `lookup_ids` on one SparseCore
-(docs/design/lookup_from_ids.md), of rows as their encoding has them.
+share the memory; or `open` copies them to huge pages. Lookups are native where
+the extension module is there, and in NumPy elsewhere, with the same bits: those
+of `lookup_ids` on one SparseCore (docs/design/lookup_from_ids.md), of rows as
+their encoding has them.
 
 Any number of threads may use the tables. A call sees one version of all of
 them; `at_one_version` makes several calls do so.
@@ -69,6 +70,7 @@ def open(  # pylint: disable=redefined-builtin
     verify: bool = False,
     num_threads: int = 1,
     out_of_range: str = "error",
+    copy_to_huge_pages: bool = False,
 ) -> EmbeddingTables:
   """The current version of the tables in a directory.
 
@@ -79,8 +81,14 @@ def open(  # pylint: disable=redefined-builtin
     num_threads: that a call may use, if it is large enough.
     out_of_range: of ids that are not in their table: "error", or "zero": they
       are rows of zeros, which count in a mean.
+    copy_to_huge_pages: copies the rows to memory of this process, by
+      `num_threads`, instead of mapping the files: in huge pages, where the
+      system has them, rows are found faster than in most files of a disk. It
+      takes memory for all rows in every process, and for both versions while
+      `refresh` loads a full one.
 
   Raises:
+    MemoryError: there is none for a copy; the message names the file.
     ServedFileError: a file is missing, damaged or of another version; the
       message names it.
     TypeError: num_threads is not an integer.
@@ -100,7 +108,11 @@ def open(  # pylint: disable=redefined-builtin
   if num_threads < 1:
     raise ValueError(f"num_threads must be positive, got {num_threads}.")
   return EmbeddingTables(
-      pathlib.Path(directory), verify, num_threads, out_of_range == "zero"
+      pathlib.Path(directory),
+      verify,
+      num_threads,
+      zero_out_of_range=out_of_range == "zero",
+      copy_to_huge_pages=copy_to_huge_pages,
   )
 
 
@@ -148,12 +160,15 @@ class EmbeddingTables:
       directory: pathlib.Path,
       verify: bool,
       num_threads: int,
+      *,
       zero_out_of_range: bool,
+      copy_to_huge_pages: bool,
   ):
     self._directory = directory
     self._verify = verify
     self._num_threads = num_threads
     self._zero_out_of_range = zero_out_of_range
+    self._copy_to_huge_pages = copy_to_huge_pages
     self._refreshing = threading.Lock()
     self._held = threading.local()  # .snapshot, in at_one_version
     self._key: tuple[int, str] | None = None  # of the version; _refreshing
@@ -381,6 +396,7 @@ class EmbeddingTables:
 
     Raises:
       ServedFileError: neither works. The tables stay as they are.
+      MemoryError: there is none for a copy, and the tables stay as well.
       RuntimeError: this thread is in at_one_version.
     """
     if self._is_held():
@@ -490,23 +506,25 @@ class EmbeddingTables:
               ],
           )
       )
-    if pybind_embedding_tables is None:
-      rows = _numpy_tables.Tables(
-          descriptions,
-          full.number,
-          [table.row_bytes for table in full.tables.values()],
-          zero_out_of_range=self._zero_out_of_range,
-      )
-    else:
-      try:
+    try:
+      if pybind_embedding_tables is None:
+        rows = _numpy_tables.Tables(
+            descriptions,
+            full.number,
+            [table.row_bytes for table in full.tables.values()],
+            zero_out_of_range=self._zero_out_of_range,
+            copy_to_huge_pages=self._copy_to_huge_pages,
+        )
+      else:
         rows = pybind_embedding_tables.Tables(
             descriptions,
             full.number,
             zero_out_of_range=self._zero_out_of_range,
+            copy_to_huge_pages=self._copy_to_huge_pages,
             num_threads=self._num_threads,
         )
-      except (KeyError, ValueError, RuntimeError) as error:
-        raise ServedFileError(str(error)) from error
+    except (KeyError, ValueError, RuntimeError) as error:
+      raise ServedFileError(str(error)) from error
     return _Snapshot(
         rows=rows,
         tables=full.tables,

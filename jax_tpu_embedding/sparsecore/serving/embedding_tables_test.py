@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.serving import _numpy_tables
+from jax_tpu_embedding.sparsecore.serving import _versions
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving import pybind_embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import row_encodings
@@ -102,6 +103,60 @@ class LookupTest(WithTables):
         tables.lookup("items", rows - 1), expected[-1]
     )
     self.assertEqual(tables.lookup("items", []).shape, (0, columns))
+
+  @parameterized.product(encoding=_ENCODINGS, implementation=_IMPLEMENTATIONS)
+  def test_copies_have_the_rows_of_the_files_and_do_not_need_them(
+      self, encoding, implementation
+  ):
+    self.write(_random(2000, 19), encoding, num_files=3)
+    copied = self.open(implementation, copy_to_huge_pages=True, num_threads=2)
+    ids = np.arange(2000)
+    expected = self.open(implementation).lookup("items", ids)
+    for path in self.directory.rglob("*.safetensors"):
+      os.truncate(path, 0)
+    np.testing.assert_array_equal(
+        copied.lookup("items", ids).view(np.uint32), expected.view(np.uint32)
+    )
+
+  @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_a_file_that_is_cut_off_before_it_is_copied_is_an_error(
+      self, implementation
+  ):
+    self.write()
+    check = _versions.check_full_file
+
+    def check_and_cut(table, file, verify):
+      check(table, file, verify)
+      os.truncate(file.path, file.bytes - 1)
+
+    with mock.patch.object(_versions, "check_full_file", check_and_cut):
+      with self.assertRaisesRegex(
+          embedding_tables.ServedFileError, "items-.*cut off"
+      ):
+        self.open(implementation, copy_to_huge_pages=True)
+
+  def test_no_memory_for_a_copy_is_an_error(self):
+    self.write()
+    message = r"Table 'items': there is no memory for a copy of \d+ bytes of /"
+    with mock.patch.object(np, "fromfile", side_effect=MemoryError):
+      with self.assertRaisesRegex(MemoryError, message):
+        self.open("numpy", copy_to_huge_pages=True)
+    overcommit = pathlib.Path("/proc/sys/vm/overcommit_memory").read_text()
+    if overcommit.strip() == "1":
+      self.skipTest("This system promises any memory.")
+    rows = 15 << 38  # of 4 bytes
+    path = self.directory / "sparse"
+    path.touch()
+    os.truncate(path, 4 * rows)
+    table = ("items", rows, 1, "float32", "sum", [(str(path), 0, rows, 0)])
+    with self.assertRaisesRegex(MemoryError, message):
+      pybind_embedding_tables.Tables(
+          [table],
+          0,
+          zero_out_of_range=False,
+          copy_to_huge_pages=True,
+          num_threads=1,
+      )
 
   @parameterized.product(
       encoding=_ENCODINGS,
@@ -409,6 +464,29 @@ class WithoutJaxTest(WithTables):
 
 
 class ThreadsTest(WithTables):
+
+  def test_other_threads_run_while_files_are_opened(self):
+    path = self.directory / "pipe"
+    os.mkfifo(path)
+    messages = []
+
+    def load():  # Opening a pipe waits for who writes to it.
+      try:
+        pybind_embedding_tables.Tables(
+            [("items", 1, 1, "float32", "sum", [(str(path), 0, 1, 0)])],
+            0,
+            zero_out_of_range=False,
+            copy_to_huge_pages=True,
+            num_threads=1,
+        )
+      except ValueError as error:
+        messages.append(str(error))
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    path.open("wb").close()  # And this waits for who reads.
+    loading.join()
+    self.assertRegex(messages[0], "pipe has 0 bytes, expected 1 rows")
 
   def test_threads_may_share_tables(self):
     values = self.write(_random(500, 16))

@@ -15,6 +15,7 @@ class Tables:
       version: int,
       *,
       zero_out_of_range: bool,
+      copy_to_huge_pages: bool,
       num_threads: int,
   ) -> None: ...
   version: int

@@ -91,10 +91,14 @@ class WithVersions(parameterized.TestCase):
 
 class RefreshTest(WithVersions):
 
-  @parameterized.parameters(*_IMPLEMENTATIONS)
-  def test_deltas_change_rows_in_order(self, implementation):
+  @parameterized.product(
+      implementation=_IMPLEMENTATIONS, copy_to_huge_pages=(False, True)
+  )
+  def test_deltas_change_rows_in_order(
+      self, implementation, copy_to_huge_pages
+  ):
     self.write_full(3)
-    tables = self.open(implementation)
+    tables = self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
     self.assert_is_version(tables, 3)
     self.assertFalse(tables.refresh())
     for number in (4, 5, 6):

@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -115,16 +117,25 @@ serving::TableDescription ReadDescription(py::handle object) {
 class Tables {
  public:
   Tables(const py::list& tables, int64_t version, bool zero_out_of_range,
-         int num_threads)
+         bool copy_to_huge_pages, int num_threads)
       : threads_(ValueOrThrow(ThreadLimit::Of(num_threads))) {
     std::vector<serving::TableDescription> descriptions;
     for (const py::handle table : tables) {
       descriptions.push_back(ReadDescription(table));
     }
-    tables_ = ValueOrThrow(EmbeddingTables::Open(
-        std::move(descriptions), version,
-        zero_out_of_range ? EmbeddingTables::OutOfRange::kZero
-                          : EmbeddingTables::OutOfRange::kError));
+    // By all threads, or by this one; others look up in another version
+    // meanwhile.
+    const int64_t work =
+        copy_to_huge_pages ? std::numeric_limits<int64_t>::max() : 0;
+    tables_ = ValueOrThrow(
+        WithoutLock(work, [&descriptions, version, zero_out_of_range,
+                           copy_to_huge_pages](Executor& executor) {
+          return EmbeddingTables::Open(
+              std::move(descriptions), version,
+              zero_out_of_range ? EmbeddingTables::OutOfRange::kZero
+                                : EmbeddingTables::OutOfRange::kError,
+              copy_to_huge_pages ? &executor : nullptr);
+        }));
   }
 
   int64_t version() const { return tables_->version(); }
@@ -181,7 +192,8 @@ class Tables {
 
  private:
   template <typename Function>
-  Result<void> WithoutLock(int64_t work, Function function) const {
+  std::invoke_result_t<Function, Executor&> WithoutLock(
+      int64_t work, Function function) const {
     const ScopedUnlock unlock;
     return CatchOutOfMemory([this, work, &function] {
       return OnThreads(threads_, work, function);
@@ -223,8 +235,9 @@ PYBIND11_MODULE(pybind_embedding_tables, m) {
   using binding::Tables;
   m.doc() = "Lookups in served tables (cc/serving).";
   py::class_<Tables>(m, "Tables")
-      .def(py::init<const py::list&, int64_t, bool, int>(), py::arg("tables"),
-           py::arg("version"), py::kw_only(), py::arg("zero_out_of_range"),
+      .def(py::init<const py::list&, int64_t, bool, bool, int>(),
+           py::arg("tables"), py::arg("version"), py::kw_only(),
+           py::arg("zero_out_of_range"), py::arg("copy_to_huge_pages"),
            py::arg("num_threads"))
       .def_property_readonly("version", &Tables::version)
       .def("look", &Tables::Look, py::arg("requests"), py::arg("is_held"),

@@ -124,11 +124,12 @@ int64_t Request::num_samples() const {
 
 Result<std::unique_ptr<EmbeddingTables>> EmbeddingTables::Open(
     std::vector<TableDescription> tables, int64_t version,
-    OutOfRange out_of_range) {
+    OutOfRange out_of_range, Executor* copier) {
   std::vector<MappedTable> mapped;
   mapped.reserve(tables.size());
   for (TableDescription& table : tables) {
-    JTE_ASSIGN_OR_RETURN(MappedTable rows, MappedTable::Map(std::move(table)));
+    JTE_ASSIGN_OR_RETURN(MappedTable rows,
+                         MappedTable::Map(std::move(table), copier));
     mapped.push_back(std::move(rows));
   }
   return std::unique_ptr<EmbeddingTables>(

@@ -5,7 +5,8 @@
 // `serving.embedding_tables`: no Python, no XLA, no messages.
 //
 // The caller says where rows are, as served_tables.h does for a directory that
-// was exported or published to; rows are used where the page cache has them.
+// was exported or published to; rows are used where the page cache has them,
+// or are copied to huge pages.
 //
 //   JTE_ASSIGN_OR_RETURN(const auto tables,
 //                        EmbeddingTables::Open({{.name = "items", ...}}, 7));
@@ -75,9 +76,10 @@ class EmbeddingTables {
     kZero,  // rows of zeros, which count in a mean
   };
 
+  // With a `copier`, rows are copied to huge pages (mapped_table.h).
   static Result<std::unique_ptr<EmbeddingTables>> Open(
       std::vector<TableDescription> tables, int64_t version,
-      OutOfRange out_of_range = OutOfRange::kError);
+      OutOfRange out_of_range = OutOfRange::kError, Executor* copier = nullptr);
 
   std::span<const MappedTable> tables() const { return tables_; }
   int64_t version() const { return version_; }
@@ -108,8 +110,8 @@ class EmbeddingTables {
 
   // Makes another version of the tables. Changes of one table may come in
   // several pieces, of which rows and deleted rows ascend from piece to piece.
-  // Lookups are kept out only while rows are copied: pages are made private
-  // before.
+  // Lookups are kept out only while rows are copied: pages of files are made
+  // private before.
   //
   // Errors: InvalidArgument, nothing changed, if something does not fit.
   Result<void> Apply(std::span<const RowChanges> changes, int64_t version,

@@ -3,22 +3,28 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/serving/embedding_tables.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/thread_executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/row_encoding.h"
 
@@ -71,16 +77,32 @@ TableDescription SixRows() {
 
 std::unique_ptr<EmbeddingTables> OpenSixRows(
     EmbeddingTables::OutOfRange out_of_range =
-        EmbeddingTables::OutOfRange::kError) {
-  auto tables = EmbeddingTables::Open({SixRows()}, 3, out_of_range);
+        EmbeddingTables::OutOfRange::kError,
+    Executor* copier = nullptr) {
+  auto tables = EmbeddingTables::Open({SixRows()}, 3, out_of_range, copier);
   EXPECT_TRUE(tables) << tables.error().message;
   return *std::move(tables);
 }
 
-std::string OpenError(TableDescription table) {
-  const auto tables = EmbeddingTables::Open({std::move(table)}, 0);
+std::string OpenError(TableDescription table, Executor* copier = nullptr) {
+  const auto tables = EmbeddingTables::Open(
+      {std::move(table)}, 0, EmbeddingTables::OutOfRange::kError, copier);
   return tables ? "" : tables.error().message;
 }
+
+// Whether rows are copied to huge pages.
+class AnyMemoryTest : public ::testing::TestWithParam<bool> {
+ protected:
+  Executor* copier() { return GetParam() ? &copier_ : nullptr; }
+
+ private:
+  ThreadExecutor copier_{3};
+};
+
+INSTANTIATE_TEST_SUITE_P(, AnyMemoryTest, ::testing::Bool(),
+                         [](const auto& info) {
+                           return info.param ? "Copied" : "Mapped";
+                         });
 
 TEST(EmbeddingTablesTest, LooksUpRowsAndSamples) {
   const auto tables = OpenSixRows();
@@ -265,6 +287,118 @@ TEST(EmbeddingTablesTest, IdsOutOfRangeMayBeZeros) {
   EXPECT_THAT(pooled, ElementsAre(40, 41));
 }
 
+// Whether new memory of this test can be in huge pages, and the system tells.
+bool HasHugePages() {
+  std::vector<std::byte> memory(3 * kHugePageBytes);
+  AllowHugePages(memory);
+  std::ranges::fill(memory, std::byte{1});
+  return IsInHugePage(&memory[kHugePageBytes + kHugePageBytes / 2]);
+}
+
+// In two files, the larger ones of several tasks.
+TEST(EmbeddingTablesTest, CopiesHaveTheBytesOfTheFilesAndDoNotNeedThem) {
+  constexpr int64_t kRows = 70'000;
+  constexpr int64_t kFirst = 7;  // rows
+  constexpr int64_t kColumns = 64;
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i * 7919 % 1000) / 999 - 0.5f;
+  }
+  for (const Encoding encoding :
+       {Encoding::kFloat32, Encoding::kBfloat16, Encoding::kFloat16,
+        Encoding::kInt8, Encoding::kInt4}) {
+    SCOPED_TRACE(kEncodingNames[static_cast<int>(encoding)]);
+    const auto begin = values.begin();
+    const auto middle = begin + kFirst * kColumns;
+    const std::string first =
+        WriteRows("copied_1", encoding, kColumns, {begin, middle}, 64);
+    const std::string second =
+        WriteRows("copied_2", encoding, kColumns, {middle, values.end()}, 4160);
+    const TableDescription table = {
+        .name = "items",
+        .rows = kRows,
+        .columns = kColumns,
+        .encoding = encoding,
+        .parts = {{first, 0, kFirst, 64},
+                  {second, kFirst, kRows - kFirst, 4160}}};
+    ThreadExecutor copier(3);
+    const auto mapped = EmbeddingTables::Open({table}, 0);
+    const auto copied = EmbeddingTables::Open(
+        {table}, 0, EmbeddingTables::OutOfRange::kError, &copier);
+    ASSERT_TRUE(mapped) << mapped.error().message;
+    ASSERT_TRUE(copied) << copied.error().message;
+    const auto bytes = Encoded(encoding, kColumns, values);
+    const auto has_them = [&bytes](const EmbeddingTables& tables) {
+      const MappedTable& rows = tables.tables()[0];
+      for (int64_t row = 0; row < kRows; ++row) {
+        if (std::memcmp(rows.Row(row), &bytes[row * rows.row_bytes()],
+                        rows.row_bytes()) != 0) {
+          return false;
+        }
+      }
+      return true;
+    };
+    EXPECT_TRUE(has_them(**mapped));
+    std::filesystem::resize_file(first, 0);
+    std::filesystem::resize_file(second, 0);
+    EXPECT_TRUE(has_them(**copied));
+    const std::byte* const row = (*copied)->tables()[0].Row(kFirst);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(row) % kHugePageBytes, 0);
+    if (HasHugePages()) EXPECT_TRUE(IsInHugePage(row));
+  }
+}
+
+// Cuts a file off before its first task.
+class CuttingExecutor final : public Executor {
+ public:
+  CuttingExecutor(std::string path, int64_t size)
+      : path_(std::move(path)), size_(size) {}
+
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t n,
+                   const std::function<void(int64_t)>& task) override {
+    std::filesystem::resize_file(path_, size_);
+    InlineExecutor().ParallelFor(n, task);
+  }
+
+ private:
+  const std::string path_;
+  const int64_t size_;
+};
+
+TEST(EmbeddingTablesTest, AFileThatIsCutOffWhileItIsCopiedIsAnError) {
+  const TableDescription table = SixRows();
+  CuttingExecutor copier(table.parts[0].path, 79);
+  EXPECT_THAT(OpenError(table, &copier),
+              HasSubstr("first: it was cut off at byte 79 while it was read, "
+                        "expected rows 0 to 2 of table 'items'"));
+}
+
+TEST(EmbeddingTablesTest, NoMemoryForACopyIsAnError) {
+  int overcommit = 1;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit;
+  if (overcommit == 1) GTEST_SKIP() << "This system promises any memory.";
+  constexpr int64_t kBytes = int64_t{15} << 40;
+  TableDescription table = SixRows();
+  const std::string path =
+      WriteRows("no_memory", Encoding::kFloat32, 2, {0, 1}, 0);
+  std::error_code error;
+  std::filesystem::resize_file(path, kBytes, error);  // Sparse.
+  if (error) GTEST_SKIP() << "This file system has no such files.";
+  table.rows = kBytes / 8;
+  table.parts = {{path, 0, table.rows, 0}};
+  EXPECT_EQ(OpenError(table), "");
+  InlineExecutor copier;
+  const auto tables = EmbeddingTables::Open(
+      {table}, 0, EmbeddingTables::OutOfRange::kError, &copier);
+  ASSERT_FALSE(tables);
+  EXPECT_EQ(tables.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(tables.error().message,
+              HasSubstr("Table 'items': there is no memory for a copy of "
+                        "16492674416640 bytes of " +
+                        path));
+}
+
 TEST(EmbeddingTablesTest, WrongFilesAreErrors) {
   EXPECT_EQ(OpenError(SixRows()), "");
   TableDescription table = SixRows();
@@ -297,8 +431,9 @@ TEST(EmbeddingTablesTest, WrongFilesAreErrors) {
   EXPECT_THAT(OpenError(table), HasSubstr("has 4192 bytes"));
 }
 
-TEST(EmbeddingTablesTest, AppliesChangesOrNone) {
-  const auto tables = OpenSixRows();
+TEST_P(AnyMemoryTest, AppliesChangesOrNone) {
+  const auto tables =
+      OpenSixRows(EmbeddingTables::OutOfRange::kError, copier());
   InlineExecutor executor;
   const auto rows = [&tables, &executor] {
     std::vector<int64_t> ids(6);
@@ -350,7 +485,7 @@ TEST(EmbeddingTablesTest, AppliesChangesOrNone) {
 }
 
 // Version v has v in every column of every row of two tables.
-TEST(EmbeddingTablesTest, ReadersSeeOneVersionWhileItChanges) {
+TEST_P(AnyMemoryTest, ReadersSeeOneVersionWhileItChanges) {
   constexpr int64_t kRows = 2000;
   constexpr int64_t kColumns = 20;
   std::vector<TableDescription> descriptions;
@@ -366,7 +501,9 @@ TEST(EmbeddingTablesTest, ReadersSeeOneVersionWhileItChanges) {
                             .combiner = convert::Combiner::kSum,
                             .parts = {{path, 0, kRows, 64}}});
   }
-  const auto tables = *EmbeddingTables::Open(std::move(descriptions), 0);
+  const auto tables =
+      *EmbeddingTables::Open(std::move(descriptions), 0,
+                             EmbeddingTables::OutOfRange::kError, copier());
   std::vector<int64_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
   std::atomic<bool> is_done = false;

@@ -1,12 +1,16 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The encoded rows of one table, in files that are mapped into memory.
+// The encoded rows of one table: in files that are mapped into memory, or
+// copied from them to huge pages.
 //
-// Mappings are private: changed rows are in pages of this process, all others
-// in those of the page cache, which every process shares. Nothing is read when
-// a table is mapped. Files may be renamed or removed meanwhile, but nobody may
-// shorten them: what was cut off ends the process.
+// Mappings of files are private: changed rows are in pages of this process, all
+// others in those of the page cache, which every process shares. Nothing is
+// read when a table is mapped. Files may be renamed or removed meanwhile, but
+// nobody may shorten them: what was cut off ends the process.
+//
+// A copy is memory of this process alone, as much as the rows have bytes. Files
+// are not used once it is made, and one that is shortened before is an error.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_MAPPED_TABLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_MAPPED_TABLE_H_
@@ -14,12 +18,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/row_encoding.h"
 
@@ -42,22 +46,23 @@ struct TableDescription {
   std::vector<FilePart> parts;  // in the order of rows, which they all have
 };
 
+// Memory that mmap gave.
+struct Unmap {
+  size_t size = 0;
+  void operator()(std::byte* data) const;
+};
+using Mapping = std::unique_ptr<std::byte, Unmap>;
+
 class MappedTable {
  public:
+  // Maps the files; with a `copier`, reads them to memory in huge pages, or in
+  // small ones where the system has no others.
+  //
   // Errors: parts that leave rows out or have them twice; a file that cannot be
-  // read, or is shorter than its rows need.
-  static Result<MappedTable> Map(TableDescription description);
-
-  ~MappedTable();
-  MappedTable(MappedTable&& other) noexcept { *this = std::move(other); }
-  MappedTable& operator=(MappedTable&& other) noexcept {
-    std::swap(description_, other.description_);
-    std::swap(row_bytes_, other.row_bytes_);
-    std::swap(parts_, other.parts_);
-    std::swap(mappings_, other.mappings_);
-    std::swap(zero_row_, other.zero_row_);
-    return *this;
-  }
+  // read, or is shorter than its rows need. ResourceExhausted: there is no
+  // memory for a copy.
+  static Result<MappedTable> Map(TableDescription description,
+                                 Executor* copier = nullptr);
 
   const std::string& name() const { return description_.name; }
   int64_t rows() const { return description_.rows; }
@@ -93,7 +98,7 @@ class MappedTable {
   TableDescription description_;
   int64_t row_bytes_ = 0;
   std::vector<Part> parts_;
-  std::vector<std::span<std::byte>> mappings_;
+  std::vector<Mapping> mappings_;
   std::vector<std::byte> zero_row_;
 };
 

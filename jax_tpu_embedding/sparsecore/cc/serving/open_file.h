@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -55,10 +56,17 @@ class OpenFile {
   Result<std::vector<std::byte>> Read(int64_t begin, int64_t num_bytes,
                                       std::string_view expected) const {
     std::vector<std::byte> result(num_bytes);
-    int64_t done = 0;
-    while (done < num_bytes) {
-      const ssize_t count = pread(descriptor_, result.data() + done,
-                                  num_bytes - done, begin + done);
+    JTE_RETURN_IF_ERROR(ReadTo(result, begin, expected));
+    return result;
+  }
+
+  // The bytes from `begin` on, which the file has, to all of `out`.
+  Result<void> ReadTo(std::span<std::byte> out, int64_t begin,
+                      std::string_view expected) const {
+    size_t done = 0;
+    while (done < out.size()) {
+      const ssize_t count = pread(descriptor_, out.data() + done,
+                                  out.size() - done, begin + done);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return Unreadable(expected);
       if (count == 0) {
@@ -67,7 +75,7 @@ class OpenFile {
       }
       done += count;
     }
-    return result;
+    return {};
   }
 
  private:

@@ -120,7 +120,8 @@ Result<void> ServedTables::GoToCurrent(Executor& executor) {
     return {};
   }
   const Version& full = chain.front();
-  JTE_ASSIGN_OR_RETURN(std::shared_ptr<const Tables> tables, Load(full));
+  JTE_ASSIGN_OR_RETURN(std::shared_ptr<const Tables> tables,
+                       Load(full, executor));
   // Seen when its deltas are there too.
   JTE_ASSIGN_OR_RETURN(
       key_, Apply(tables, full.key, std::span(chain).subspan(1), executor));
@@ -130,7 +131,7 @@ Result<void> ServedTables::GoToCurrent(Executor& executor) {
 }
 
 Result<std::shared_ptr<const ServedTables::Tables>> ServedTables::Load(
-    const Version& full) const {
+    const Version& full, Executor& executor) const {
   std::vector<TableDescription> descriptions;
   for (const ServedTable& table : full.tables) {
     TableDescription& description =
@@ -149,8 +150,10 @@ Result<std::shared_ptr<const ServedTables::Tables>> ServedTables::Load(
     }
   }
   JTE_ASSIGN_OR_RETURN(
-      auto rows, EmbeddingTables::Open(std::move(descriptions), full.key.number,
-                                       options_.out_of_range));
+      auto rows,
+      EmbeddingTables::Open(std::move(descriptions), full.key.number,
+                            options_.out_of_range,
+                            options_.copy_to_huge_pages ? &executor : nullptr));
   return std::make_shared<const Tables>(Tables{std::move(rows), full});
 }
 

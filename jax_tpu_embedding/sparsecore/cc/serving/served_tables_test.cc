@@ -252,6 +252,52 @@ TEST_F(ServedTablesTest, OpensLooksUpAndRefreshes) {
   EXPECT_EQ(served->Problem(), "");
 }
 
+// Does something else before its first work.
+class BusyExecutor final : public Executor {
+ public:
+  explicit BusyExecutor(std::function<void()> something)
+      : something_(std::move(something)) {}
+
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t n,
+                   const std::function<void(int64_t)>& task) override {
+    if (const auto something = std::exchange(something_, nullptr)) something();
+    InlineExecutor().ParallelFor(n, task);
+  }
+
+ private:
+  std::function<void()> something_;
+};
+
+TEST_F(ServedTablesTest, CopiesChangeInPlaceAndDoNotNeedFiles) {
+  const auto cut_files = [this](int number) {
+    fs::resize_file(VersionPath(number) / "items-1", 0);
+    fs::resize_file(VersionPath(number) / "items-2", 0);
+  };
+  WriteFull(0);
+  const auto served =
+      ServedTables::Open(directory_, {.copy_to_huge_pages = true}, executor_);
+  ASSERT_TRUE(served) << served.error().message;
+  cut_files(0);
+  EXPECT_THAT(Rows(**served), ElementsAre(0, 1, 10, 11, 20, 21, 30, 31));
+  const auto before = (*served)->Now();
+  WriteDelta(1);
+  EXPECT_EQ((*served)->Refresh(executor_), true);
+  EXPECT_THAT(Rows(**served), ElementsAre(0, 1, -1, 1, 0, 0, -1, 1));
+  EXPECT_EQ((*served)->Now(), before);
+
+  // A full version that is cut off while it is read is not taken over.
+  WriteFull(2);
+  BusyExecutor cutting([&cut_files] { cut_files(2); });
+  EXPECT_THAT((*served)->Refresh(cutting).error().message,
+              HasSubstr("items-1: it was cut off"));
+  EXPECT_THAT(Rows(**served), ElementsAre(0, 1, -1, 1, 0, 0, -1, 1));
+  WriteFull(2);
+  EXPECT_EQ((*served)->Refresh(executor_), true);
+  cut_files(2);
+  EXPECT_THAT(Rows(**served), ElementsAre(0, 1, 10, 11, 20, 21, 30, 31));
+}
+
 TEST_F(ServedTablesTest, NamesThatAreNotThereAreErrors) {
   WriteFull(0);
   const auto now = Open()->Now();
@@ -310,23 +356,6 @@ TEST_F(ServedTablesTest, WhatDoesNotFollowIsNotApplied) {
               HasSubstr("v000002/manifest.json: cannot be read"));
   EXPECT_EQ(served->Now()->rows->version(), 1);
 }
-
-// Does something else before its first work.
-class BusyExecutor final : public Executor {
- public:
-  explicit BusyExecutor(std::function<void()> something)
-      : something_(std::move(something)) {}
-
-  int num_threads() const override { return 1; }
-  void ParallelFor(int64_t n,
-                   const std::function<void(int64_t)>& task) override {
-    if (const auto something = std::exchange(something_, nullptr)) something();
-    InlineExecutor().ParallelFor(n, task);
-  }
-
- private:
-  std::function<void()> something_;
-};
 
 TEST_F(ServedTablesTest, WhatIsReplacedMeanwhileIsReadAgain) {
   WriteFull(0);
