@@ -37,14 +37,17 @@ from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import ffi_emulated_gpu
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 from benchmarks import machine
 from benchmarks.gpu import cases as cases_lib
+from benchmarks.gpu import one_for_several
 
 _PLATFORM = flags.DEFINE_enum(
     "platform", "cuda", ["cuda", "emulated"], "What runs the kernels."
@@ -103,6 +106,7 @@ class Platform:
 
   Attributes:
     lowering: how operations are bound so that they run there.
+    library: with the handlers of the native calls there.
     device: where.
     cases: to time.
     num_repeats: of what is to be the same each time.
@@ -110,6 +114,7 @@ class Platform:
   """
 
   lowering: every_lowering.Lowering
+  library: gpu_calls.Library
   device: jax.Device
   cases: Sequence[cases_lib.Case]
   num_repeats: int
@@ -139,6 +144,7 @@ def platform(name: str, case_names: str = "") -> Platform:
   if name == "emulated":
     return Platform(
         lowering=every_lowering.LOWERINGS["gpu"],
+        library=ffi_emulated_gpu,
         device=jax.devices("cpu")[0],
         cases=_chosen(cases_lib.SMALL, case_names),
         num_repeats=2,
@@ -155,6 +161,7 @@ def platform(name: str, case_names: str = "") -> Platform:
   return Platform(
       # The primitives as programs have them, lowered for where they run.
       lowering=every_lowering.LOWERINGS["cpu"],
+      library=cuda_library.ffi_cuda,
       device=device,
       cases=_chosen(cases_lib.CASES, case_names),
       num_repeats=20,
@@ -445,6 +452,29 @@ def _lookup_and_update(lowering, case, setting, given):
   return [*activations, *updated]
 
 
+def exchange(where: Platform) -> Iterator[Finding]:
+  """The kernels of four devices, one after the other, beside the CPU's."""
+  num_devices = 4
+  setting = _Setting(num_sc=num_devices, dim=160)
+  for name in ("sgd", "adam", "rowwise_adagrad"):
+    case = update_cases.CASES[name]
+    given = update_programs.random_update(case, setting)
+    with jax.default_device(jax.devices("cpu")[0]):
+      expected = _lookup_and_update(
+          every_lowering.LOWERINGS["cpu"], case, setting, given
+      )
+    run = one_for_several.lookup_and_update(
+        where.library,
+        case.rule,
+        setting.params() | case.static_params,
+        num_devices,
+    )
+    operands = jax.tree.map(np.asarray, given.operands)
+    with jax.default_device(where.device):
+      actual = jax.jit(run)(operands)
+    yield _same_bytes(f"{name}, {num_devices} devices", expected, actual)
+
+
 def train(where: Platform) -> Iterator[Finding]:
   """Programs as users write them, beside the same on the CPU."""
   # Here, since other steps need neither Flax nor Optax.
@@ -732,6 +762,7 @@ STEPS = {
         about,
         smoke,
         bits,
+        exchange,
         train,
         repeats,
         convert,
