@@ -122,25 +122,23 @@ class OverlapReportTest(parameterized.TestCase):
     self.assertEqual((call.start, call.end), (5, 15))
     self.assertEqual(call.operation, "csr")
 
-  @parameterized.parameters(("off", 8, 33), ("exact", 8, 33), ("stale", 6, 96))
+  @parameterized.parameters(("off", 4, 40), ("exact", 5, 33), ("stale", 3, 100))
   def test_collectives_of_gpus(self, mode, num_exposed, percent):
     report = _of_h100s(mode)
-    # Two tables, each with ids and rows of a lookup and of an update.
+    # Ids and rows of a lookup, and of an update, of both tables together.
     exchanges = [call for call in report.calls if call.of_tables]
     self.assertCountEqual(
         [call.operation for call in exchanges],
         [
-            f"{operation}/{table}/all_to_all"
+            f"{operation}/all_stacks/all_to_all"
             for operation in ("lookup", "update")
-            for table in ("items", "users")
             for _ in range(2)
         ],
     )
     self.assertLen(report.calls, len(exchanges) + 3)  # all-reduces
     self.assertLen(report.exposed_calls, num_exposed)
-    # Forward and backward by 1024 x 256 x 2048 and 1024 x 2048 x 2048, without
-    # the gradient of the first by its input twice.
-    small, large = 2 * 1024 * 256 * 2048, 2 * 1024 * 2048 * 2048
+    # Forward and backward by 512 x 256 x 1024 and 512 x 1024 x 1024.
+    small, large = 2 * 512 * 256 * 1024, 2 * 512 * 1024 * 1024
     self.assertEqual(report.matmul_cost, 3 * small + 3 * large)
     self.assertEqual(
         round(100 * report.overlapped_matmul_cost / report.matmul_cost),
@@ -156,9 +154,9 @@ class OverlapReportTest(parameterized.TestCase):
           times[kind] = max(times[kind], call.matmul_cost)
       return times
 
-    large = 2 * 1024 * 2048 * 2048
-    self.assertEqual(longest("off"), {"lookup": 0, "update": large})
-    self.assertEqual(longest("exact"), {"lookup": large, "update": 0})
+    both = 2 * 512 * (256 + 1024) * 1024
+    self.assertEqual(longest("off"), {"lookup": 0, "update": both})
+    self.assertEqual(longest("exact"), {"lookup": both, "update": 0})
 
   def test_products_in_calls_and_by_cublas_are_counted(self):
     hlo = (
@@ -200,17 +198,15 @@ class OverlapReportTest(parameterized.TestCase):
         [
             "matrix products",
             "reduce_or",
-            "update/users/all_to_all",
-            "update/items/all_to_all",
-            "lookup/items/all_to_all",
-            "lookup/users/all_to_all",
             "reduce_sum",
+            "update/all_stacks/all_to_all",
+            "lookup/all_stacks/all_to_all",
             "all-reduce-start.2",
         ],
     )
     self.assertEqual(
         figure.texts[0].get_text(),
-        "11 collectives, 8 exposed; 33% of the matrix products run beside"
+        "7 collectives, 5 exposed; 33% of the matrix products run beside"
         " exchanges of rows",
     )
 
