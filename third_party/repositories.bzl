@@ -59,5 +59,6 @@ def repositories():
     cuda_compiler(
         name = "cuda_compiler",
         lock = "//third_party/cuda:cuda_compiler_lock.txt",
+        newer_lock = "//third_party/cuda:newer_cuda_compiler_lock.txt",
         python_environment = "@python_env//:BUILD",
     )

@@ -3,7 +3,6 @@
 
 """C++ that nvcc compiles."""
 
-load("@system//:gpus.bzl", "HOST_COMPILER")
 load(":string_flag.bzl", "StringFlagInfo")
 
 # Takes the number of the PTX that nvcc kept, and nvcc with its arguments. Of what
@@ -35,8 +34,6 @@ def _cuda_objects_impl(ctx):
         args = ctx.actions.args()
         args.add_all([ptx, usage, ctx.executable._nvcc])
         args.add_all(["-x", "cu", "-c", "-std=c++20", "-O3"])
-        if HOST_COMPILER:
-            args.add("--compiler-bindir=" + HOST_COMPILER)
 
         # a*b+c as two roundings, as on the CPU: the same bits.
         args.add("--fmad=false")

@@ -56,10 +56,15 @@ echo jaxlib==0.10.2 | "$environment/bin/uv" pip compile --quiet - \
   --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
   --python-platform x86_64-manylinux_2_31 --output-file xla_ffi_lock.txt
 
-# For ../cuda/cuda_compiler.bzl: the parts of nvcc 13.0.
-printf '%s\n' nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 \
-  nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
-  nvidia-cuda-cccl==13.0.85 | "$environment/bin/uv" pip compile --quiet - \
-  --generate-hashes --no-deps --no-emit-index-url --no-header --no-annotate \
-  --python-platform x86_64-manylinux_2_31 \
-  --output-file ../cuda/cuda_compiler_lock.txt
+# For ../cuda/cuda_compiler.bzl: the parts of nvcc 13.0, and of 13.5, for systems
+# that 13.0 does not know (../cuda/which_nvcc.bzl).
+lock_nvcc() {
+  local file=$1 nvcc=$2 runtime=$3 cccl=$4
+  printf '%s\n' nvidia-{cuda-nvcc,nvvm,cuda-crt}=="$nvcc" \
+    nvidia-cuda-runtime=="$runtime" nvidia-cuda-cccl=="$cccl" |
+    "$environment/bin/uv" pip compile --quiet - --generate-hashes --no-deps \
+      --no-emit-index-url --no-header --no-annotate \
+      --python-platform x86_64-manylinux_2_31 --output-file "../cuda/$file"
+}
+lock_nvcc cuda_compiler_lock.txt 13.0.88 13.0.96 13.0.85
+lock_nvcc newer_cuda_compiler_lock.txt 13.5.37 13.5.37 13.3.5.0.6
