@@ -60,5 +60,6 @@ def repositories():
         name = "cuda_compiler",
         lock = "//third_party/cuda:cuda_compiler_lock.txt",
         newer_lock = "//third_party/cuda:newer_cuda_compiler_lock.txt",
+        version = "@system//:nvcc_version.txt",
         python_environment = "@python_env//:BUILD",
     )

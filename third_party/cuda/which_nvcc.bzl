@@ -19,16 +19,18 @@ def _number(text):
     return int(text) if text.isdigit() else 0
 
 def which_nvcc(ctx):
-    """The locked version of nvcc, "13.0" or "13.5"; None if GCC is too new.
+    """The locked version of nvcc, "13.0" or "13.5"; "" if GCC is too new.
 
     Args:
-      ctx: of a repository rule.
+      ctx: of a repository rule that runs again when the system changes.
 
     Returns:
       The version, and that of GCC.
     """
-    gcc = ctx.which("gcc")
-    gcc_version = ctx.execute([gcc, "-dumpversion"]).stdout.strip() if gcc else ""
+
+    # Not ctx.which: actions have another PATH than the user.
+    gcc = ctx.path("/usr/bin/gcc")
+    gcc_version = ctx.execute([gcc, "-dumpversion"]).stdout.strip() if gcc.exists else ""
     gcc_major = _number(gcc_version.split(".")[0])
 
     # "glibc 2.36"; other C libraries have another name there, or no getconf.
@@ -39,4 +41,4 @@ def which_nvcc(ctx):
         return "13.0", gcc_version
     if gcc_major <= _NEWEST_GCC_FOR_13_5:
         return "13.5", gcc_version
-    return None, gcc_version
+    return "", gcc_version
