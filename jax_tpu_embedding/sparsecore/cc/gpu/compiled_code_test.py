@@ -84,6 +84,20 @@ class CompiledCodeTest(parameterized.TestCase):
         {"ld.global.nc.v4", "add.rn.f32", "st.global.v4"},
     )
 
+  @parameterized.parameters(
+      ("group_by_sample", "ReadSamplesILb1E", 8),  # ids and samples
+      ("group_by_row", "ReadRowsAndSamplesILb1E", 12),  # and ids before them
+      ("group_by_sample", "10PlaceCellsE", 12),
+  )
+  def test_plans_have_four_cells_under_way(self, file, kernel, num_loads):
+    (code,) = [code for name, code in _kernels(file).items() if kernel in name]
+    # Without a branch in between, which what is read would have to wait for.
+    most = max(
+        len(re.findall(r"\bld\.global\S*32\b", part))
+        for part in re.split(r"\bbra\b", code)
+    )
+    self.assertGreaterEqual(most, num_loads)
+
   def test_update_reads_and_writes_whole_vectors(self):
     steps = {
         name: code

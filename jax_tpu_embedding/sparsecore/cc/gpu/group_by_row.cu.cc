@@ -20,6 +20,7 @@ constexpr int32_t NoRow(const CooGeometry& geometry) {
 }
 
 // Row and sample of each cell. One that is no entry has a row behind the last.
+template <bool kHasOnePartition>
 struct ReadRowsAndSamples {
   static constexpr int kThreads = 256;
   CooBuffers buffers;
@@ -28,32 +29,29 @@ struct ReadRowsAndSamples {
   Flaws* flaws;
   int32_t* rows;
   int32_t* samples;
-  int32_t* cells;  // or null
+  int32_t* cells;  // their numbers; not of one partition, which is sorted
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     // Of the partitions alone: entries are what is looked at here.
     const Flaws known =
         FlawsOfPartitions(buffers, geometry, thread.number() == 0, flaws);
     ForEachNumber(thread, geometry.num_cells, [&](const Numbers& numbers) {
-      Cell read[Numbers::kSize];
-      bool are_in_order[Numbers::kSize];
-      JTE_UNROLL
-      for (int k = 0; k < Numbers::kSize; ++k) {
-        const int64_t i = numbers.number(k);
-        read[k] = numbers.has(k)
-                      ? ReadCell(i, buffers, geometry, partitions, known)
-                      : Cell{};
-        // Entries that are not sorted here have to come in order.
-        are_in_order[k] = cells != nullptr || !read[k].is_entry || i == 0 ||
-                          InRange(buffers.embedding_ids[i - 1],
-                                  geometry.rows_per_shard) <= read[k].row;
+      int32_t rows_before[Numbers::kSize];
+      if constexpr (kHasOnePartition) {
+        JTE_UNROLL
+        for (int k = 0; k < Numbers::kSize; ++k) {
+          const int64_t i = numbers.number_or_last(k);
+          rows_before[k] = buffers.embedding_ids[i > 0 ? i - 1 : 0];
+        }
       }
+      Cell read[Numbers::kSize];
+      ReadCells<kHasOnePartition>(numbers, buffers, geometry, partitions, known,
+                                  read);
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
         if (!numbers.has(k)) continue;
-        const Cell& cell = read[k];
-        if (cell.is_wrong || !are_in_order[k]) flaws->entries = 1;
         const int64_t i = numbers.number(k);
+        const Cell& cell = read[k];
         rows[i] = cell.is_entry ? static_cast<int32_t>(
                                       cell.target % geometry.num_sc_per_device *
                                           geometry.rows_per_shard +
@@ -61,7 +59,16 @@ struct ReadRowsAndSamples {
                                 : NoRow(geometry);
         samples[i] = static_cast<int32_t>(
             cell.source * geometry.batch_size_per_sc + cell.sample);
-        if (cells != nullptr) cells[i] = static_cast<int32_t>(i);
+        bool is_wrong = cell.is_wrong;
+        if constexpr (kHasOnePartition) {
+          // Entries that are not sorted here have to come in order.
+          is_wrong |=
+              cell.is_entry &&
+              cell.row < InRange(rows_before[k], geometry.rows_per_shard);
+        } else {
+          cells[i] = static_cast<int32_t>(i);
+        }
+        if (is_wrong) flaws->entries = 1;
       }
     });
   }
@@ -210,15 +217,22 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                                          scratch.partitions, flaws)) {
     return error;
   }
-  if (const char* error =
-          Launch(stream, NumBlocksForNumbers<ReadRowsAndSamples>(n),
-                 ReadRowsAndSamples{
-                     buffers, geometry, scratch.partitions, flaws,
-                     is_sorted ? groups.rows : scratch.keys,
-                     is_sorted ? groups.samples : scratch.unsorted_samples,
-                     is_sorted ? nullptr : scratch.unsorted_cells})) {
-    return error;
-  }
+  const auto read = [&]<typename Kernel>(Kernel kernel) {
+    return Launch(stream, NumBlocksForNumbers<Kernel>(n), kernel);
+  };
+  const char* const error =
+      is_sorted
+          ? read(ReadRowsAndSamples<true>{buffers,
+                                          geometry,
+                                          {},
+                                          flaws,
+                                          groups.rows,
+                                          groups.samples,
+                                          nullptr})
+          : read(ReadRowsAndSamples<false>{
+                buffers, geometry, scratch.partitions, flaws, scratch.keys,
+                scratch.unsorted_samples, scratch.unsorted_cells});
+  if (error != nullptr) return error;
   if (!is_sorted) {
     if (const char* error = SortByKey(
             stream, n,

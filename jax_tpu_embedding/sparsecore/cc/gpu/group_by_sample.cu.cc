@@ -18,6 +18,7 @@ constexpr int64_t kManyEntries = 1024;
 
 // Sample and row of each cell, and which of the sample's entries it is in the
 // order in which threads come. begins[s + 1]: how many sample s has.
+template <bool kHasOnePartition>
 struct ReadSamples {
   static constexpr int kThreads = 256;
   CooBuffers buffers;
@@ -32,13 +33,8 @@ struct ReadSamples {
                                           thread.number() == 0, groups.flaws);
     ForEachNumber(thread, geometry.num_cells, [&](const Numbers& numbers) {
       Cell cells[Numbers::kSize];
-      JTE_UNROLL
-      for (int k = 0; k < Numbers::kSize; ++k) {
-        cells[k] = numbers.has(k)
-                       ? ReadCell(numbers.number(k), buffers, geometry,
-                                  scratch.partitions, known)
-                       : Cell{};
-      }
+      ReadCells<kHasOnePartition>(numbers, buffers, geometry,
+                                  scratch.partitions, known, cells);
       int32_t samples[Numbers::kSize];
       int32_t places[Numbers::kSize];
       JTE_UNROLL
@@ -78,10 +74,10 @@ struct CopySamples {
       int32_t samples[Numbers::kSize];
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
+        // Those that are not below num_samples are none.
         const auto none = static_cast<int32_t>(num_samples);
-        const int32_t sample =
-            numbers.has(k) ? entries.samples[numbers.number(k)] : none;
-        samples[k] = sample < none ? sample : none;
+        const int32_t sample = entries.samples[numbers.number_or_last(k)];
+        samples[k] = numbers.has(k) && sample < none ? sample : none;
       }
       int32_t places[Numbers::kSize];
       JTE_UNROLL
@@ -116,10 +112,9 @@ struct PlaceCells {
       int32_t places[Numbers::kSize];
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
-        const int64_t i = numbers.number(k);
-        samples[k] = numbers.has(k) ? scratch.samples[i]
-                                    : static_cast<int32_t>(num_samples);
-        places[k] = numbers.has(k) ? scratch.places[i] : 0;
+        const int64_t i = numbers.number_or_last(k);
+        samples[k] = scratch.samples[i];
+        places[k] = scratch.places[i];
       }
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
@@ -127,7 +122,7 @@ struct PlaceCells {
       }
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
-        if (samples[k] >= num_samples) continue;
+        if (!numbers.has(k) || samples[k] >= num_samples) continue;
         scratch.cells[places[k]] = static_cast<int32_t>(numbers.number(k));
       }
     });
@@ -149,12 +144,12 @@ struct NumberCells {
 
 // Writes the entries of each sample in the order of their cells. Unless cells
 // are in it, a thread counts how many come before its own.
+template <bool kAreInOrder>
 struct WriteGroups {
   static constexpr int kThreads = 256;
   const int32_t* cell_rows;
   const float* cell_gains;
   int64_t num_samples;
-  bool are_in_order;
   SampleGroupsScratch scratch;
   SampleGroups groups;
 
@@ -164,38 +159,51 @@ struct WriteGroups {
       int32_t cells[Numbers::kSize];
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
-        cells[k] = numbers.has(k) ? scratch.cells[numbers.number(k)] : 0;
+        cells[k] = scratch.cells[numbers.number_or_last(k)];
       }
       int32_t rows[Numbers::kSize];
       float gains[Numbers::kSize];
-      int32_t begins[Numbers::kSize];
-      int32_t ends[Numbers::kSize];
+      int32_t samples[Numbers::kSize];
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
         rows[k] = cell_rows[cells[k]];
         gains[k] = cell_gains[cells[k]];
-        if (are_in_order) continue;
-        const int32_t sample = scratch.samples[cells[k]];
-        begins[k] = groups.begins[sample];
-        ends[k] = numbers.has(k) ? groups.begins[sample + 1] : begins[k];
+        if constexpr (!kAreInOrder) samples[k] = scratch.samples[cells[k]];
+      }
+      int64_t places[Numbers::kSize];
+      if constexpr (kAreInOrder) {
+        JTE_UNROLL
+        for (int k = 0; k < Numbers::kSize; ++k) places[k] = numbers.number(k);
+      } else {
+        FindPlaces(cells, samples, places);
       }
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
         if (!numbers.has(k)) continue;
-        const int64_t place = are_in_order
-                                  ? numbers.number(k)
-                                  : Place(cells[k], begins[k], ends[k]);
-        groups.rows[place] = rows[k];
-        groups.gains[place] = gains[k];
+        groups.rows[places[k]] = rows[k];
+        groups.gains[places[k]] = gains[k];
       }
     });
   }
 
-  // Of a cell, among those of its sample.
-  JTE_DEVICE int32_t Place(int32_t cell, int32_t begin, int32_t end) const {
-    int32_t place = begin;
-    for (int32_t k = begin; k < end; ++k) place += scratch.cells[k] < cell;
-    return place;
+  // Of cells, each among those of its sample.
+  JTE_DEVICE void FindPlaces(const int32_t (&cells)[Numbers::kSize],
+                             const int32_t (&samples)[Numbers::kSize],
+                             int64_t (&places)[Numbers::kSize]) const {
+    int32_t begins[Numbers::kSize];
+    int32_t ends[Numbers::kSize];
+    JTE_UNROLL
+    for (int k = 0; k < Numbers::kSize; ++k) {
+      begins[k] = groups.begins[samples[k]];
+      ends[k] = groups.begins[samples[k] + 1];
+    }
+    JTE_UNROLL
+    for (int k = 0; k < Numbers::kSize; ++k) {
+      places[k] = begins[k];
+      for (int32_t i = begins[k]; i < ends[k]; ++i) {
+        places[k] += scratch.cells[i] < cells[k];
+      }
+    }
   }
 };
 
@@ -227,9 +235,13 @@ const char* PlaceAndWrite(Stream stream, const int32_t* rows,
                         PlaceCells{num_cells, num_samples, scratch, groups})) {
     return error;
   }
-  return Launch(
-      stream, NumBlocksForNumbers<WriteGroups>(num_cells),
-      WriteGroups{rows, gains, num_samples, are_many, scratch, groups});
+  const auto write = [&]<typename Kernel>(Kernel kernel) {
+    return Launch(stream, NumBlocksForNumbers<Kernel>(num_cells), kernel);
+  };
+  return are_many ? write(WriteGroups<true>{rows, gains, num_samples, scratch,
+                                            groups})
+                  : write(WriteGroups<false>{rows, gains, num_samples, scratch,
+                                             groups});
 }
 
 }  // namespace
@@ -253,11 +265,16 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
                         (num_samples + 1) * sizeof(groups.begins[0]))) {
     return error;
   }
-  if (const char* error = Launch(
-          stream, NumBlocksForNumbers<ReadSamples>(n),
-          ReadSamples{buffers, geometry, num_samples, scratch, groups})) {
-    return error;
-  }
+  const auto read = [&]<typename Kernel>(Kernel kernel) {
+    return Launch(stream, NumBlocksForNumbers<Kernel>(n), kernel);
+  };
+  const char* const error =
+      HasOnePartition(geometry)
+          ? read(ReadSamples<true>{buffers, geometry, num_samples, scratch,
+                                   groups})
+          : read(ReadSamples<false>{buffers, geometry, num_samples, scratch,
+                                    groups});
+  if (error != nullptr) return error;
   return PlaceAndWrite(stream, scratch.rows, buffers.gains, n, num_samples,
                        scratch, groups);
 }

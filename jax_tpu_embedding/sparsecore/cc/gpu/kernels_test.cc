@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <random>
 #include <span>
@@ -316,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, GpuKernelsTest,
 // In one layout: threads of wide rows exchange many values.
 INSTANTIATE_TEST_SUITE_P(WideRows, GpuKernelsTest,
                          testing::Combine(testing::Values(std::tuple(2, 3)),
-                                          testing::Values(100, 150, 160),
+                                          testing::Values(100, 150, 160, 512),
                                           testing::Values(0, 1, 2)));
 
 // The entries of the first of four devices that have a SparseCore each.
@@ -371,7 +372,7 @@ TEST_P(MessagesTest, PacksAndSums) {
     const int64_t num_places = kNumDevices * capacity;
     std::vector<int32_t> requests(num_places), places(n), samples(n);
     std::vector<float> gains(n);
-    Flaws flaws;
+    Flaws flaws = {-1, -1};  // which are overwritten
     Ints partitions_of_cells(n), are_first(n), num_first(n);
     Ints offsets(batch.geometry.num_partitions());
     Ints begins(batch.geometry.num_partitions());
@@ -422,7 +423,7 @@ TEST_P(MessagesTest, PooledAnswersAreTheLookup) {
   const int64_t capacity = geometry_.rows_per_shard;
   std::vector<int32_t> requests(kNumDevices * capacity), places(n), samples(n);
   std::vector<float> gains(n);
-  Flaws flaws;
+  Flaws flaws = {-1, -1};  // which are overwritten
   Ints partitions_of_cells(n), are_first(n), num_first(n);
   Ints offsets(batch.geometry.num_partitions());
   Ints begins(batch.geometry.num_partitions());
@@ -454,6 +455,52 @@ TEST_P(MessagesTest, PooledAnswersAreTheLookup) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, MessagesTest, testing::Values(0, 1, 2));
+
+// Those that are beyond the batch are none, whatever their numbers are.
+TEST(GroupKnownBySampleTest, SamplesBeyondTheBatchAreNone) {
+  const std::vector<int32_t> rows = {4, 1, 2, 3, 0};
+  const std::vector<int32_t> samples = {1, 1 << 30, 0, 3, 1};
+  const std::vector<float> gains = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f};
+  const auto groups = GroupedSamples::Of(
+      KnownEntries{rows.data(), samples.data(), gains.data(), 5}, 2);
+  const ConstSampleGroups found = groups.view();
+  EXPECT_THAT(std::span(found.begins, 3), testing::ElementsAre(0, 1, 3));
+  EXPECT_THAT(std::span(found.rows, 3), testing::ElementsAre(2, 4, 0));
+  EXPECT_THAT(std::span(found.gains, 3), testing::ElementsAre(3, 1, 5));
+}
+
+// Of an infinite gain, columns that a thread has behind the row's end are none.
+TEST(StepRowsTest, AnInfiniteGainHasAnInfiniteNorm) {
+  for (const int64_t dim : {5, 100, 128, 160}) {
+    SCOPED_TRACE(dim);
+    const std::vector<int32_t> row_pointers = {1, 8, 8, 8, 8, 8, 8, 8};
+    const std::vector<int32_t> ids(8), samples(8);
+    std::vector<float> gains(8);
+    gains[0] = std::numeric_limits<float>::infinity();
+    const kernels::CooBuffers buffers{row_pointers, ids, samples, gains};
+    const Batch batch(buffers, {.num_sc_per_device = 1,
+                                .rows_per_shard = 1,
+                                .batch_size_per_sc = 1,
+                                .enable_minibatching = false,
+                                .num_minibatches = 1});
+    const auto groups = GroupedRows::Of(batch, kBlockSize);
+    const std::vector<float> gradient(dim, 1.0f);
+    std::vector<float> table(dim), slot = {1.0f};
+    Optimizer optimizer{};
+    optimizer.hyperparameters[0].value = 0.5f;
+    optimizer.hyperparameters[1].value = 1e-6f;
+    optimizer.hyperparameters[2].value = static_cast<float>(dim);
+    std::vector<float> block_sums(groups.max_row_blocks() * dim);
+    ASSERT_EQ(StepRows(Stream(), "rowwise_adagrad",
+                       TermsOf(batch, groups, gradient, dim, kBlockSize),
+                       groups.max_row_blocks(), block_sums.data(), optimizer,
+                       {.table = table.data(),
+                        .type = TableType::kFloat,
+                        .slots = {slot.data()}}),
+              nullptr);
+    EXPECT_EQ(slot[0], std::numeric_limits<float>::infinity());
+  }
+}
 
 template <typename T>
 class TableRowsTest : public testing::Test {};

@@ -143,7 +143,10 @@ const char* PackMessages(Stream stream, const CooBuffers& buffers,
                          const PackScratch& scratch,
                          const PackedMessages& messages) {
   // Nobody sends to itself, and ReadPartitions writes nothing of one.
-  if (HasOnePartition(geometry)) return "there is one partition";
+  if (HasOnePartition(geometry)) {
+    return "One SparseCore of one device has no messages to pack. Group its "
+           "buffers by sample and by row.";
+  }
   const int64_t n = geometry.num_cells;
   const int64_t num_places = geometry.num_devices * capacity;
   if (const char* error =

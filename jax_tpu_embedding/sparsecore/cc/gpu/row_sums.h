@@ -91,6 +91,16 @@ struct Sums {
     return sums;
   }
 
+  // With zeros behind the row's end, where an infinite gain makes NaN of them.
+  JTE_DEVICE Sums InRow(const Piece& piece) const {
+    Sums sums = *this;
+    JTE_UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      if (!piece.has(c)) sums.chunk[c] = {};
+    }
+    return sums;
+  }
+
   JTE_DEVICE void Write(float* row, const Piece& piece) const {
     JTE_UNROLL
     for (int c = 0; c < kChunks; ++c) {

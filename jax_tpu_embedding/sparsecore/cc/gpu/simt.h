@@ -184,6 +184,11 @@ class Numbers {
 
   JTE_DEVICE int64_t number(int k) const { return first_ + k * stride_; }
   JTE_DEVICE bool has(int k) const { return number(k) < end_; }
+  // The number, or the last of all: what is read there needs no branch, which
+  // the next read would wait for.
+  JTE_DEVICE int64_t number_or_last(int k) const {
+    return has(k) ? number(k) : end_ - 1;
+  }
 
  private:
   int64_t first_;
@@ -202,10 +207,16 @@ JTE_DEVICE void ForEachNumber(const Thread& thread, int64_t n,
   }
 }
 
-// Blocks of a kernel that does.
+// Blocks of a kernel that does: a quarter of those for a thread each, but as
+// many as there is room for on a GPU before threads have several.
 template <typename Kernel>
 constexpr int64_t NumBlocksForNumbers(int64_t n) {
-  return NumBlocks<Kernel>((n + Numbers::kSize - 1) / Numbers::kSize);
+  constexpr int64_t kRoomForBlocks = 1024;
+  const int64_t of_one = NumBlocks<Kernel>(n);
+  const int64_t of_several =
+      NumBlocks<Kernel>((n + Numbers::kSize - 1) / Numbers::kSize);
+  if (of_several >= kRoomForBlocks) return of_several;
+  return of_one < kRoomForBlocks ? of_one : kRoomForBlocks;
 }
 
 #endif

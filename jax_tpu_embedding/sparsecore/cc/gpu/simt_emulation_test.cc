@@ -44,6 +44,39 @@ TEST(SimtEmulationTest, EveryThreadRunsOnce) {
   }
 }
 
+struct CountNumbers {
+  static constexpr int kThreads = 64;
+  int32_t* counts;
+  int64_t n;
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    ForEachNumber(thread, n, [this](const Numbers& numbers) {
+      for (int k = 0; k < Numbers::kSize; ++k) {
+        if (numbers.has(k)) ++counts[numbers.number(k)];
+      }
+    });
+  }
+};
+
+TEST(SimtEmulationTest, EveryNumberIsVisitedOnce) {
+  for (const int64_t n : {1, 63, 64, 257, 1000}) {
+    for (const int64_t num_blocks : {1, 3, 9}) {
+      std::vector<int32_t> counts(n, 0);
+      EXPECT_EQ(Launch(Stream(), num_blocks, CountNumbers{counts.data(), n}),
+                nullptr);
+      EXPECT_THAT(counts, Each(1));
+    }
+  }
+}
+
+// As many threads as numbers while there is room for them, then a quarter.
+TEST(SimtEmulationTest, BlocksForNumbers) {
+  EXPECT_EQ(NumBlocksForNumbers<CountNumbers>(0), 0);
+  EXPECT_EQ(NumBlocksForNumbers<CountNumbers>(65), 2);
+  EXPECT_EQ(NumBlocksForNumbers<CountNumbers>(64 * 1024), 1024);
+  EXPECT_EQ(NumBlocksForNumbers<CountNumbers>(64 * 4095), 1024);
+  EXPECT_EQ(NumBlocksForNumbers<CountNumbers>(64 * 8000), 2000);
+}
+
 struct SumTiles {
   static constexpr int kThreads = 64;
   static constexpr bool kExchanges = true;

@@ -145,8 +145,8 @@ struct Step {
       Squares squares;
       ForEachWindow(
           row, first, gradient, [](const Piece&, Sum&) {},
-          [this, &thread, &squares](const Piece&, const Sum& sum) {
-            squares.Add(thread, lanes, sum);
+          [this, &thread, &squares](const Piece& piece, const Sum& sum) {
+            squares.Add(thread, lanes, sum.InRow(piece));
           });
       factor = FactorOfNorm(std::sqrt(squares.Total(thread, lanes)));
     }
@@ -163,10 +163,11 @@ struct Step {
     Rule rule(numbers);
     if constexpr (kHasRowSlots<Rule>) {
       Squares squares;
-      ForEachWindow(row, first, gradient, prepare,
-                    [this, &thread, &squares](const Piece&, const Sum& sum) {
-                      squares.Add(thread, lanes, sum);
-                    });
+      ForEachWindow(
+          row, first, gradient, prepare,
+          [this, &thread, &squares](const Piece& piece, const Sum& sum) {
+            squares.Add(thread, lanes, sum.InRow(piece));
+          });
       const float total = squares.Total(thread, lanes);
       float accumulator = thread.Shuffle(slot_of_row, 0, lanes);
       rule.BeginRow(total, accumulator);

@@ -20,6 +20,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
@@ -277,6 +278,8 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
                       const FloatVector& gains, const FloatMatrix& gradient,
                       xffi::RemainingArgs args, xffi::RemainingRets rets,
                       const StepAttributes& attributes) {
+  JTE_RETURN_IF_ERROR(
+      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
   // The results: table, slots and block sums.
   const size_t num_tables = rets.size() - 1;
   if (rets.size() < 2 || num_tables > 1 + gpu::kMaxSlots ||
@@ -324,6 +327,8 @@ Result<void> SumRows(gpu::Stream stream, const IntVector& rows,
                      const IntVector& requests, const IntVector& result_rows,
                      const FloatMatrix& sums, const FloatMatrix& block_sums,
                      const TermsAttributes& attributes) {
+  JTE_RETURN_IF_ERROR(
+      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
   const auto num_places = static_cast<int64_t>(result_rows.element_count());
   const auto num_requests = static_cast<int64_t>(requests.element_count());
   const int64_t dim = gradient.dimensions()[1];

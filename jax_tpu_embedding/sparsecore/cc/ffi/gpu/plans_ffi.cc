@@ -29,6 +29,10 @@ namespace xffi = ::xla::ffi;
 
 using IntMatrix = xffi::BufferR2<xffi::S32>;
 
+// Rows, or cells: kernels count both in int32, a block of terms beyond the
+// last.
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 1024;
+
 gpu::Partitions TakePartitions(ScratchCutter& scratch,
                                int64_t num_row_pointers) {
   // There is a row pointer for each, and others.
@@ -97,8 +101,6 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
                            gains.element_count(),
                            " cells, expected equal numbers.");
   }
-  // Kernels count both in int32, and sort one row more than there are.
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (num_rows > kMost || static_cast<int64_t>(num_cells) > kMost) {
     return InvalidArgument("The device has ", num_rows, " rows and ", num_cells,
                            " cells, expected at most ", kMost,
@@ -171,6 +173,8 @@ Result<void> GroupByRow(gpu::Stream stream, const IntVector& row_pointers,
       MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
                       batch_size, num_sc_per_device, enable_minibatching));
   const int64_t num_cells = geometry.num_cells;
+  JTE_RETURN_IF_ERROR(
+      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
   JTE_RETURN_IF_ERROR(CheckScratch(
       scratch_buffer,
       RowGroupsScratchBytes(num_cells, geometry.num_row_pointers)));
@@ -224,10 +228,14 @@ Result<void> GroupRows(gpu::Stream stream, const IntVector& numbers,
     return InvalidArgument("There are ", size, " rows and ", num_samples,
                            " samples, expected equal numbers, or none.");
   }
-  if (max_row > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("max_row is ", max_row, ", expected ",
-                           std::numeric_limits<int32_t>::max(), " or less.");
+  if (max_row > std::numeric_limits<int32_t>::max() || size > kMost) {
+    return InvalidArgument("There are ", size, " rows up to ", max_row,
+                           ", expected at most ", kMost, " of them, up to ",
+                           std::numeric_limits<int32_t>::max(),
+                           ". Use more devices.");
   }
+  JTE_RETURN_IF_ERROR(
+      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
   JTE_RETURN_IF_ERROR(
       CheckScratch(scratch_buffer, RowGroupsScratchBytes(size, 0)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
