@@ -453,26 +453,41 @@ def _lookup_and_update(lowering, case, setting, given):
 
 
 def exchange(where: Platform) -> Iterator[Finding]:
-  """The kernels of four devices, one after the other, beside the CPU's."""
+  """Several SparseCores, minibatches, and four devices one after the other.
+
+  Of batches that fill a GPU, where half of the entries are of 4 rows of each
+  SparseCore, which have several blocks of terms.
+  """
   num_devices = 4
-  setting = _Setting(num_sc=num_devices, dim=160)
+  batch_size_per_sc = 8192 if where.is_timed else 12
   for name in ("sgd", "adam", "rowwise_adagrad"):
     case = update_cases.CASES[name]
-    given = update_programs.random_update(case, setting)
-    with jax.default_device(jax.devices("cpu")[0]):
-      expected = _lookup_and_update(
-          every_lowering.LOWERINGS["cpu"], case, setting, given
+    for setting_name, setting in (
+        ("four SparseCores", _Setting(num_sc=num_devices, dim=32)),
+        ("minibatches", _Setting(num_sc=2, num_minibatches=3, dim=32)),
+    ):
+      given = update_programs.random_update(
+          case, setting, batch_size_per_sc=batch_size_per_sc
       )
-    run = one_for_several.lookup_and_update(
-        where.library,
-        case.rule,
-        setting.params() | case.static_params,
-        num_devices,
-    )
-    operands = jax.tree.map(np.asarray, given.operands)
-    with jax.default_device(where.device):
-      actual = jax.jit(run)(operands)
-    yield _same_bytes(f"{name}, {num_devices} devices", expected, actual)
+      with jax.default_device(jax.devices("cpu")[0]):
+        expected = _lookup_and_update(
+            every_lowering.LOWERINGS["cpu"], case, setting, given
+        )
+      with jax.default_device(where.device):
+        actual = _lookup_and_update(where.lowering, case, setting, given)
+      yield _same_bytes(f"{name}, {setting_name}", expected, actual)
+      if setting.num_minibatches:
+        continue
+      run = one_for_several.lookup_and_update(
+          where.library,
+          case.rule,
+          setting.params() | case.static_params,
+          num_devices,
+      )
+      operands = jax.tree.map(np.asarray, given.operands)
+      with jax.default_device(where.device):
+        actual = jax.jit(run)(operands)
+      yield _same_bytes(f"{name}, {num_devices} devices", expected, actual)
 
 
 def train(where: Platform) -> Iterator[Finding]:

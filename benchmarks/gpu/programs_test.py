@@ -1,22 +1,24 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""random_rows says why it does not run where there is no GPU."""
+"""Programs for a GPU say why they do not run where there is none."""
 
 import pathlib
 import subprocess
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
-_PROGRAM = pathlib.Path(__file__).parent / "random_rows"
+_FOLDER = pathlib.Path(__file__).parent
 
 
-@absltest.skipIf(not _PROGRAM.exists(), "Built without CUDA.")
-class RandomRowsTest(absltest.TestCase):
+@absltest.skipIf(not (_FOLDER / "random_rows").exists(), "Built without CUDA.")
+class ProgramsTest(parameterized.TestCase):
 
-  def test_without_a_gpu_it_says_so(self):
+  @parameterized.parameters("random_rows", "plans_and_moves")
+  def test_without_a_gpu_it_says_so(self, program):
     done = subprocess.run(
-        [_PROGRAM],
+        [_FOLDER / program],
         capture_output=True,
         text=True,
         env={"CUDA_VISIBLE_DEVICES": ""},

@@ -8,8 +8,8 @@
 //     random_rows
 //
 // prints a line for each of the cases of cases.py with rows of 128 columns: the
-// rate of several kernels that do nothing else, and the highest of them. They
-// differ in how many rows a warp has under way, and how many warps there are.
+// rate of kernels that do nothing else and have one, two or four rows of a warp
+// under way, and the highest of them.
 
 #include <cuda_runtime.h>
 
@@ -33,11 +33,10 @@ void Check(cudaError_t error) {
 }
 
 // A warp has kUnroll rows at once, of kTables tables.
-template <int kTables, bool kWrites, int kUnroll, int kMinBlocks>
-__global__ __launch_bounds__(kThreads, kMinBlocks) void Touch(const int* rows,
-                                                              int num_rows,
-                                                              float4* first,
-                                                              float4* second) {
+template <int kTables, bool kWrites, int kUnroll>
+__global__ __launch_bounds__(kThreads) void Touch(const int* rows, int num_rows,
+                                                  float4* first,
+                                                  float4* second) {
   const int lane = threadIdx.x % kLanes;
   const int num_warps = gridDim.x * (kThreads / kLanes);
   const int warp = (blockIdx.x * kThreads + threadIdx.x) / kLanes;
@@ -95,7 +94,7 @@ Rows MakeRows(int table_size, int num_ids) {
 }
 
 // GB/s, read and written, of calls with batches in turn: a median.
-template <int kTables, bool kWrites, int kUnroll, int kMinBlocks>
+template <int kTables, bool kWrites, int kUnroll>
 double Rate(const Rows& rows, float4* first, float4* second) {
   constexpr int kCalls = 20;
   constexpr int kRuns = 7;
@@ -103,7 +102,7 @@ double Rate(const Rows& rows, float4* first, float4* second) {
   const int num_blocks =
       (num_warps + kThreads / kLanes - 1) / (kThreads / kLanes);
   const auto run = [&](int i) {
-    Touch<kTables, kWrites, kUnroll, kMinBlocks><<<num_blocks, kThreads>>>(
+    Touch<kTables, kWrites, kUnroll><<<num_blocks, kThreads>>>(
         rows.of_batch[i % rows.of_batch.size()], rows.num_rows, first, second);
   };
   cudaEvent_t begin;
@@ -129,12 +128,9 @@ double Rate(const Rows& rows, float4* first, float4* second) {
 template <int kTables, bool kWrites>
 void Print(const char* name, const Rows& rows, float4* first, float4* second) {
   const double rates[] = {
-      Rate<kTables, kWrites, 1, 8>(rows, first, second),
-      Rate<kTables, kWrites, 1, 16>(rows, first, second),
-      Rate<kTables, kWrites, 2, 6>(rows, first, second),
-      Rate<kTables, kWrites, 2, 12>(rows, first, second),
-      Rate<kTables, kWrites, 4, 4>(rows, first, second),
-      Rate<kTables, kWrites, 4, 8>(rows, first, second),
+      Rate<kTables, kWrites, 1>(rows, first, second),
+      Rate<kTables, kWrites, 2>(rows, first, second),
+      Rate<kTables, kWrites, 4>(rows, first, second),
   };
   std::printf("%s, %d rows of %d tables %s: %.0f GB/s at most, of", name,
               rows.num_rows, kTables, kWrites ? "changed" : "read",

@@ -64,7 +64,10 @@ class Update(NamedTuple):
 
 
 def random_update(
-    case: update_cases.Case, setting: Setting, seed: int = 1
+    case: update_cases.Case,
+    setting: Setting,
+    seed: int = 1,
+    batch_size_per_sc: int = BATCH_SIZE_PER_SC,
 ) -> Update:
   """An update with random values."""
   rng = np.random.default_rng(seed)
@@ -73,7 +76,7 @@ def random_update(
   with_numbers = row_options.with_numbers(setting.row_options)
   names = (*case.rule.hyperparameters, *with_numbers)
   options = [update_cases.ROW_OPTIONS[name] for name in with_numbers]
-  coo = _random_coo(setting.num_sc, setting.num_minibatches)
+  coo = _random_coo(setting.num_sc, setting.num_minibatches, batch_size_per_sc)
   return Update(
       coo=coo,
       operands=update_rules.UpdateOperands(
@@ -84,7 +87,7 @@ def random_update(
               for name in case.rule.slots
           ),
           gradient=np.float32(
-              rng.normal(size=(setting.num_sc * BATCH_SIZE_PER_SC, *columns))
+              rng.normal(size=(setting.num_sc * batch_size_per_sc, *columns))
           ),
           hyperparameters=tuple(
               np.bool_(value)
@@ -126,11 +129,11 @@ def without_finite_gradients(given: Update) -> tuple[np.ndarray, Update]:
 
 
 @functools.cache
-def _random_coo(num_sc, num_minibatches):
+def _random_coo(num_sc, num_minibatches, batch_size_per_sc):
   return random_coo.random_coo(
       num_sc_per_device=num_sc,
       rows_per_shard=_ROWS_PER_SHARD,
-      batch_size_per_sc=BATCH_SIZE_PER_SC,
+      batch_size_per_sc=batch_size_per_sc,
       ids_per_sample=2,
       num_minibatches=num_minibatches,
       seed=num_sc,
