@@ -189,43 +189,43 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
 
 #if defined(__CUDACC__) || defined(JTE_EMULATED_GPU)
 
-// Those of several numbers; behind the last cell there is no entry. Of one
-// partition nothing depends on what a cell has, so that all are read before the
-// first is looked at.
+// Those of several numbers; behind the last cell there is no entry.
 template <bool kHasOnePartition>
 JTE_DEVICE void ReadCells(const Numbers& numbers, const CooBuffers& buffers,
                           const CooGeometry& geometry,
                           const Partitions& partitions, const Flaws& flaws,
                           Cell (&cells)[Numbers::kSize]) {
-  if constexpr (!kHasOnePartition) {
+  if constexpr (kHasOnePartition) {
+    // Nothing depends on what a cell has, so that all are read before the first
+    // is looked at.
+    int32_t rows[Numbers::kSize];
+    int32_t samples[Numbers::kSize];
+    JTE_UNROLL
+    for (int k = 0; k < Numbers::kSize; ++k) {
+      const int64_t i = numbers.number_or_last(k);
+      rows[k] = buffers.embedding_ids[i];
+      samples[k] = buffers.sample_ids[i];
+    }
+    // With wrong row pointers all cells are entries.
+    const int64_t end =
+        flaws.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
+    JTE_UNROLL
+    for (int k = 0; k < Numbers::kSize; ++k) {
+      Cell& cell = cells[k];
+      cell = {};
+      cell.is_entry = numbers.has(k) && numbers.number(k) < end;
+      if (!cell.is_entry) continue;
+      cell.row = InRange(rows[k], geometry.rows_per_shard);
+      cell.sample = InRange(samples[k], geometry.batch_size_per_sc);
+      cell.is_wrong = cell.row != rows[k] || cell.sample != samples[k];
+    }
+  } else {
     JTE_UNROLL
     for (int k = 0; k < Numbers::kSize; ++k) {
       cells[k] = numbers.has(k) ? ReadCell(numbers.number(k), buffers, geometry,
                                            partitions, flaws)
                                 : Cell{};
     }
-    return;
-  }
-  int32_t rows[Numbers::kSize];
-  int32_t samples[Numbers::kSize];
-  JTE_UNROLL
-  for (int k = 0; k < Numbers::kSize; ++k) {
-    const int64_t i = numbers.number_or_last(k);
-    rows[k] = buffers.embedding_ids[i];
-    samples[k] = buffers.sample_ids[i];
-  }
-  // With wrong row pointers all cells are entries.
-  const int64_t end =
-      flaws.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
-  JTE_UNROLL
-  for (int k = 0; k < Numbers::kSize; ++k) {
-    Cell& cell = cells[k];
-    cell = {};
-    cell.is_entry = numbers.has(k) && numbers.number(k) < end;
-    if (!cell.is_entry) continue;
-    cell.row = InRange(rows[k], geometry.rows_per_shard);
-    cell.sample = InRange(samples[k], geometry.batch_size_per_sc);
-    cell.is_wrong = cell.row != rows[k] || cell.sample != samples[k];
   }
 }
 
