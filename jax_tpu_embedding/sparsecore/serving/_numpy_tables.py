@@ -10,8 +10,10 @@ bits, one lookup at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import os
 import threading
 from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 
@@ -40,29 +42,85 @@ def decode(encoding: str, columns: int, rows: np.ndarray) -> np.ndarray:
   return values
 
 
-def _copy(
-    table: str, path: str, offset: int, shape: tuple[int, int]
-) -> np.ndarray:
-  """Rows of a file in new memory, for which NumPy asks for huge pages."""
-  num_bytes = shape[0] * shape[1]
+# A file that has rows, the first of them and how many; and where they begin.
+_Part = tuple[str, int, int, int]
+
+
+def _open(table: str, part: _Part, row_bytes: int) -> BinaryIO:
+  """The file of a part, unbuffered, if it is long enough."""
+  path, _, rows, offset = part
   try:
-    data = np.fromfile(path, np.uint8, num_bytes, offset=offset)
-  except MemoryError as error:
-    raise MemoryError(
-        f"Table {table!r}: there is no memory for a copy of {num_bytes} bytes"
-        f" of {path}. Give the process more, or open the tables without"
-        " copy_to_huge_pages, which maps the file."
-    ) from error
-  if len(data) < num_bytes:
+    file = open(path, "rb", buffering=0)
+  except OSError as error:
     raise ValueError(
-        f"{path}: it was cut off at byte {offset + len(data)} while it was"
-        f" read, expected {shape[0]} rows of table {table!r}."
+        f"Table {table!r}: cannot open {path}: {error.strerror}."
+    ) from error
+  size = os.fstat(file.fileno()).st_size
+  if size < offset + rows * row_bytes:
+    file.close()
+    raise ValueError(
+        f"Table {table!r}: {path} has {size} bytes, expected {rows} rows of"
+        f" {row_bytes} bytes from byte {offset} on. It was cut off or is of"
+        " another version; export it again."
     )
-  return data.reshape(shape)
+  return file
+
+
+def _map(table: str, part: _Part, row_bytes: int) -> np.ndarray:
+  """Rows of a file in a private mapping."""
+  path, _, rows, offset = part
+  with _open(table, part, row_bytes) as file:
+    try:
+      return np.memmap(file, np.uint8, "c", offset, (rows, row_bytes))
+    except (OSError, ValueError) as error:  # ValueError: cut off meanwhile
+      raise ValueError(
+          f"Table {table!r}: cannot map {rows * row_bytes} bytes of {path}:"
+          f" {error}."
+      ) from error
+
+
+def _copy(
+    table: str, parts: Sequence[_Part], rows: int, row_bytes: int
+) -> np.ndarray:
+  """Rows of all files in new memory.
+
+  NumPy asks for huge pages if they are 4 MiB or more.
+  """
+  try:
+    data = np.empty(rows * row_bytes, np.uint8)
+  except MemoryError as error:
+    paths = parts[0][0]
+    if len(parts) > 1:
+      paths += f" and {len(parts) - 1} more"
+    raise MemoryError(
+        f"Table {table!r}: there is no memory for a copy of"
+        f" {rows * row_bytes} bytes of {paths}. Give the process more, or open"
+        " the tables without copy_to_huge_pages, which maps files."
+    ) from error
+  for part in parts:
+    path, first, count, offset = part
+    left = memoryview(data)[first * row_bytes : (first + count) * row_bytes]
+    expected = f"rows {first} to {first + count} of table {table!r}"
+    with _open(table, part, row_bytes) as file:
+      try:
+        file.seek(offset)
+        while left and (done := file.readinto(left)):
+          left = left[done:]
+      except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}), expected {expected}."
+        ) from error
+    if left:
+      raise ValueError(
+          f"{path}: it was cut off at byte"
+          f" {offset + count * row_bytes - len(left)} while it was read,"
+          f" expected {expected}."
+      )
+  return data.reshape(rows, row_bytes)
 
 
 class _Rows:
-  """The rows of a table, in private mappings of its files or in copies."""
+  """The rows of a table, in private mappings of its files or in a copy."""
 
   def __init__(
       self, description: Sequence[Any], row_bytes: int, copy_to_huge_pages: bool
@@ -71,13 +129,12 @@ class _Rows:
     self.combiner = description[4]
     self.row_bytes = row_bytes
     parts = [part for part in description[5] if part[2]]
-    self.first_rows = np.array([part[1] for part in parts], np.int64)
-    self.parts = [
-        _copy(self.name, path, offset, (rows, row_bytes))
-        if copy_to_huge_pages
-        else np.memmap(path, np.uint8, "c", offset, (rows, row_bytes))
-        for path, _, rows, offset in parts
-    ]
+    if copy_to_huge_pages and parts:
+      self.first_rows = np.zeros(1, np.int64)
+      self.parts = [_copy(self.name, parts, self.rows, row_bytes)]
+    else:
+      self.first_rows = np.array([part[1] for part in parts], np.int64)
+      self.parts = [_map(self.name, part, row_bytes) for part in parts]
 
   def by_part(self, ids: np.ndarray):
     """(part, positions of its ids, its rows) of ids that are in the table."""

@@ -23,6 +23,7 @@ import os
 import pathlib
 import re
 from typing import Any
+from typing import BinaryIO
 import zlib
 
 import numpy as np
@@ -490,17 +491,28 @@ def _values_shape(table: Table, rows: int) -> list[int]:
 
 def check_full_file(table: Table, file: File, verify: bool) -> None:
   """Checks size and header, and with `verify` every byte."""
+  expected = _expected_rows(table, file)
   try:
-    size = os.path.getsize(file.path)
     with open(file.path, "rb") as opened:
-      # A header has one tensor, and comes before the rows.
-      head = opened.read(min(file.offset, _MAX_HEADER_BYTES))
+      _check_head(table, file, opened)
+      if verify:
+        _check_bytes(file, opened, expected)
   except OSError as error:
     raise ServedFileError(
-        f"{file.path}: cannot be read ({error.strerror}), expected rows"
-        f" {file.first_row} to {file.first_row + file.rows} of table"
-        f" {table.name!r}."
+        f"{file.path}: cannot be read ({error.strerror}), expected {expected}."
     ) from error
+
+
+def _expected_rows(table: Table, file: File) -> str:
+  end = file.first_row + file.rows
+  return f"rows {file.first_row} to {end} of table {table.name!r}"
+
+
+def _check_head(table: Table, file: File, opened: BinaryIO) -> None:
+  """Checks size and header."""
+  size = os.fstat(opened.fileno()).st_size
+  # A header has one tensor, and comes before the rows.
+  head = opened.read(min(file.offset, _MAX_HEADER_BYTES))
   _require(
       size == file.bytes,
       file.path,
@@ -521,29 +533,48 @@ def check_full_file(table: Table, file: File, verify: bool) -> None:
       file.path,
       f"its rows begin at byte {begin}, expected {file.offset}.",
   )
-  if verify and file.bytes:
-    _check_crc32(file, np.memmap(file.path, np.uint8, "r"))
 
 
-def _check_crc32(file: File, data: np.ndarray) -> None:
-  for i, expected in enumerate(file.crc32):
-    chunk = data[i * CHECKED_BYTES : (i + 1) * CHECKED_BYTES]
-    found = f"{zlib.crc32(chunk):08x}"
+def _check_bytes(file: File, opened: BinaryIO, expected: str) -> None:
+  """Reads all of them: where a mapped file is cut off, the process ends."""
+  opened.seek(0)
+  for i in range(len(file.crc32)):
+    begin = i * CHECKED_BYTES
+    chunk = opened.read(min(CHECKED_BYTES, file.bytes - begin))
+    end = begin + len(chunk)
     _require(
-        found == expected,
+        end == min(begin + CHECKED_BYTES, file.bytes),
         file.path,
-        f"the crc32 of its bytes from {i * CHECKED_BYTES} on is {found}, expected"
-        f" {expected}: it is damaged.",
+        f"it was cut off at byte {end} while it was read, expected {expected}.",
     )
+    _check_crc32(file, i, chunk)
+
+
+def _check_crc32(file: File, i: int, chunk: bytes | np.ndarray) -> None:
+  expected = file.crc32[i]
+  found = f"{zlib.crc32(chunk):08x}"
+  _require(
+      found == expected,
+      file.path,
+      f"the crc32 of its bytes from {i * CHECKED_BYTES} on is {found}, expected"
+      f" {expected}: it is damaged.",
+  )
 
 
 def map_rows(table: Table, file: File) -> np.ndarray:
-  """u8[rows, row_bytes] of a full file, every byte checked."""
+  """u8[rows, row_bytes] of a full file, every byte checked.
+
+  Mapped: nobody may shorten the file then.
+  """
   check_full_file(table, file, verify=True)
-  shape = file.rows, table.row_bytes
-  if not file.rows:
-    return np.zeros(shape, np.uint8)
-  return np.memmap(file.path, np.uint8, "r", file.offset, shape)
+  data = _mapped(file.path, _expected_rows(table, file))
+  end = file.offset + file.rows * table.row_bytes
+  _require(
+      data.size >= end,
+      file.path,
+      f"it has {data.size} bytes, expected {end} or more: it was cut off.",
+  )
+  return data[file.offset : end].reshape(file.rows, table.row_bytes)
 
 
 def read_changes(table: Table, *, in_place: bool = False) -> list[Changes]:
@@ -575,7 +606,9 @@ def _read_changes(
       file.path,
       f"it has {data.size} bytes, expected {file.bytes}.",
   )
-  _check_crc32(file, data)
+  for i in range(len(file.crc32)):
+    chunk = data[i * CHECKED_BYTES : (i + 1) * CHECKED_BYTES]
+    _check_crc32(file, i, chunk)
   header = _parse_header(
       file.path, data[: file.offset].tobytes(), min(file.offset, data.size)
   )

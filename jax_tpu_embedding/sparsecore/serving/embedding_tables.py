@@ -76,22 +76,25 @@ def open(  # pylint: disable=redefined-builtin
 
   Args:
     directory: what `export_tables` wrote or a `Publisher` writes to.
-    verify: reads all rows and compares them with their checksums. Without it
-      only sizes, headers and manifests are checked. Deltas always are, whole.
-    num_threads: that a call may use, if it is large enough.
+    verify: reads all rows and compares them with their checksums, before they
+      are mapped or copied: who changes a file after that is not found out.
+      Without it only sizes, headers and manifests are checked. Deltas always
+      are, whole.
+    num_threads: that a call may use, if it is large enough; NumPy uses one.
     out_of_range: of ids that are not in their table: "error", or "zero": they
       are rows of zeros, which count in a mean.
     copy_to_huge_pages: copies the rows to memory of this process, by
       `num_threads`, instead of mapping the files: in huge pages, where the
-      system has them, rows are found faster than in most files of a disk. It
-      takes memory for all rows in every process, and for both versions while
-      `refresh` loads a full one.
+      system has them, rows are found faster than in most files of a disk.
+      Tables below 2 MiB (NumPy: 4 MiB) are in small ones. It takes memory for
+      all rows in every process, and for both versions while `refresh` loads a
+      full one.
 
   Raises:
-    MemoryError: there is none for a copy; the message names the file.
+    MemoryError: there is none for a copy; the message names table and files.
     ServedFileError: a file is missing, damaged or of another version; the
       message names it.
-    TypeError: num_threads is not an integer.
+    TypeError: num_threads is not an integer, or copy_to_huge_pages no bool.
     ValueError: num_threads or out_of_range is none of these.
   """
   if out_of_range not in _OUT_OF_RANGE:
@@ -107,12 +110,18 @@ def open(  # pylint: disable=redefined-builtin
     ) from error
   if num_threads < 1:
     raise ValueError(f"num_threads must be positive, got {num_threads}.")
+  if num_threads >= 2**31:
+    raise ValueError(f"num_threads must be below 2^31, got {num_threads}.")
+  if not isinstance(copy_to_huge_pages, (bool, np.bool_)):
+    raise TypeError(
+        f"copy_to_huge_pages must be a bool, got {copy_to_huge_pages!r}."
+    )
   return EmbeddingTables(
       pathlib.Path(directory),
       verify,
       num_threads,
       zero_out_of_range=out_of_range == "zero",
-      copy_to_huge_pages=copy_to_huge_pages,
+      copy_to_huge_pages=bool(copy_to_huge_pages),
   )
 
 
@@ -489,6 +498,9 @@ class EmbeddingTables:
     return key
 
   def _load(self, full: _versions.Version) -> _Snapshot:
+    is_native = pybind_embedding_tables is not None
+    # Names of files are bytes there, which need not be UTF-8.
+    path_of = os.fsencode if is_native else os.fspath
     descriptions = []
     for table in full.tables.values():
       for file in table.files:
@@ -501,21 +513,13 @@ class EmbeddingTables:
               table.encoding,
               table.combiner,
               [
-                  (str(file.path), file.first_row, file.rows, file.offset)
+                  (path_of(file.path), file.first_row, file.rows, file.offset)
                   for file in table.files
               ],
           )
       )
     try:
-      if pybind_embedding_tables is None:
-        rows = _numpy_tables.Tables(
-            descriptions,
-            full.number,
-            [table.row_bytes for table in full.tables.values()],
-            zero_out_of_range=self._zero_out_of_range,
-            copy_to_huge_pages=self._copy_to_huge_pages,
-        )
-      else:
+      if is_native:
         rows = pybind_embedding_tables.Tables(
             descriptions,
             full.number,
@@ -523,7 +527,15 @@ class EmbeddingTables:
             copy_to_huge_pages=self._copy_to_huge_pages,
             num_threads=self._num_threads,
         )
-    except (KeyError, ValueError, RuntimeError) as error:
+      else:
+        rows = _numpy_tables.Tables(
+            descriptions,
+            full.number,
+            [table.row_bytes for table in full.tables.values()],
+            zero_out_of_range=self._zero_out_of_range,
+            copy_to_huge_pages=self._copy_to_huge_pages,
+        )
+    except ValueError as error:
       raise ServedFileError(str(error)) from error
     return _Snapshot(
         rows=rows,

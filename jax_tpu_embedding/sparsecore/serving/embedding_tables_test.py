@@ -3,11 +3,15 @@
 
 """Lookups, by both implementations, against NumPy and the training lookup."""
 
+import errno
+import faulthandler
+import io
 import os
 import pathlib
 import subprocess
 import sys
 import threading
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -118,27 +122,113 @@ class LookupTest(WithTables):
         copied.lookup("items", ids).view(np.uint32), expected.view(np.uint32)
     )
 
-  @parameterized.parameters(*_IMPLEMENTATIONS)
-  def test_a_file_that_is_cut_off_before_it_is_copied_is_an_error(
-      self, implementation
+  @parameterized.product(
+      implementation=_IMPLEMENTATIONS, copy_to_huge_pages=(False, True)
+  )
+  def test_a_file_that_changes_after_it_was_checked_is_an_error(
+      self, implementation, copy_to_huge_pages
   ):
-    self.write()
-    check = _versions.check_full_file
-
-    def check_and_cut(table, file, verify):
-      check(table, file, verify)
+    def cut(file):
       os.truncate(file.path, file.bytes - 1)
 
-    with mock.patch.object(_versions, "check_full_file", check_and_cut):
-      with self.assertRaisesRegex(
-          embedding_tables.ServedFileError, "items-.*cut off"
+    def empty(file):
+      os.truncate(file.path, 0)
+
+    def remove(file):
+      os.remove(file.path)
+
+    check = _versions.check_full_file
+    for change, message in (
+        (cut, r"^Table 'items': .*items-\S+ has \d+ bytes, .* cut off"),
+        (empty, r"^Table 'items': .*items-\S+ has 0 bytes, .* cut off"),
+        (remove, r"^Table 'items': cannot open .*items-\S+: No such file"),
+    ):
+
+      def check_and_change(table, file, verify, change=change):
+        check(table, file, verify)
+        change(file)
+
+      self.write()
+      with (
+          self.subTest(change.__name__),
+          mock.patch.object(_versions, "check_full_file", check_and_change),
+          self.assertRaisesRegex(embedding_tables.ServedFileError, message),
       ):
-        self.open(implementation, copy_to_huge_pages=True)
+        self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
+
+  def test_numpy_names_files_that_change_while_they_are_read(self):
+    opened = _numpy_tables._open
+
+    def open_and_cut(table, part, row_bytes):
+      file = opened(table, part, row_bytes)
+      os.truncate(part[0], 140)
+      return file
+
+    class Damaged(io.FileIO):
+
+      def readinto(self, buffer):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for copies, replaced, message in (
+        (True, open_and_cut, "items-.* cut off at byte 140 while it was read"),
+        (False, open_and_cut, "'items': cannot map 1200 bytes of .*items-"),
+        (
+            True,
+            lambda table, part, row_bytes: Damaged(part[0]),
+            r"items-.* cannot be read \(Input/output error\), expected rows 0",
+        ),
+    ):
+      self.write()
+      with (
+          mock.patch.object(_numpy_tables, "_open", replaced),
+          self.assertRaisesRegex(embedding_tables.ServedFileError, message),
+      ):
+        self.open("numpy", copy_to_huge_pages=copies)
+
+  @parameterized.product(
+      implementation=_IMPLEMENTATIONS, copy_to_huge_pages=(False, True)
+  )
+  def test_names_of_directories_need_not_be_utf_8(
+      self, implementation, copy_to_huge_pages
+  ):
+    self.directory = self.directory / os.fsdecode(b"served\xff")
+    try:
+      self.directory.mkdir()
+    except OSError:
+      self.skipTest("This file system has no such names.")
+    values = self.write()
+    tables = self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
+    np.testing.assert_array_equal(tables.lookup("items", 3), values[3])
+    with mock.patch.object(_versions, "check_full_file"):
+      for path in self.directory.rglob("*.safetensors"):
+        path.unlink()
+      with self.assertRaisesRegex(
+          embedding_tables.ServedFileError, "cannot open .*items-.*: No such"
+      ):
+        self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
+
+  def test_copies_are_verified(self):
+    values = self.write(num_files=2)
+    for implementation in _IMPLEMENTATIONS:
+      tables = self.open(implementation, verify=True, copy_to_huge_pages=True)
+      np.testing.assert_array_equal(
+          tables.lookup("items", np.arange(50)), values
+      )
+    path = max(self.directory.rglob("*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for implementation in _IMPLEMENTATIONS:
+      self.open(implementation, copy_to_huge_pages=True)
+      with self.assertRaisesRegex(
+          embedding_tables.ServedFileError, f"{path.name}: the crc32 of"
+      ):
+        self.open(implementation, verify=True, copy_to_huge_pages=True)
 
   def test_no_memory_for_a_copy_is_an_error(self):
     self.write()
     message = r"Table 'items': there is no memory for a copy of \d+ bytes of /"
-    with mock.patch.object(np, "fromfile", side_effect=MemoryError):
+    with mock.patch.object(np, "empty", side_effect=MemoryError):
       with self.assertRaisesRegex(MemoryError, message):
         self.open("numpy", copy_to_huge_pages=True)
     overcommit = pathlib.Path("/proc/sys/vm/overcommit_memory").read_text()
@@ -147,7 +237,10 @@ class LookupTest(WithTables):
     rows = 15 << 38  # of 4 bytes
     path = self.directory / "sparse"
     path.touch()
-    os.truncate(path, 4 * rows)
+    try:
+      os.truncate(path, 4 * rows)
+    except OSError:
+      self.skipTest("This file system has no such files.")
     table = ("items", rows, 1, "float32", "sum", [(str(path), 0, rows, 0)])
     with self.assertRaisesRegex(MemoryError, message):
       pybind_embedding_tables.Tables(
@@ -377,6 +470,16 @@ class LookupTest(WithTables):
       self.open(implementation).activations({"seen": [1]})
     with self.assertRaisesRegex(ValueError, "num_threads must be positive"):
       self.open(num_threads=0)
+    with self.assertRaisesRegex(
+        ValueError, r"num_threads must be below 2\^31, got 2147483648"
+    ):
+      self.open(implementation, num_threads=2**31)
+    for copies in ("no", 1, None):
+      with self.assertRaisesRegex(
+          TypeError, f"copy_to_huge_pages must be a bool, got {copies!r}"
+      ):
+        self.open(implementation, copy_to_huge_pages=copies)
+    self.open(implementation, copy_to_huge_pages=np.bool_(True))
     for num_threads in (1.5, "2", None):
       with self.assertRaisesRegex(
           TypeError, f"num_threads must be an integer, got {num_threads!r}"
@@ -482,11 +585,59 @@ class ThreadsTest(WithTables):
       except ValueError as error:
         messages.append(str(error))
 
-    loading = threading.Thread(target=load)
+    # If no other thread ran, this one could not even give up.
+    faulthandler.dump_traceback_later(120, exit=True)
+    loading = threading.Thread(target=load, daemon=True)
     loading.start()
-    path.open("wb").close()  # And this waits for who reads.
+    while loading.is_alive():
+      try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        break
+      except OSError as error:  # Nobody reads yet.
+        self.assertEqual(error.errno, errno.ENXIO)
+        time.sleep(0.01)
     loading.join()
+    faulthandler.cancel_dump_traceback_later()
     self.assertRegex(messages[0], "pipe has 0 bytes, expected 1 rows")
+
+  def test_other_threads_run_while_memory_is_given_back(self):
+    # Many mappings, which are given back one by one: 60 ms and more.
+    rows = 30_000
+    path = self.directory / "row"
+    path.write_bytes(b"abcd")
+    parts = [(str(path), row, 1, 0) for row in range(rows)]
+    description = ("items", rows, 1, "float32", "sum", parts)
+    seconds = sys.getswitchinterval()
+    self.addCleanup(sys.setswitchinterval, seconds)
+    has_run = []
+    for _ in range(20):  # The other one may wake up too late.
+      tables = pybind_embedding_tables.Tables(
+          [description],
+          0,
+          zero_out_of_range=False,
+          copy_to_huge_pages=False,
+          num_threads=1,
+      )
+      begin = threading.Lock()
+      begin.acquire()
+
+      def run(begin=begin):
+        begin.acquire()
+        has_run.append(True)
+
+      other = threading.Thread(target=run)
+      other.start()
+      time.sleep(0.01)  # Until it waits.
+      sys.setswitchinterval(60)  # It runs if this one lets it, and not before.
+      begin.release()
+      del tables
+      ran_meanwhile = bool(has_run)
+      sys.setswitchinterval(seconds)
+      other.join()
+      if ran_meanwhile:
+        return
+      has_run.clear()
+    self.fail("The other thread never ran while memory was given back.")
 
   def test_threads_may_share_tables(self):
     values = self.write(_random(500, 16))

@@ -4,6 +4,7 @@
 """Versions: deltas in order, what does not fit, damaged files, readers."""
 
 import json
+import os
 import pathlib
 import shutil
 import threading
@@ -13,6 +14,7 @@ from unittest import mock
 from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.serving import _versions
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
 import numpy as np
@@ -561,6 +563,58 @@ class DamageTest(WithVersions):
         embedding_tables.ServedFileError, f"{path}: the crc32 of its bytes"
     ):
       self.open(verify=True)
+
+  def test_a_file_that_changes_while_it_is_verified_is_an_error(self):
+    # More than was read with the header.
+    self.written["items"].values = np.ones((9000, 6), np.float32)
+    self.write_full(0)
+    check = _versions._check_head
+    [path, *_] = self.directory.rglob("items*.safetensors")
+    size = path.stat().st_size
+
+    def check_and_cut(table, file, opened):
+      check(table, file, opened)
+      if file.path == path:
+        os.truncate(path, size - 1)
+
+    with (
+        mock.patch.object(_versions, "_check_head", check_and_cut),
+        self.assertRaisesRegex(
+            embedding_tables.ServedFileError,
+            f"items.*: it was cut off at byte {size - 1} while it was read,"
+            " expected rows 0 to 9000 of table 'items'",
+        ),
+    ):
+      self.open(verify=True)
+
+  def test_rows_of_files_that_change_once_they_are_checked_are_errors(self):
+    for change, message in (
+        (
+            os.remove,
+            r"cannot be mapped \(.*No such file.*expected rows 0 to 40",
+        ),
+        (lambda path: os.truncate(path, 0), "cannot be mapped"),
+        (lambda path: os.truncate(path, 100), "has 100 bytes, .* cut off"),
+    ):
+      self.write_full(0)
+      [version] = _versions.read_chain(self.directory)
+      table = version.tables["items"]
+      [file] = table.files
+      rows = _versions.map_rows(table, file)
+      expected = self.written["items"].values
+      np.testing.assert_array_equal(rows.view(np.float32), expected)
+      del rows
+      with (
+          mock.patch.object(
+              _versions,
+              "check_full_file",
+              lambda table, file, verify, change=change: change(file.path),
+          ),
+          self.assertRaisesRegex(
+              embedding_tables.ServedFileError, f"{file.path.name}: .*{message}"
+          ),
+      ):
+        _versions.map_rows(table, file)
 
   def test_random_damage_is_an_error_or_changes_nothing(self):
     self.write_full(0)

@@ -9,6 +9,8 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BINDING_ERROR_TO_PYTHON_H_
 
 #include <expected>
+#include <iterator>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -34,8 +36,13 @@ inline PyObject* PythonExceptionType(ErrorCode code) {
 // Both need the interpreter lock.
 
 [[noreturn]] inline void ThrowPythonError(const std::unexpected<Error>& error) {
-  pybind11::set_error(PythonExceptionType(error.error().code),
-                      error.error().message.c_str());
+  const std::string& message = error.error().message;
+  // A path need not be UTF-8: its other bytes become \xff and the like.
+  const auto text =
+      pybind11::reinterpret_steal<pybind11::object>(PyUnicode_DecodeUTF8(
+          message.data(), std::ssize(message), "backslashreplace"));
+  if (!text) throw pybind11::error_already_set();
+  pybind11::set_error(PythonExceptionType(error.error().code), text);
   throw pybind11::error_already_set();
 }
 

@@ -138,6 +138,15 @@ class Tables {
         }));
   }
 
+  // Others go on while memory is given back: 60 to 76 ms per GiB of a copy in
+  // small pages.
+  ~Tables() {
+    const ScopedUnlock unlock;
+    tables_.reset();
+  }
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
   int64_t version() const { return tables_->version(); }
 
   void Look(const py::list& requests, bool is_held) const {

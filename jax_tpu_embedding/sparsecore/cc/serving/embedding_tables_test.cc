@@ -3,6 +3,8 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/serving/embedding_tables.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <system_error>
@@ -287,6 +290,21 @@ TEST(EmbeddingTablesTest, IdsOutOfRangeMayBeZeros) {
   EXPECT_THAT(pooled, ElementsAre(40, 41));
 }
 
+// Notes how many tasks it has each time.
+class CountingExecutor final : public Executor {
+ public:
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t n,
+                   const std::function<void(int64_t)>& task) override {
+    counts_.push_back(n);
+    InlineExecutor().ParallelFor(n, task);
+  }
+  const std::vector<int64_t>& counts() const { return counts_; }
+
+ private:
+  std::vector<int64_t> counts_;
+};
+
 // Whether new memory of this test can be in huge pages, and the system tells.
 bool HasHugePages() {
   std::vector<std::byte> memory(3 * kHugePageBytes);
@@ -342,10 +360,98 @@ TEST(EmbeddingTablesTest, CopiesHaveTheBytesOfTheFilesAndDoNotNeedThem) {
     std::filesystem::resize_file(first, 0);
     std::filesystem::resize_file(second, 0);
     EXPECT_TRUE(has_them(**copied));
-    const std::byte* const row = (*copied)->tables()[0].Row(kFirst);
+    const std::byte* const row = (*copied)->tables()[0].Row(0);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(row) % kHugePageBytes, 0);
     if (HasHugePages()) EXPECT_TRUE(IsInHugePage(row));
   }
+}
+
+// Files end anywhere: within a page, a huge page, and what one task copies.
+TEST(EmbeddingTablesTest, CopiesOfSeveralFilesAreOnePieceOfMemory) {
+  constexpr int64_t kColumns = 15;
+  constexpr int64_t kRowBytes = 4 * kColumns;
+  constexpr int64_t kRowsOfFiles[] = {7, 300'001, 0, 100'003};
+  constexpr int64_t kRows = 7 + 300'001 + 100'003;
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i * 7919 % 1000003);
+  }
+  TableDescription table = {.name = "items",
+                            .rows = kRows,
+                            .columns = kColumns,
+                            .encoding = Encoding::kFloat32,
+                            .parts = {}};
+  int64_t first = 0;
+  for (const int64_t rows : kRowsOfFiles) {
+    const auto begin = values.begin() + first * kColumns;
+    const int64_t offset = 64 + first % 1000;
+    table.parts.push_back(
+        {WriteRows(StrCat("piece_", table.parts.size()), Encoding::kFloat32,
+                   kColumns, {begin, begin + rows * kColumns}, offset),
+         first, rows, offset});
+    first += rows;
+  }
+  CountingExecutor copier;
+  const auto copied = EmbeddingTables::Open(
+      {table}, 0, EmbeddingTables::OutOfRange::kError, &copier);
+  ASSERT_TRUE(copied) << copied.error().message;
+  const MappedTable& rows = (*copied)->tables()[0];
+  for (const int64_t seam : {6, 7, 8, 300'007, 300'008, 300'009}) {
+    EXPECT_EQ(rows.Row(seam), rows.Row(0) + seam * kRowBytes);
+  }
+  EXPECT_EQ(std::memcmp(rows.Row(0), values.data(), kRows * kRowBytes), 0);
+  // Of all files at once: 1 of the first, 3 and 1 of the others.
+  EXPECT_THAT(copier.counts(), ElementsAre(5));
+}
+
+// Nor are there a huge page for each of many small tables.
+TEST(EmbeddingTablesTest, ACopyTakesNoMoreMemoryThanItsRows) {
+  const auto virtual_bytes = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * sysconf(_SC_PAGESIZE);
+  };
+  constexpr int64_t kTables = 100;
+  constexpr auto kHugePage = static_cast<int64_t>(kHugePageBytes);
+  for (const int64_t num_rows : {2, 300'000}) {
+    const std::string path =
+        WriteRows("many", Encoding::kFloat32, 2, {0, 1}, 0);
+    std::filesystem::resize_file(path, 8 * num_rows);
+    const TableDescription table = {.name = "items",
+                                    .rows = num_rows,
+                                    .columns = 2,
+                                    .encoding = Encoding::kFloat32,
+                                    .parts = {{path, 0, num_rows, 0}}};
+    const int64_t before = virtual_bytes();
+    InlineExecutor copier;
+    const auto tables =
+        EmbeddingTables::Open(std::vector<TableDescription>(kTables, table), 0,
+                              EmbeddingTables::OutOfRange::kError, &copier);
+    ASSERT_TRUE(tables) << tables.error().message;
+    EXPECT_LT(virtual_bytes() - before,
+              kTables * (8 * num_rows + kHugePage / 2));
+  }
+}
+
+// Has no memory for its tasks.
+class FullExecutor final : public Executor {
+ public:
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t, const std::function<void(int64_t)>&) override {
+    throw std::bad_alloc();
+  }
+};
+
+TEST(EmbeddingTablesTest, NoMemoryToOpenATableIsAnErrorThatNamesIt) {
+  const TableDescription table = SixRows();
+  FullExecutor copier;
+  const auto tables = EmbeddingTables::Open(
+      {table}, 0, EmbeddingTables::OutOfRange::kError, &copier);
+  ASSERT_FALSE(tables);
+  EXPECT_EQ(tables.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(tables.error().message,
+              HasSubstr("Table 'items': there is no memory to open " +
+                        table.parts[0].path + " and 1 more"));
 }
 
 // Cuts a file off before its first task.
@@ -429,6 +535,34 @@ TEST(EmbeddingTablesTest, WrongFilesAreErrors) {
   table.parts.erase(table.parts.begin());
   table.parts[0].first_row = 0;
   EXPECT_THAT(OpenError(table), HasSubstr("has 4192 bytes"));
+}
+
+// Of every file that cannot be read: those that are served are of other hands.
+TEST_P(AnyMemoryTest, FilesThatCannotBeReadAreInvalid) {
+  const auto error = [this](TableDescription table) {
+    const auto tables = EmbeddingTables::Open(
+        {std::move(table)}, 0, EmbeddingTables::OutOfRange::kError, copier());
+    if (tables) return std::string("none");
+    EXPECT_EQ(tables.error().code, ErrorCode::kInvalidArgument);
+    return tables.error().message;
+  };
+  TableDescription table = SixRows();
+  table.parts[1].path += ".gone";
+  EXPECT_THAT(error(table), HasSubstr("Table 'items': cannot open " +
+                                      table.parts[1].path + ": No such file"));
+  const std::string directory = ::testing::TempDir() + "no_file";
+  std::filesystem::create_directories(directory + "/which_has_a_size");
+  table = {.name = "items",
+           .rows = 1,
+           .columns = 1,
+           .encoding = Encoding::kFloat32,
+           .parts = {{directory, 0, 1, 0}}};
+  EXPECT_THAT(
+      error(table),
+      HasSubstr(GetParam()
+                    ? directory + ": cannot be read (Is a directory), expected "
+                                  "rows 0 to 1 of table 'items'"
+                    : "Table 'items': cannot map 4 bytes of " + directory));
 }
 
 TEST_P(AnyMemoryTest, AppliesChangesOrNone) {

@@ -55,12 +55,12 @@ using Mapping = std::unique_ptr<std::byte, Unmap>;
 
 class MappedTable {
  public:
-  // Maps the files; with a `copier`, reads them to memory in huge pages, or in
-  // small ones where the system has no others.
+  // Maps the files; with a `copier`, reads them to one piece of memory in huge
+  // pages, or in small ones where the system has no others.
   //
-  // Errors: parts that leave rows out or have them twice; a file that cannot be
-  // read, or is shorter than its rows need. ResourceExhausted: there is no
-  // memory for a copy.
+  // Errors: InvalidArgument, with the file, for parts that leave rows out or
+  // have them twice; a file that cannot be read, or is shorter than its rows
+  // need. ResourceExhausted: there is no memory, for a copy or to open files.
   static Result<MappedTable> Map(TableDescription description,
                                  Executor* copier = nullptr);
 
@@ -95,9 +95,13 @@ class MappedTable {
 
   MappedTable() = default;
 
+  // Fill parts_ and mappings_.
+  Result<void> MapFiles();
+  Result<void> CopyFiles(Executor& copier);
+
   TableDescription description_;
   int64_t row_bytes_ = 0;
-  std::vector<Part> parts_;
+  std::vector<Part> parts_;  // of a copy, one
   std::vector<Mapping> mappings_;
   std::vector<std::byte> zero_row_;
 };

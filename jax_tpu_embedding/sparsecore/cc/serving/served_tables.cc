@@ -49,10 +49,13 @@ Result<void> ApplyDelta(const ServedTables::Tables& tables,
 }  // namespace
 
 Result<int> ServedTables::Tables::Table(std::string_view name) const {
+  const auto found = std::ranges::find(full.tables, name, &ServedTable::name);
+  if (found != full.tables.end()) {
+    return static_cast<int>(found - full.tables.begin());
+  }
   std::string names;
-  for (size_t i = 0; i < full.tables.size(); ++i) {
-    if (full.tables[i].name == name) return static_cast<int>(i);
-    names += StrCat(i == 0 ? "'" : ", '", full.tables[i].name, "'");
+  for (const ServedTable& table : full.tables) {
+    names += StrCat(names.empty() ? "'" : ", '", table.name, "'");
   }
   return NotFound("There is no table '", name, "' in ", full.path,
                   "; there are ", names.empty() ? "none" : names, ".");
@@ -65,9 +68,10 @@ Result<int> ServedTables::Tables::TableOfFeature(
                     "' among them. Export with feature_specs, or look up by "
                     "table.");
   }
+  const auto found = full.features->find(feature);
+  if (found != full.features->end()) return Table(found->second);
   std::string names;
   for (const auto& [name, table] : *full.features) {
-    if (name == feature) return Table(table);
     names += StrCat(names.empty() ? "'" : ", '", name, "'");
   }
   return NotFound("There is no feature '", feature, "' in ", full.path,
@@ -95,6 +99,15 @@ std::string ServedTables::Problem() const {
 
 Result<bool> ServedTables::Refresh(Executor& executor) {
   const std::lock_guard one_at_a_time(refreshing_);
+  Result<bool> is_newer = Update(executor);
+  if (!is_newer) {
+    const std::lock_guard lock(mutex_);
+    problem_ = is_newer.error().message;
+  }
+  return is_newer;
+}
+
+Result<bool> ServedTables::Update(Executor& executor) {
   const std::optional<VersionKey> before = key_;
   for (int attempt = 1;; ++attempt) {
     JTE_ASSIGN_OR_RETURN(const VersionKey current, ReadCurrent(directory_));

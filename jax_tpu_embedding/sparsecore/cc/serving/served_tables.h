@@ -70,7 +70,7 @@ class ServedTables {
   // The current version of a directory.
   //
   // Errors: InvalidArgument, with the file, if one is missing, damaged or of
-  // another version. ResourceExhausted: there is no memory for a copy.
+  // another version. ResourceExhausted, with the table: there is no memory.
   static Result<std::unique_ptr<ServedTables>> Open(std::string directory,
                                                     Options options,
                                                     Executor& executor);
@@ -84,14 +84,16 @@ class ServedTables {
   // Errors: as of Open; the tables stay as they are.
   Result<bool> Refresh(Executor& executor);
 
-  // Why the last Open or Refresh did not get to the current version; else
-  // empty.
+  // Why the last Open or Refresh did not get to the current version, its error
+  // if that was one; else empty.
   std::string Problem() const;
 
  private:
   ServedTables(std::string directory, Options options)
       : directory_(std::move(directory)), options_(options) {}
 
+  // Refresh, but for the Problem of an error.
+  Result<bool> Update(Executor& executor);
   Result<void> GoToCurrent(Executor& executor);
   Result<std::shared_ptr<const Tables>> Load(const Version& full,
                                              Executor& executor) const;

@@ -328,6 +328,31 @@ TEST_F(ServedTablesTest, ADamagedDeltaIsNotUsedAndTriedAgain) {
   EXPECT_EQ(served->Problem(), "");
 }
 
+TEST_F(ServedTablesTest, ProblemsAreThoseOfTheLastRefresh) {
+  WriteFull(0);
+  const auto served = Open();
+  WriteFull(1);
+  const fs::path path = VersionPath(1) / "items-1";
+  const std::string content = Read(path);
+  fs::remove(path);
+  const auto missing = served->Refresh(executor_);
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().message, HasSubstr("items-1: cannot be read"));
+  EXPECT_EQ(served->Problem(), missing.error().message);
+
+  const std::string current = Read(directory_ / "CURRENT");
+  fs::remove(directory_ / "CURRENT");
+  const auto no_current = served->Refresh(executor_);
+  ASSERT_FALSE(no_current);
+  EXPECT_THAT(no_current.error().message, HasSubstr("CURRENT"));
+  EXPECT_EQ(served->Problem(), no_current.error().message);
+
+  Write(path, content);
+  Write(directory_ / "CURRENT", current);
+  EXPECT_EQ(served->Refresh(executor_), true);
+  EXPECT_EQ(served->Problem(), "");
+}
+
 TEST_F(ServedTablesTest, WhatDoesNotFollowIsNotApplied) {
   WriteFull(0);
   const auto served = Open();

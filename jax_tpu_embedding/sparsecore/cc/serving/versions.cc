@@ -244,9 +244,9 @@ Result<ServedTable> ReadServedTable(const std::string& path,
   return table;
 }
 
-Result<std::optional<std::map<std::string, std::string>>> ReadFeatures(
+Result<std::optional<Features>> ReadFeatures(
     const Fields& manifest, const std::vector<ServedTable>& tables) {
-  std::optional<std::map<std::string, std::string>> result;
+  std::optional<Features> result;
   if (!manifest.Has("features")) return result;
   result.emplace();
   JTE_ASSIGN_OR_RETURN(const Fields features, manifest.Object("features"));

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -56,6 +57,9 @@ struct ServedTable {
   int64_t deleted_rows = 0;
 };
 
+// Name of a feature -> that of its table.
+using Features = std::map<std::string, std::string, std::less<>>;
+
 // A manifest.
 struct Version {
   std::string path;  // of the manifest
@@ -63,8 +67,8 @@ struct Version {
   std::optional<VersionKey> base;  // of deltas
   std::string run;
   std::vector<ServedTable> tables;
-  // Name of a feature -> that of its table. None: they are not known.
-  std::optional<std::map<std::string, std::string>> features;
+  // None: they are not known.
+  std::optional<Features> features;
 };
 
 // Rows of a table that a file of a delta changes.
