@@ -362,7 +362,9 @@ TEST(EmbeddingTablesTest, CopiesHaveTheBytesOfTheFilesAndDoNotNeedThem) {
     EXPECT_TRUE(has_them(**copied));
     const std::byte* const row = (*copied)->tables()[0].Row(0);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(row) % kHugePageBytes, 0);
-    if (HasHugePages()) EXPECT_TRUE(IsInHugePage(row));
+    if (HasHugePages()) {
+      EXPECT_TRUE(IsInHugePage(row));
+    }
   }
 }
 
@@ -493,7 +495,9 @@ TEST(EmbeddingTablesTest, NoMemoryForACopyIsAnError) {
   if (error) GTEST_SKIP() << "This file system has no such files.";
   table.rows = kBytes / 8;
   table.parts = {{path, 0, table.rows, 0}};
+#if !defined(__SANITIZE_THREAD__)  // which leaves less room for addresses
   EXPECT_EQ(OpenError(table), "");
+#endif
   InlineExecutor copier;
   const auto tables = EmbeddingTables::Open(
       {table}, 0, EmbeddingTables::OutOfRange::kError, &copier);
