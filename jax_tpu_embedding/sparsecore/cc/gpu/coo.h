@@ -147,6 +147,7 @@ JTE_DEVICE Cells CellsOf(int64_t p, const CooGeometry& geometry,
   return {region * region_size, (region + 1) * region_size};
 }
 
+// Requires: there are several partitions. ReadCells reads those of one.
 JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
                          const CooGeometry& geometry,
                          const Partitions& partitions, const Flaws& flaws) {
@@ -158,8 +159,6 @@ JTE_DEVICE Cell ReadCell(int64_t i, const CooBuffers& buffers,
     cell.is_entry = region < geometry.num_regions();
     cell.partition = static_cast<int32_t>(region * num_targets);
     cell.source = static_cast<int32_t>(region);
-  } else if (HasOnePartition(geometry)) {
-    cell.is_entry = i < buffers.row_pointers[0];
   } else {
     // The last partition that begins at the cell or before it.
     int64_t first = 0;
