@@ -11,8 +11,8 @@ for compile its PTX when they load it, and need a driver that is as new as nvcc.
 _NEWEST_GCC_FOR_13_0 = 15
 _NEWEST_GCC_FOR_13_5 = 16
 
-# From this minor version on, glibc 2 declares rsqrt() in another way than the
-# headers of 13.0.
+# From this minor version on, by its release notes, glibc 2 has rsqrt(), which the
+# headers of 13.0 declare in another way. Seen with 2.43.
 _FIRST_GLIBC_WITH_RSQRT = 42
 
 def _number(text):
