@@ -532,5 +532,32 @@ class GpuTest(parameterized.TestCase):
     )
 
 
+class PlanSizesTest(absltest.TestCase):
+
+  def test_counts_of_another_version_are_an_error(self):
+    right = gpu_calls._row_groups
+
+    def with_four_counts(*args):
+      *groups, _, scratch = right(*args)
+      return [*groups, gpu_calls._ints(4), scratch]
+
+    case, setting = _CASES["sgd"], _SETTINGS["one_source"]
+    given = update_programs.random_update(case, setting)
+
+    @jax.jit
+    def program(*operands):
+      return _LOWERINGS["gpu"].bind(
+          "update_sgd", *operands, **case.static_params, **setting.params()
+      )
+
+    with mock.patch.object(gpu_calls, "_row_groups", with_four_counts):
+      with self.assertRaisesRegex(
+          Exception, "4 counts, expected .* 5. .*another version, export it"
+      ):
+        jax.block_until_ready(
+            program(*update_programs.in_order(given.operands))
+        )
+
+
 if __name__ == "__main__":
   absltest.main()
