@@ -243,8 +243,9 @@ def _trace_any_rows(
   of some.
   """
   try:
-    # The same jaxpr for tables of one initializer, unless jax.config changed.
-    jaxpr = _program_for_any_rows(initializer, shape[1]).trace(key).jaxpr
+    # One jaxpr for tables of the same initializer, unless jax.config changed.
+    program = _program_for_any_rows(_Function(initializer), shape[1])
+    jaxpr = program.trace(key).jaxpr
   except Exception:  # whatever needs a number, and gets none
     return None
   recipe, scalars = _read_for_any_rows(jaxpr, shape[1])
@@ -260,12 +261,38 @@ def _any_rows() -> Any:
   return rows
 
 
+class _Function:
+  """A function, equal to another of the same code and the same numbers in it.
+
+  `jax.nn.initializers.normal(0.01)` is a new function for each table, and all
+  of them do the same.
+  """
+
+  def __init__(self, function: Callable[..., Any]):
+    self.function = function
+    self._parts: tuple[Any, ...] = (function,)
+    cells = getattr(function, "__closure__", None) or ()
+    values = [cell.cell_contents for cell in cells]
+    values += getattr(function, "__defaults__", None) or ()
+    is_plain = all(type(x) in _PLAIN for x in values)
+    if is_plain and getattr(function, "__kwdefaults__", 0) is None:
+      # Their text, since 0.0 is -0.0, and 1 is True, but not here.
+      self._parts = function.__code__, *map(repr, values)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Function) and self._parts == other._parts
+
+  def __hash__(self) -> int:
+    return hash(self._parts)
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
 @functools.lru_cache(maxsize=64)
-def _program_for_any_rows(
-    initializer: Callable[..., Any], num_columns: int
-) -> Any:
-  shape = (_any_rows(), num_columns)
-  return jax.jit(lambda key: jnp.asarray(initializer(key, shape)))
+def _program_for_any_rows(initializer: _Function, num_columns: int) -> Any:
+  call, shape = initializer.function, (_any_rows(), num_columns)
+  return jax.jit(lambda key: jnp.asarray(call(key, shape)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -284,16 +284,31 @@ class TablesTest(parameterized.TestCase):
         self.assertIsNone(any_rows.jaxpr, name)
 
   def test_tables_of_one_initializer_share_what_is_traced(self):
-    for initializer in (_RANDOM["default"], _RANDOM["normal"]):
+    for make in (
+        lambda: _RANDOM["default"],
+        lambda: _RANDOM["normal"],
+        lambda: _INIT.normal(0.25),
+        lambda: _INIT.truncated_normal(0.5, lower=-1.0),
+        lambda: _INIT.constant(2.0),
+    ):
       traced = [
-          _random_blocks.trace(initializer, jax.random.key(i), (rows, 8))
+          _random_blocks.trace(make(), jax.random.key(i), (rows, 8))
           for i, rows in enumerate((10, 20))
       ]
       self.assertIs(traced[0].recipe, traced[1].recipe)
-    self.assertNotEqual(
-        _random_blocks.trace(_INIT.normal(0.5), jax.random.key(0), (10, 8)),
-        _random_blocks.trace(_INIT.normal(0.6), jax.random.key(0), (10, 8)),
-    )
+
+  @parameterized.parameters(
+      (_INIT.normal(0.5), _INIT.normal(0.6)),
+      (_INIT.normal(0.0), _INIT.normal(-0.0)),
+      (_INIT.uniform(0.5), _INIT.normal(0.5)),
+      (_INIT.normal(0.5), _INIT.normal(0.5, jnp.float16)),
+  )
+  def test_initializers_that_differ_share_nothing(self, *initializers):
+    recipes = []
+    for initializer in initializers:
+      traced = _random_blocks.trace(initializer, jax.random.key(0), (10, 8))
+      recipes.append((traced.recipe, [x.tobytes() for x in traced.scalars]))
+    self.assertNotEqual(*recipes)
 
   def test_a_block_takes_little_memory(self):
     traced = _random_blocks.trace(
