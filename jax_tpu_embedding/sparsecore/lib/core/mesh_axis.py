@@ -45,6 +45,9 @@ class MeshAxis:
   size: int
   # Whether this process has all devices of the mesh; False if not known.
   is_in_one_process: bool
+  # Axes of several devices that shard_map splits too. Devices along them share
+  # no rows, but may wait for each other.
+  others: tuple[str, ...] = ()
 
 
 def rows_are_split_over(
@@ -119,6 +122,7 @@ class Devices:
         name=axes[0] if len(axes) == 1 else tuple(axes),
         size=math.prod(sizes[name] for name in axes),
         is_in_one_process=_is_in_one_process(self.mesh),
+        others=tuple(x for x in self._axes_of_several() if x not in axes),
     )
 
   def named_axes(self) -> Sequence[str] | None:
@@ -146,17 +150,19 @@ class Devices:
 
   def are_several(self) -> bool:
     """Whether the operation is part of a shard_map over several devices."""
-    return self.mesh is not None and any(
-        self.mesh.shape[name] > 1 for name in self.manual_axes
-    )
+    return self.mesh is not None and bool(self._axes_of_several())
 
-  def _possible_axes(self, table: jax.core.ShapedArray) -> list[str]:
-    """Axes of several devices along which the table may differ."""
-    axes = [
+  def _axes_of_several(self) -> list[str]:
+    """The axes of several devices that shard_map splits."""
+    return [
         name
         for name in self.mesh.axis_names
         if name in self.manual_axes and self.mesh.shape[name] > 1
     ]
+
+  def _possible_axes(self, table: jax.core.ShapedArray) -> list[str]:
+    """Axes of several devices along which the table may differ."""
+    axes = self._axes_of_several()
     if self.checks_vma:
       varying = jax_private.varies_over(table)
       axes = [name for name in axes if name in varying]

@@ -28,11 +28,17 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import row_gradient
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import shared_memory
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_on_device
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 
 # The optimizers with a native step, cc/kernels/update/update_rules.h.
 FUSED_UPDATE_RULES = tuple(ffi_cpu.update_rules())
+
+# Where each of several devices has all rows, they tell each other nothing. One
+# that failed would leave the others waiting in their next collective, which ends
+# the process: so what depends on its corrupt buffers is NaN.
+_OR_NAN = (cpu_messages, cpu_on_device)
 
 Arrays = Sequence[jax.Array]
 Operands = Sequence[native_call.Operand]
@@ -44,6 +50,8 @@ def lookup(
 ) -> Results:
   """Rule of the lookup."""
   axis = devices.axis_of(operands[-1])
+  if axis is None and devices.are_several():
+    return native_call.traced(plain.lookup, operands, params, devices, *_OR_NAN)
   if axis is None and operands[-1].ndim == 2:
     *coo, table = operands
     return cpu_calls.lookup(coo, table, params)
@@ -107,13 +115,22 @@ def update(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the update with `rule`, in place where the table is donated."""
-  rule = plain.with_options(rule, params)
-  named = rule.group_operands(operands)
+  with_options = plain.with_options(rule, params)
+  named = with_options.group_operands(operands)
   axis = devices.axis_of(named.table)
+  if axis is None and devices.are_several():
+    return native_call.traced(
+        lambda operands: plain.update(
+            rule, operands, params, devices, *_OR_NAN
+        ),
+        operands,
+    )
   if axis is None:
-    return cpu_calls.update(rule, named, params)
+    return cpu_calls.update(with_options, named, params)
   return native_call.traced(
-      lambda operands: _update_over_devices(rule, operands, params, axis),
+      lambda operands: _update_over_devices(
+          with_options, operands, params, axis
+      ),
       operands,
   )
 
@@ -138,6 +155,8 @@ def custom_update(
   axis = devices.axis_of(named.table)
   if axis is not None:
     return _update_over_devices(rule, operands, params, axis)
+  if devices.are_several():  # NaN, as in `update`
+    return plain.custom_update(operands, params, devices)
   (checked,) = check_buffers.or_raise(
       [stacks.Update(rule, named, params)], axis
   )
@@ -186,7 +205,8 @@ def row_gradients(
     operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Results:
   """Rule of the gradients of rows."""
-  if rows.axis_of_rows(operands[1], params, devices) is None:
+  axis = rows.axis_of_rows(operands[1], params, devices)
+  if axis is None and not devices.are_several():
     return cpu_calls.row_gradients(operands, params)
   return native_call.traced(
       plain.row_gradients, operands, params, devices, cpu_messages
@@ -227,6 +247,8 @@ def lookup_ids(
   """Rule of the lookup from ids; None over several processes."""
   table = operands[0]
   axis = devices.axis_of(table)
+  if axis is None and devices.are_several():  # NaN, as in `lookup`
+    params = params | dict(keeps_errors=True)
   if axis is None and table.ndim == 2:
     return cpu_calls.lookup_ids(operands, params)
   if axis is None or axis.is_in_one_process:

@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
+from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cpu_on_device
 
 
 def reference(
@@ -53,10 +55,16 @@ def any_platform(
 def cpu(
     operands: Sequence[jax.Array],
     params: dict[str, Any],
-    unused_devices: mesh_axis.Devices,
+    devices: mesh_axis.Devices,
 ) -> Sequence[jax.Array]:
-  """Rule of the local lookup with the native call of the lookup."""
+  """Rule of the local lookup with the native call of the lookup.
+
+  What is wrong is an error on one device, and NaN on one of several: it is not
+  to fail by itself, the others would wait for it.
+  """
   *coo, table = as_lookup(*operands)
+  if devices.are_several():
+    return [check_buffers.lookup(coo, table, params, cpu_on_device)]
   return cpu_calls.lookup(coo, table, params)
 
 

@@ -19,6 +19,7 @@ _PUBLISH_TABLE_TARGET = "jte_publish_table_cpu"
 _HOLD_TARGET = "jte_hold_cpu"
 _SPLIT_TARGET = "jte_split_records_cpu"
 _RECORD_WORDS = 64  # kRecordWords in cc/ffi/device_records.h
+_ERROR_WORD = 12  # of DeviceRecord.error, which is 0 if there is none
 
 
 def record(
@@ -75,6 +76,9 @@ def publish(
 ) -> tuple[Sequence[jax.Array], jax.Array]:
   """Tells the others, in one message, what the records of this device say.
 
+  What is wrong with buffers is told to devices along other axes as well, which
+  may wait for this one. All of them then have the record that says so.
+
   Args:
     records: one for each stack, u32[words].
     axis: of the devices; None if there is one.
@@ -86,12 +90,27 @@ def publish(
   if axis is None:
     return [x[None] for x in records], jnp.int32(0)
   device = lax.axis_index(axis.name)
-  if len(records) == 1:
+  if len(records) == 1 and not axis.others:
     return [lax.all_gather(records[0], axis.name)], device
   together = lax.all_gather(jnp.stack(records), axis.name)
+  if axis.others:
+    together = _or_a_failure_of(axis.others, together)
   of_stack = jax.ShapeDtypeStruct((axis.size, _RECORD_WORDS), jnp.uint32)
   split = jax.ffi.ffi_call(_SPLIT_TARGET, [of_stack] * len(records))
   return split(together), device
+
+
+def _or_a_failure_of(others: Sequence[str], records: jax.Array) -> jax.Array:
+  """The records; if devices along any axis have failed, one of theirs for all.
+
+  Args:
+    others: the other axes.
+    records: of the devices along the axis, u32[G, stacks, words].
+  """
+  of_all = lax.all_gather(records, others).reshape(-1, _RECORD_WORDS)
+  has_failed = of_all[:, _ERROR_WORD] != 0
+  failure = of_all[jnp.argmax(has_failed)]
+  return jnp.where(jnp.any(has_failed), failure, records)
 
 
 def hold(
