@@ -22,8 +22,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
-import statistics
 import tempfile
 import time
 import traceback
@@ -32,22 +30,20 @@ from typing import Any
 from absl import app
 from absl import flags
 import jax
-import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import cuda_library
-from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import conversion
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
-from jax_tpu_embedding.sparsecore.lib.core.testing import ffi_emulated_gpu
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
 import numpy as np
 
 from benchmarks import machine
+from benchmarks.gpu import case_programs
 from benchmarks.gpu import cases as cases_lib
 from benchmarks.gpu import one_for_several
+from benchmarks.gpu import platforms
 
 _PLATFORM = flags.DEFINE_enum(
     "platform", "cuda", ["cuda", "emulated"], "What runs the kernels."
@@ -83,308 +79,27 @@ _SETTINGS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-  """A line of the report.
-
-  Attributes:
-    name: of what was found.
-    value: of it, with its unit in the name.
-    wanted: what it should be, in words; empty if nothing is.
-    is_met: whether it is; None if nothing is wanted, or times mean nothing.
-  """
-
-  name: str
-  value: Any
-  wanted: str = ""
-  is_met: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Platform:
-  """What runs the kernels.
-
-  Attributes:
-    lowering: how operations are bound so that they run there.
-    library: with the handlers of the native calls there.
-    device: where.
-    cases: to time.
-    num_repeats: of what is to be the same each time.
-    is_timed: whether times mean something.
-  """
-
-  lowering: every_lowering.Lowering
-  library: gpu_calls.Library
-  device: jax.Device
-  cases: Sequence[cases_lib.Case]
-  num_repeats: int
-  is_timed: bool
-
-  def wants(self, name: str, value: Any, wanted: str, is_met: bool) -> Finding:
-    """A finding that is judged where times mean something."""
-    return Finding(
-        name=name,
-        value=value,
-        wanted=wanted,
-        is_met=is_met if self.is_timed else None,
-    )
-
-
-def platform(name: str, case_names: str = "") -> Platform:
-  """The platform of a name of --platform.
-
-  Args:
-    name: of it.
-    case_names: a regular expression of those to time. The first of all
-      is always one, since others are measured by it.
-
-  Raises:
-    RuntimeError: if JAX sees no GPU that is asked for.
-  """
-  if name == "emulated":
-    return Platform(
-        lowering=every_lowering.LOWERINGS["gpu"],
-        library=ffi_emulated_gpu,
-        device=jax.devices("cpu")[0],
-        cases=_chosen(cases_lib.SMALL, case_names),
-        num_repeats=2,
-        is_timed=False,
-    )
-  try:
-    device, *_ = jax.devices("cuda")
-  except RuntimeError as error:
-    raise RuntimeError(
-        "--platform=cuda: JAX sees no GPU. Run this on a machine with one and"
-        " with jax[cuda13], or with --platform=emulated. JAX:"
-        f" {error}"
-    ) from error
-  return Platform(
-      # The primitives as programs have them, lowered for where they run.
-      lowering=every_lowering.LOWERINGS["cpu"],
-      library=cuda_library.ffi_cuda,
-      device=device,
-      cases=_chosen(cases_lib.CASES, case_names),
-      num_repeats=20,
-      is_timed=True,
-  )
-
-
-def _chosen(
-    cases: Sequence[cases_lib.Case], names: str
-) -> tuple[cases_lib.Case, ...]:
-  first, *others = cases
-  return (first, *(case for case in others if re.search(names, case.name)))
-
-
-# --- What runs ---
-
-
-def _conversion(case: cases_lib.Case) -> dict[str, Any]:
-  """The parameters of the conversion of a case's ids."""
-  return dict(
-      combiner="sum",
-      global_device_count=1,
-      num_sc_per_device=1,
-      features=(
-          raw_ids.Feature(name="feature", vocabulary_size=case.num_rows),
-      ),
-      feature_stacking_strategy="SPLIT_THEN_STACK",
-  )
-
-
-def _convert(
-    lowering: every_lowering.Lowering, case: cases_lib.Case
-) -> Callable[..., Any]:
-  """A jitted function of ids: what lookups and updates take."""
-
-  @jax.jit
-  def program(ids):
-    buffers = lowering.bind("convert_ids", ids, **_conversion(case))
-    return (*buffers, jnp.int32(1))  # one minibatch
-
-  return program
-
-
-def _step_from_ids(
-    where: Platform, case: cases_lib.Case, optimizer: str
-) -> Callable[..., Any]:
-  """A jitted function of ids, tables and a gradient: activations and tables."""
-  convert, lookup = _convert(where.lowering, case), _lookup(where, case)
-  update = _update(where, optimizer)
-
-  @functools.partial(jax.jit, donate_argnums=1)
-  def program(ids, tables, gradient):
-    coo = convert(ids)
-    activations = lookup(coo, tables[0])
-    # As in training, there is no gradient before there are activations.
-    activations, gradient = jax.lax.optimization_barrier(
-        (activations, gradient)
-    )
-    return activations, update(coo, tables, gradient)
-
-  return program
-
-
-def _lookup(where: Platform, case: cases_lib.Case) -> Callable[..., Any]:
-  """A jitted function of buffers and a table."""
-
-  @jax.jit
-  def program(coo, table):
-    (activations,) = where.lowering.bind(
-        "lookup",
-        *coo,
-        table,
-        device_batch_size=case.batch_size,
-        max_ids_per_partition=coo[1].size,
-        max_unique_ids_per_partition=coo[1].size,
-    )
-    return activations
-
-  return program
-
-
-def _update(
-    where: Platform, optimizer: str, donate: bool = True
-) -> Callable[..., Any]:
-  """A jitted function of buffers, tables and a gradient: the tables after."""
-  case = update_cases.CASES[optimizer]
-  hyperparameters = [
-      np.bool_(x) if name in case.rule.bool_hyperparameters else np.float32(x)
-      for name, x in zip(
-          case.rule.hyperparameters, case.hyperparameters, strict=True
-      )
-  ]
-
-  @functools.partial(jax.jit, donate_argnums=1 if donate else ())
-  def program(coo, tables, gradient):
-    return where.lowering.bind(
-        f"update_{optimizer}",
-        *coo,
-        *tables,
-        gradient,
-        *hyperparameters,
-        **case.static_params
-        | (
-            {"embedding_dim": tables[0].shape[1]} if case.rule.row_slots else {}
-        ),
-        max_ids_per_partition=coo[1].size,
-        max_unique_ids_per_partition=coo[1].size,
-    )
-
-  return program
-
-
-def _tables(where: Platform, case: cases_lib.Case, optimizer: str):
-  """A table and slots, made on the device."""
-  rule = update_rules.UPDATE_RULES[optimizer]
-  shape = (case.num_rows, case.dim)
-  # One fused loop: random numbers would take as much memory again.
-  wave = lambda: jnp.sin(
-      jax.lax.broadcasted_iota(jnp.float32, shape, 0)
-      + jax.lax.broadcasted_iota(jnp.float32, shape, 1)
-  )
-  with jax.default_device(where.device):
-    table = jax.jit(wave)()
-    slots = [jnp.full(rule.slot_shape(n, shape), 0.1) for n in rule.slots]
-  return [table, *slots]
-
-
-def _batches(where: Platform, case: cases_lib.Case):
-  """Batches that take turns, and their buffers on the device."""
-  batches = [cases_lib.make_batch(case, seed) for seed in range(3)]
-  return batches, [jax.device_put(b.coo, where.device) for b in batches]
-
-
-@jax.jit
-def _digest(arrays: Any) -> jax.Array:
-  """u32[arrays]: of the bits and where they are, summed up on the device."""
-
-  def of_array(x):
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-    places = jax.lax.iota(jnp.uint32, x.size).reshape(x.shape)
-    return jnp.sum(bits * (2 * places + 1))
-
-  return jnp.stack([of_array(x) for x in jax.tree.leaves(arrays)])
-
-
-def _seconds(
-    where: Platform, run: Callable[[int], Any], num_calls: int = 20
-) -> float:
-  """Of one of many calls, run(number), that are under way together: a median."""
-  if not where.is_timed:
-    num_calls = 2
-  for i in range(3):
-    last = run(i)
-  jax.block_until_ready(last)
-  times = []
-  for _ in range(7):
-    start = time.perf_counter()
-    for i in range(num_calls):
-      last = run(i)
-    jax.block_until_ready(last)
-    times.append((time.perf_counter() - start) / num_calls)
-  return statistics.median(times)
-
-
-def _gradient(where: Platform, case: cases_lib.Case) -> jax.Array:
-  return jax.device_put(
-      np.full((case.batch_size, case.dim), 1e-3, np.float32), where.device
-  )
-
-
-def _lookup_seconds(where, case, buffers) -> float:
-  """Of a lookup, of batches that take turns."""
-  lookup = _lookup(where, case)
-  (table,) = _tables(where, case, "sgd")
-  return _seconds(where, lambda i: lookup(buffers[i % 3], table))
-
-
-def _update_seconds(where, case, buffers, optimizer) -> float:
-  """Of an update in place, of batches that take turns."""
-  update = _update(where, optimizer)
-  tables = _tables(where, case, optimizer)
-  gradient = _gradient(where, case)
-
-  def run(i):
-    nonlocal tables
-    tables = update(buffers[i % 3], tables, gradient)
-    return tables
-
-  return _seconds(where, run)
-
-
-@functools.cache
-def _copy_rate(where: Platform) -> float:
-  """Bytes per second, read and written, of a copy that no cache holds."""
-  n = 2**28 if where.is_timed else 2**10
-  with jax.default_device(where.device):
-    x = jnp.ones(n, jnp.float32)
-    negate = jax.jit(jnp.negative)
-    return 8 * n / _seconds(where, lambda _: negate(x))
-
-
-# --- The steps ---
-
-
-def about(where: Platform) -> Iterator[Finding]:
+def about(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """What this ran on."""
-  yield Finding(name="device", value=where.device.device_kind)
-  yield Finding(name="host", value=machine.describe())
-  yield Finding(name="JAX", value=jax.__version__)
+  yield platforms.Finding(name="device", value=where.device.device_kind)
+  yield platforms.Finding(name="host", value=machine.describe())
+  yield platforms.Finding(name="JAX", value=jax.__version__)
   if where.is_timed:
-    yield Finding(
+    yield platforms.Finding(
         name="driver's CUDA", value=cuda_library.ffi_cuda.driver_version()
     )
-    yield Finding(
+    yield platforms.Finding(
         name="kernels are used",
         value=cuda_library.is_usable(),
         wanted="True",
         is_met=cuda_library.is_usable(),
     )
-  yield Finding(name="copy, GB/s", value=round(_copy_rate(where) / 1e9, 1))
+  yield platforms.Finding(
+      name="copy, GB/s", value=round(case_programs.copy_rate(where) / 1e9, 1)
+  )
 
 
-def smoke(where: Platform) -> Iterator[Finding]:
+def smoke(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """One lookup and update. What is wrong here ends the run."""
   for finding in _compare(where, {"sgd"}, {"one source"}):
     if not finding.is_met:
@@ -392,12 +107,12 @@ def smoke(where: Platform) -> Iterator[Finding]:
     yield finding
 
 
-def bits(where: Platform) -> Iterator[Finding]:
+def bits(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Every optimizer and kind of table, beside the CPU's kernels."""
   yield from _compare(where, set(update_cases.CASES), set(_SETTINGS))
 
 
-def _compare(where, names, settings) -> Iterator[Finding]:
+def _compare(where, names, settings) -> Iterator[platforms.Finding]:
   """How many numbers are others than those of the CPU's kernels."""
   cpu = jax.devices("cpu")[0]
   for name in sorted(names):
@@ -415,11 +130,11 @@ def _compare(where, names, settings) -> Iterator[Finding]:
       yield _same_bytes(f"{name}, {setting_name}", *results)
 
 
-def _same_bytes(name: str, expected: Any, actual: Any) -> Finding:
+def _same_bytes(name: str, expected: Any, actual: Any) -> platforms.Finding:
   """How many bytes of some arrays are others than those of other arrays."""
   pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True)
   wrong = sum(int(np.sum(_bytes(a) != _bytes(b))) for a, b in pairs)
-  return Finding(
+  return platforms.Finding(
       name=f"{name}: bytes that differ",
       value=wrong,
       wanted="0",
@@ -452,7 +167,7 @@ def _lookup_and_update(lowering, case, setting, given):
   return [*activations, *updated]
 
 
-def exchange(where: Platform) -> Iterator[Finding]:
+def exchange(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Several SparseCores, minibatches, and four devices one after the other.
 
   Of batches that fill a GPU, where half of the entries are of 4 rows of each
@@ -490,7 +205,7 @@ def exchange(where: Platform) -> Iterator[Finding]:
       yield _same_bytes(f"{name}, {num_devices} devices", expected, actual)
 
 
-def train(where: Platform) -> Iterator[Finding]:
+def train(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Programs as users write them, beside the same on the CPU."""
   # Here, since other steps need neither Flax nor Optax.
   from benchmarks.gpu import training  # pylint: disable=g-import-not-at-top
@@ -502,7 +217,7 @@ def train(where: Platform) -> Iterator[Finding]:
       training.tables_after_steps(where.device),
   )
   expected, actual = map(training.losses_of_layer, (cpu, where.device))
-  yield Finding(
+  yield platforms.Finding(
       name="a Flax layer: losses",
       value=[round(x, 4) for x in actual],
       wanted=f"{[round(x, 4) for x in expected]} within 1 %",
@@ -511,7 +226,7 @@ def train(where: Platform) -> Iterator[Finding]:
   )
 
 
-def repeats(where: Platform) -> Iterator[Finding]:
+def repeats(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """The same bits each time, donated or not; and those of the CPU's kernels."""
   of_cpu = dataclasses.replace(
       where,
@@ -521,7 +236,9 @@ def repeats(where: Platform) -> Iterator[Finding]:
   for case in where.cases:
     if case.num_rows > 2**20:
       continue
-    tables = functools.partial(_tables, where, case, "adagrad")
+    tables = functools.partial(
+        case_programs.make_tables, where, case, "adagrad"
+    )
     # Sines are not the same on all platforms.
     digest_of_cpu = _digest_of_steps(of_cpu, case)(
         jax.device_put(jax.device_get(tables()), of_cpu.device), donate=False
@@ -530,7 +247,7 @@ def repeats(where: Platform) -> Iterator[Finding]:
     digests = {
         run(tables(), donate=i % 2 == 0) for i in range(where.num_repeats)
     }
-    yield Finding(
+    yield platforms.Finding(
         name=f"{case.name}: results of {where.num_repeats} runs",
         value=sorted(digests),  # to compare with other settings of XLA
         wanted="one, that of the CPU's kernels",
@@ -539,44 +256,51 @@ def repeats(where: Platform) -> Iterator[Finding]:
 
 
 def _digest_of_steps(
-    where: Platform, case: cases_lib.Case
+    where: platforms.Platform, case: cases_lib.Case
 ) -> Callable[..., tuple[int, ...]]:
   """A function of tables: a digest of them after a step, and of activations."""
   gradient = np.random.default_rng(0).normal(size=(case.batch_size, case.dim))
-  _, buffers = _batches(where, case)
+  _, buffers = case_programs.make_batches(where, case)
   gradient = jax.device_put(np.float32(gradient), where.device)
-  lookup = _lookup(where, case)
+  lookup = case_programs.lookup_program(where, case)
   updates = {
-      donate: _update(where, "adagrad", donate) for donate in (False, True)
+      donate: case_programs.update_program(where, "adagrad", donate)
+      for donate in (False, True)
   }
 
   def run(tables, *, donate):
     with jax.default_device(where.device):
       tables = updates[donate](buffers[0], tables, gradient)
       activations = lookup(buffers[1], tables[0])
-      return tuple(_digest([activations, *tables]).tolist())
+      return tuple(case_programs.digest([activations, *tables]).tolist())
 
   return run
 
 
-def convert(where: Platform) -> Iterator[Finding]:
+def convert(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Raw ids to buffers, alone and in a program with a lookup and an update."""
   for case in where.cases:
     batches = [cases_lib.make_batch(case, seed) for seed in range(3)]
     ids = [jax.device_put(batch.ids, where.device) for batch in batches]
-    program = _convert(where.lowering, case)
+    program = case_programs.convert_program(where.lowering, case)
     buffers = [program(x) for x in ids]
     with jax.default_device(jax.devices("cpu")[0]):
-      of_cpu = _convert(every_lowering.LOWERINGS["cpu"], case)
+      of_cpu = case_programs.convert_program(
+          every_lowering.LOWERINGS["cpu"], case
+      )
       expected = [of_cpu(batch.ids) for batch in batches]
     yield _same_bytes(f"{case.name}: convert_ids", expected, buffers)
 
-    seconds = _seconds(where, lambda i: program(ids[i % 3]))
+    seconds = case_programs.seconds(where, lambda i: program(ids[i % 3]))
     in_jnp = jax.jit(
-        functools.partial(conversion.convert_ids, **_conversion(case))
+        functools.partial(
+            conversion.convert_ids, **case_programs.conversion_params(case)
+        )
     )
-    of_plain = _seconds(where, lambda i: in_jnp(ids[i % 3]))
-    share = batches[0].conversion_bytes() / seconds / _copy_rate(where)
+    of_plain = case_programs.seconds(where, lambda i: in_jnp(ids[i % 3]))
+    share = (
+        batches[0].conversion_bytes() / seconds / case_programs.copy_rate(where)
+    )
     yield where.wants(
         f"{case.name}: convert_ids, ms and share of the copy rate",
         [round(1e3 * seconds, 4), round(share, 3)],
@@ -587,8 +311,8 @@ def convert(where: Platform) -> Iterator[Finding]:
       yield _from_ids_beside_parts(where, case, ids[0], buffers[0])
     parts = (
         seconds
-        + _lookup_seconds(where, case, buffers)
-        + _update_seconds(where, case, buffers, "adagrad")
+        + case_programs.lookup_seconds(where, case, buffers)
+        + case_programs.update_seconds(where, case, buffers, "adagrad")
     )
     together = _from_ids_seconds(where, case, ids, "adagrad")
     yield where.wants(
@@ -599,44 +323,44 @@ def convert(where: Platform) -> Iterator[Finding]:
     )
 
 
-def _from_ids_beside_parts(where, case, ids, buffers) -> Finding:
+def _from_ids_beside_parts(where, case, ids, buffers) -> platforms.Finding:
   """One program has the bits of three, whatever XLA runs beside what."""
-  tables = _tables(where, case, "adagrad")
+  tables = case_programs.make_tables(where, case, "adagrad")
   # They are as good a gradient as any.
-  activations = _lookup(where, case)(buffers, tables[0])
-  expected = activations, _update(where, "adagrad")(
+  activations = case_programs.lookup_program(where, case)(buffers, tables[0])
+  expected = activations, case_programs.update_program(where, "adagrad")(
       buffers, tables, activations
   )
-  actual = _step_from_ids(where, case, "adagrad")(
-      ids, _tables(where, case, "adagrad"), activations
+  actual = case_programs.step_from_ids_program(where, case, "adagrad")(
+      ids, case_programs.make_tables(where, case, "adagrad"), activations
   )
   return _same_bytes(f"{case.name}: one program for all", expected, actual)
 
 
 def _from_ids_seconds(where, case, ids, optimizer) -> float:
   """Of a conversion, a lookup and an update in place, in one program."""
-  step = _step_from_ids(where, case, optimizer)
-  tables = _tables(where, case, optimizer)
-  gradient = _gradient(where, case)
+  step = case_programs.step_from_ids_program(where, case, optimizer)
+  tables = case_programs.make_tables(where, case, optimizer)
+  gradient = case_programs.make_gradient(where, case)
 
   def run(i):
     nonlocal tables
     activations, tables = step(ids[i % 3], tables, gradient)
     return activations, tables
 
-  return _seconds(where, run)
+  return case_programs.seconds(where, run)
 
 
-def speed(where: Platform) -> Iterator[Finding]:
+def speed(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Lookups and updates beside what the memory allows."""
   seconds_of = {}
   for case in where.cases:
-    batches, buffers = _batches(where, case)
-    seconds = _lookup_seconds(where, case, buffers)
+    batches, buffers = case_programs.make_batches(where, case)
+    seconds = case_programs.lookup_seconds(where, case, buffers)
     moved = batches[0].lookup_bytes(case)
     yield _share(where, f"{case.name}: lookup", seconds, moved, 0.7)
     for optimizer in _OPTIMIZERS:
-      seconds = _update_seconds(where, case, buffers, optimizer)
+      seconds = case_programs.update_seconds(where, case, buffers, optimizer)
       rule = update_rules.UPDATE_RULES[optimizer]
       num_row_slots = len(rule.row_slots)
       moved = batches[0].update_bytes(
@@ -657,8 +381,8 @@ def speed(where: Platform) -> Iterator[Finding]:
         yield _share(where, name, seconds, moved, 0.8)
 
 
-def _share(where, name, seconds, moved, wanted) -> Finding:
-  share = moved / seconds / _copy_rate(where)
+def _share(where, name, seconds, moved, wanted) -> platforms.Finding:
+  share = moved / seconds / case_programs.copy_rate(where)
   return where.wants(
       f"{name}, ms and share of the copy rate",
       [round(1e3 * seconds, 4), round(share, 3)],
@@ -667,19 +391,25 @@ def _share(where, name, seconds, moved, wanted) -> Finding:
   )
 
 
-def kernels(where: Platform) -> Iterator[Finding]:
+def kernels(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """Which kernels the time of a call goes to."""
   for case in where.cases:
-    batches, buffers = _batches(where, case)
-    convert = _convert(where.lowering, case)
-    lookup, update = _lookup(where, case), _update(where, "adagrad")
-    tables = _tables(where, case, "adagrad")
-    gradient = _gradient(where, case)
+    batches, buffers = case_programs.make_batches(where, case)
+    convert = case_programs.convert_program(where.lowering, case)
+    lookup, update = case_programs.lookup_program(
+        where, case
+    ), case_programs.update_program(where, "adagrad")
+    tables = case_programs.make_tables(where, case, "adagrad")
+    gradient = case_programs.make_gradient(where, case)
     ids = jax.device_put(batches[0].ids, where.device)
     micros = _kernel_micros(lambda: convert(ids))
-    yield Finding(name=f"{case.name}: convert_ids, us of kernels", value=micros)
+    yield platforms.Finding(
+        name=f"{case.name}: convert_ids, us of kernels", value=micros
+    )
     micros = _kernel_micros(lambda: lookup(buffers[0], tables[0]))
-    yield Finding(name=f"{case.name}: lookup, us of kernels", value=micros)
+    yield platforms.Finding(
+        name=f"{case.name}: lookup, us of kernels", value=micros
+    )
 
     def step():
       nonlocal tables
@@ -687,7 +417,9 @@ def kernels(where: Platform) -> Iterator[Finding]:
       return tables
 
     micros = _kernel_micros(step)
-    yield Finding(name=f"{case.name}: adagrad, us of kernels", value=micros)
+    yield platforms.Finding(
+        name=f"{case.name}: adagrad, us of kernels", value=micros
+    )
 
 
 def _kernel_micros(
@@ -724,7 +456,7 @@ def _short_name(kernel: str) -> str:
   return kernel[:80]
 
 
-def table_size(where: Platform) -> Iterator[Finding]:
+def table_size(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """The time of a step does not follow the size of the table."""
   first = where.cases[0]
   seconds = []
@@ -737,9 +469,9 @@ def table_size(where: Platform) -> Iterator[Finding]:
       coo = list(batch.coo)
       coo[1] = coo[1] * factor
       buffers.append(jax.device_put(tuple(coo), where.device))
-    seconds.append(_update_seconds(where, case, buffers, "sgd"))
+    seconds.append(case_programs.update_seconds(where, case, buffers, "sgd"))
     stats = where.device.memory_stats() or {}
-    yield Finding(
+    yield platforms.Finding(
         name=f"SGD, {case.num_rows} rows: ms, peak bytes, table's bytes",
         value=[
             round(1e3 * seconds[-1], 4),
@@ -756,17 +488,19 @@ def table_size(where: Platform) -> Iterator[Finding]:
   )
 
 
-def small(where: Platform) -> Iterator[Finding]:
+def small(where: platforms.Platform) -> Iterator[platforms.Finding]:
   """What a lookup of 8 ids takes beside a program that does nothing."""
   case = cases_lib.Case(
       name="8 ids", num_rows=1024, batch_size=8, valency=1, dim=32
   )
-  _, buffers = _batches(where, case)
-  (table,) = _tables(where, case, "sgd")
-  lookup, nothing = _lookup(where, case), jax.jit(lambda x: x[:8] + 1)
+  _, buffers = case_programs.make_batches(where, case)
+  (table,) = case_programs.make_tables(where, case, "sgd")
+  lookup, nothing = case_programs.lookup_program(where, case), jax.jit(
+      lambda x: x[:8] + 1
+  )
   micros = 1e6 * (
-      _seconds(where, lambda i: lookup(buffers[i % 3], table), 200)
-      - _seconds(where, lambda _: nothing(table), 200)
+      case_programs.seconds(where, lambda i: lookup(buffers[i % 3], table), 200)
+      - case_programs.seconds(where, lambda _: nothing(table), 200)
   )
   yield where.wants("8 ids, us more", round(micros, 1), "<= 40", micros <= 40)
 
@@ -790,8 +524,8 @@ STEPS = {
 
 
 def run(
-    where: Platform, steps: Sequence[str], output: str = ""
-) -> dict[str, list[Finding]]:
+    where: platforms.Platform, steps: Sequence[str], output: str = ""
+) -> dict[str, list[platforms.Finding]]:
   """The findings of each step.
 
   Args:
@@ -827,7 +561,7 @@ def run(
   return report
 
 
-def _write(report: dict[str, list[Finding]], output: str) -> None:
+def _write(report: dict[str, list[platforms.Finding]], output: str) -> None:
   as_json = {
       step: [dataclasses.asdict(finding) for finding in findings]
       for step, findings in report.items()
@@ -835,9 +569,9 @@ def _write(report: dict[str, list[Finding]], output: str) -> None:
   pathlib.Path(output).write_text(json.dumps(as_json, indent=1))
 
 
-def _failure(step: str) -> Finding:
+def _failure(step: str) -> platforms.Finding:
   traceback.print_exc()
-  return Finding(
+  return platforms.Finding(
       name=f"{step} ended",
       value=traceback.format_exc(limit=-1),
       wanted="no error",
@@ -845,7 +579,7 @@ def _failure(step: str) -> Finding:
   )
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: platforms.Finding) -> str:
   mark = {True: "ok ", False: "NO ", None: "   "}[finding.is_met]
   wanted = f", wanted {finding.wanted}" if finding.wanted else ""
   return f"{mark} {finding.name}: {finding.value}{wanted}"
@@ -855,7 +589,9 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {' '.join(argv[1:])}")
   report = run(
-      platform(_PLATFORM.value, _CASES.value), _STEPS.value, _OUTPUT.value
+      platforms.platform(_PLATFORM.value, _CASES.value),
+      _STEPS.value,
+      _OUTPUT.value,
   )
   found = [finding for findings in report.values() for finding in findings]
   num_unmet = sum(finding.is_met is False for finding in found)

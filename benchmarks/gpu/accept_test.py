@@ -10,14 +10,16 @@ from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
 import numpy as np
 
 from benchmarks.gpu import accept
+from benchmarks.gpu import case_programs
 from benchmarks.gpu import cases
+from benchmarks.gpu import platforms
 
 
 class AcceptTest(absltest.TestCase):
 
   def test_all_steps_but_the_long_one_find_what_is_wanted(self):
     steps = [step for step in accept.STEPS if step != "bits"]
-    report = accept.run(accept.platform("emulated"), steps)
+    report = accept.run(platforms.platform("emulated"), steps)
     self.assertEqual(list(report), steps)
     for step, findings in report.items():
       with self.subTest(step):
@@ -25,14 +27,14 @@ class AcceptTest(absltest.TestCase):
         self.assertEmpty([x for x in findings if x.is_met is False])
 
   def test_other_bits_are_found_and_end_the_run(self):
-    where = accept.platform("emulated")
+    where = platforms.platform("emulated")
     results = [[np.zeros(2, np.float32)], [np.float32([0, -0.0])]]
     with mock.patch.object(accept, "_lookup_and_update", side_effect=results):
       with self.assertRaisesRegex(AssertionError, "one source.*differ: 1"):
         accept.run(where, ["smoke"])
 
   def test_other_sums_of_many_terms_are_found(self):
-    right = accept._update
+    right = case_programs.update_program
 
     def update(where, optimizer, donate=True):
       program = right(where, optimizer, donate)
@@ -43,12 +45,12 @@ class AcceptTest(absltest.TestCase):
           coo, tables, gradient.at[0].multiply(1 + 2**-22)
       )
 
-    with mock.patch.object(accept, "_update", update):
-      report = accept.run(accept.platform("emulated"), ["repeats"])
+    with mock.patch.object(case_programs, "update_program", update):
+      report = accept.run(platforms.platform("emulated"), ["repeats"])
     self.assertEqual([x.is_met for x in report["repeats"]], [False, False])
 
   def test_other_buffers_of_ids_are_found(self):
-    right = accept._convert
+    right = case_programs.convert_program
 
     def convert(lowering, case):
       program = right(lowering, case)
@@ -56,8 +58,8 @@ class AcceptTest(absltest.TestCase):
         return program
       return lambda ids: program(ids ^ 1)
 
-    with mock.patch.object(accept, "_convert", convert):
-      report = accept.run(accept.platform("emulated"), ["convert"])
+    with mock.patch.object(case_programs, "convert_program", convert):
+      report = accept.run(platforms.platform("emulated"), ["convert"])
     are_same = {
         x.name: x.is_met for x in report["convert"] if x.is_met is not None
     }
@@ -73,7 +75,7 @@ class AcceptTest(absltest.TestCase):
 
   def test_a_step_that_fails_is_a_finding(self):
     with mock.patch.dict(accept.STEPS, {"small": lambda _: 1 / 0}):
-      report = accept.run(accept.platform("emulated"), ["small", "about"])
+      report = accept.run(platforms.platform("emulated"), ["small", "about"])
     (finding,) = report["small"]
     self.assertIn("ZeroDivisionError", finding.value)
     self.assertFalse(finding.is_met)
@@ -83,11 +85,11 @@ class AcceptTest(absltest.TestCase):
     with self.assertRaisesRegex(
         RuntimeError, "--platform=cuda: JAX sees no GPU.*--platform=emulated"
     ):
-      accept.platform("cuda")
+      platforms.platform("cuda")
 
   def test_unknown_steps_raise(self):
     with self.assertRaisesRegex(ValueError, r"no steps \['fast'\].*'speed'"):
-      accept.run(accept.platform("emulated"), ["fast"])
+      accept.run(platforms.platform("emulated"), ["fast"])
 
 
 class CasesTest(absltest.TestCase):
@@ -101,9 +103,9 @@ class CasesTest(absltest.TestCase):
     self.assertEqual(gains.sum(), 12)  # every id is there
     keys = rows[:n] * 3 + samples[:n]
     self.assertTrue(np.all(np.diff(keys) > 0))
-    converted = accept._convert(every_lowering.LOWERINGS["cpu"], case)(
-        batch.ids
-    )
+    converted = case_programs.convert_program(
+        every_lowering.LOWERINGS["cpu"], case
+    )(batch.ids)
     np.testing.assert_array_equal(converted[0], pointers)
     for actual, expected in zip(converted[1:4], batch.coo[1:4], strict=True):
       np.testing.assert_array_equal(actual[:n], expected[:n])
