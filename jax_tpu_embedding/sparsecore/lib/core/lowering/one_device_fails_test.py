@@ -33,9 +33,7 @@ _GRADIENT = np.ones((4 * _BATCH, _DIM), np.float32)
 
 def _lookup(coo, table, gradient):
   del gradient
-  return lookup.lookup_p.bind(
-      *coo, table, device_batch_size=_BATCH, **_LIMITS
-  )
+  return lookup.lookup_p.bind(*coo, table, device_batch_size=_BATCH, **_LIMITS)
 
 
 def _lookup_without_columns(coo, table, gradient):
@@ -149,9 +147,7 @@ class EachHasAllRowsTest(parameterized.TestCase):
     valid = _run(function, mesh, _coo(1))
     self.assertFalse(np.isnan(valid).any())
     *valid, _ = np.split(valid, 4)
-    *others, last = np.split(
-        _run(function, mesh, _coo(1, wrong=_ROWS)), 4
-    )
+    *others, last = np.split(_run(function, mesh, _coo(1, wrong=_ROWS)), 4)
     self.assertTrue(np.isnan(last).any())
     np.testing.assert_array_equal(others, valid)
 
@@ -179,9 +175,7 @@ class EachHasAllRowsTest(parameterized.TestCase):
       return values
 
     buffers = _coo(1, wrong=_ROWS)
-    *others, last = np.split(
-        _run(gradients, mesh, buffers), 4
-    )
+    *others, last = np.split(_run(gradients, mesh, buffers), 4)
     self.assertTrue(np.isnan(last).any())
     self.assertFalse(np.isnan(others).any())
 
