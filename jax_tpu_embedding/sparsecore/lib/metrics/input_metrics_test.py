@@ -127,6 +127,8 @@ class PrometheusTest(parameterized.TestCase):
       with urllib.request.urlopen(url) as response:
         text = response.read().decode()
         self.assertIn("version=0.0.4", response.headers["Content-Type"])
+      with urllib.request.urlopen(f"{url}?x=1") as response:
+        self.assertEqual(response.read().decode(), text)
       with self.assertRaises(urllib.error.HTTPError):
         urllib.request.urlopen(url.replace("metrics", "x"))
     self.assertIn(
@@ -161,6 +163,27 @@ class PrometheusTest(parameterized.TestCase):
         ),
         text,
     )
+
+  @parameterized.parameters(
+      (
+          "haystack/stack/items/entries",
+          'haystack_stack_entries_total{stack="items"}',
+      ),
+      ("stack/items/entries", 'stack_entries_total{stack="items"}'),
+      ("stack/feature/f/num_ids", 'stack_feature_num_ids_total{feature="f"}'),
+      (
+          "x/feature/stack/f/num_ids",
+          'x_feature_num_ids_total{feature="stack/f"}',
+      ),
+      ("x/stack/a/stack/b/entries", 'x_stack_entries_total{stack="a/stack/b"}'),
+      ("my_input/input/source_ms", "my_input_input_source_ms"),
+      ("input/source_ms", "input_source_ms"),
+      # Prefixes without a slash.
+      ("my_stack/items/entries", 'my__stack_entries_total{stack="items"}'),
+      ("my_input/source_ms", "my__input_source_ms"),
+  )
+  def test_prefixes_may_end_with_a_kind(self, name, line):
+    self.assertEndsWith(prometheus.text({name: 3.0}), f"\n{line} 3.0\n")
 
   def test_other_numbers_are_refused(self):
     with self.assertRaisesRegex(ValueError, "'loss' is no number of input_m"):

@@ -17,7 +17,24 @@ import jax
 # The name of the annotation around the conversion of a batch on the host.
 PREPROCESS = "embedding.preprocess"
 _KINDS = ("convert", "lookup", "update")
-_SCOPE = re.compile(rf"(?:^|/)({'|'.join(_KINDS)})/([^/]+)/")
+# Kind -> the scope of a stack, and what is in it. Modules of a model may have
+# these names too, and pipelines have scopes of them around several stacks. So
+# lookups and updates are those inside of the functions that make them.
+_SCOPES = {
+    "lookup": re.compile(
+        r"(?:^|/)(?:tpu_sparse_dense_matmul|lookup_ids)/(?:.*?/)?"
+        r"lookup(?:_ids)?/(.+/.+)"
+    ),
+    "update": re.compile(
+        r"(?:^|/)(?:tpu_sparse_dense_matmul_grad|apply_sparse_gradients)/"
+        r"(?:.*?/)?update/(.+/.+)"
+    ),
+    # No function is around it: the last one, with a conversion in it.
+    "convert": re.compile(r".*(?:^|/)convert/(.+/.+)"),
+}
+_CONVERSION = "/convert_ids"
+# JAX writes those around the first scope that they see: jvp(convert/items).
+_TRANSFORMED = re.compile(r"(?:^|(?<=[/(]))(?:jvp|transpose|vmap)\(([^()]*)\)")
 _OP_NAME = re.compile(r'^\s*(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"')
 
 
@@ -68,7 +85,9 @@ def summarize(
   """Joins a trace with the names of stacks in a compiled program.
 
   A trace has the names of XLA's instructions. The program's text says which
-  stack each is for. On CPU, record with `options.host_tracer_level = 3` of
+  stack each is for. Names of stacks with a "/" in them are known from dicts by
+  stack, as tables and inputs are, in the program's arguments and results. On
+  CPU, record with `options.host_tracer_level = 3` of
   jax.profiler.ProfileOptions: with less, the trace has no instructions.
 
   Args:
@@ -81,12 +100,7 @@ def summarize(
   """
   text = compiled.as_text()
   module = re.search(r"^HloModule ([\w.-]+)", text)[1]
-  scopes = {}
-  for line in text.splitlines():
-    found = _OP_NAME.match(line)
-    scope = found and _SCOPE.search(found[2])
-    if scope:
-      scopes[found[1]] = scope.groups()
+  scopes = _scopes(text, _keys(compiled))
   profile = jax.profiler.ProfileData.from_file(str(_latest(trace_dir)))
   runs = set()
   total = {stack: dict.fromkeys(_KINDS, 0.0) for _, stack in scopes.values()}
@@ -121,6 +135,59 @@ def summarize(
       sum(end - begin for begin, end in preprocessing) / 1e6,
       sum(_overlap(interval, busy) for interval in preprocessing) / 1e6,
   )
+
+
+def _scopes(text: str, names: set[str]) -> dict[str, tuple[str, str]]:
+  """Instruction -> the kind of its scope and the stack.
+
+  Args:
+    text: of the compiled program.
+    names: what stacks may be called, with those that have a "/" in them.
+  """
+  scopes, stacks = {}, set()
+  for line in text.splitlines():
+    found = _OP_NAME.match(line)
+    if not found:
+      continue
+    instruction, path = found[1], _without_transforms(found[2])
+    for kind, pattern in _SCOPES.items():
+      scope = pattern.search(path)
+      if scope:
+        stack = _stack_of(scope[1], names)
+        scopes[instruction] = kind, stack
+        if kind != "convert" or path.endswith(_CONVERSION):
+          stacks.add(stack)
+        break
+  # Others are modules of a model that is called "convert".
+  return {name: scope for name, scope in scopes.items() if scope[1] in stacks}
+
+
+def _without_transforms(path: str) -> str:
+  """transpose(jvp(Model))/convert/items as Model/convert/items."""
+  count = 1
+  while count:
+    path, count = _TRANSFORMED.subn(r"\1", path)
+  return path
+
+
+def _stack_of(inside: str, names: set[str]) -> str:
+  """The stack of STACK/cond/branch_0/add: the longest name that is known."""
+  parts = inside.split("/")
+  for length in range(len(parts) - 1, 1, -1):
+    name = "/".join(parts[:length])
+    if name in names:
+      return name
+  return parts[0]
+
+
+def _keys(compiled: jax.stages.Compiled) -> set[str]:
+  """Keys of all dicts in a program's arguments and results."""
+  results = jax.tree.unflatten(
+      compiled.out_tree, range(compiled.out_tree.num_leaves)
+  )
+  leaves = jax.tree.leaves_with_path((compiled.args_info, results))
+  keys = (getattr(entry, "key", None) for path, _ in leaves for entry in path)
+  return {key for key in keys if isinstance(key, str)}
 
 
 @dataclasses.dataclass(frozen=True)

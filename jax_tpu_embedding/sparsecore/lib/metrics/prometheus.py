@@ -45,7 +45,8 @@ class Exporter:
     class Handler(http.server.BaseHTTPRequestHandler):
 
       def do_GET(self):
-        if self.path != "/metrics":
+        # Scrapes may have parameters, of which there are none here.
+        if self.path.partition("?")[0] != "/metrics":
           self.send_error(404, "The numbers are at /metrics.")
           return
         body = exporter.text().encode()
@@ -127,13 +128,17 @@ def text(scalars: Mapping[str, float]) -> str:
 
 def _split(name: str) -> tuple[str, ...]:
   """Prefix, kind, owner if it has one, number. Owners may contain slashes."""
-  for kind in ("stack", "feature"):
-    match = re.fullmatch(f"(?s)(.*?)/?{kind}/(.+)/([a-z_]+)", name)
-    if match and f"{kind}/{match[3]}" in input_metrics.NUMBERS:
-      return match[1], kind, match[2], match[3]
-  match = re.fullmatch("(?s)(.*?)/?input/([a-z_]+)", name)
-  if match and f"input/{match[2]}" in input_metrics.NUMBERS:
-    return match[1], "input", match[2]
+  number = name.rpartition("/")[2]
+  for kind in ("stack", "feature", "input"):
+    if f"{kind}/{number}" not in input_metrics.NUMBERS:
+      continue
+    owner = "" if kind == "input" else "/(.+)"
+    # As a whole word first: a prefix may end with a kind, like "haystack/". Then
+    # as the end of one: a prefix may have no slash at its end.
+    for prefix in ("(?:(.*?)/)?", "(.*?)"):
+      match = re.fullmatch(f"(?s){prefix}{kind}{owner}/{number}", name)
+      if match:
+        return match[1] or "", kind, *match.groups()[1:], number
   raise ValueError(
       f"{name!r} is no number of input_metrics.NUMBERS, with a prefix."
   )
