@@ -34,6 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument("--zipf", type=float, help="exponent; default: uniform")
   parser.add_argument("--batch", type=int, help="samples of all devices")
+  parser.add_argument(
+      "--ids-per-sample",
+      action="append",
+      default=[],
+      metavar="FEATURE=MEAN",
+      help="for features with samples of any length; may be repeated",
+  )
   parser.add_argument("--plot", help="file of the picture; one topology")
   parser.add_argument("--json", action="store_true", help="numbers, not text")
   parser.add_argument(
@@ -50,17 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     law = workload.Uniform()
     if arguments.zipf is not None:
       law = workload.Zipf(arguments.zipf)
+    means = dict(map(_mean, arguments.ids_per_sample))
     reports = [
-        cost_report.estimate(specs, name, workload=law) for name in names
+        cost_report.estimate(specs, name, workload=law, ids_per_sample=means)
+        for name in names
     ]
     if arguments.measured_lookup_ms is not None:
       seconds = arguments.measured_lookup_ms / 1e3
       reports = [x.with_measured_lookup(seconds) for x in reports]
-    if arguments.plot:
-      reports[0].plot(arguments.plot)
   except (OSError, TypeError, ValueError) as error:
     print(error, file=sys.stderr)
     return 1
+  if arguments.plot:
+    try:
+      reports[0].plot(arguments.plot)
+    # Without matplotlib, for one. An import that a model's program lacks, in
+    # contrast, has a traceback that says where.
+    except (ImportError, OSError, ValueError) as error:
+      print(error, file=sys.stderr)
+      return 1
   if arguments.json:
     print(json.dumps([json.loads(x.to_json()) for x in reports], indent=2))
   else:
@@ -68,6 +83,17 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(_rows(reports), end="\n\n")
     print("\n\n".join(x.describe() for x in reports))
   return 0
+
+
+def _mean(text: str) -> tuple[str, float]:
+  """The feature and the mean of "item=7.5"."""
+  feature, _, mean = text.rpartition("=")
+  try:
+    return feature, float(mean)
+  except ValueError as error:
+    raise ValueError(
+        f"--ids-per-sample is FEATURE=MEAN, like item=7.5, got {text!r}."
+    ) from error
 
 
 def _rows(reports: Sequence[cost_report.CostReport]) -> str:

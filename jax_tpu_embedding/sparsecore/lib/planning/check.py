@@ -358,11 +358,27 @@ def _mib(size: float) -> str:
   return f"{size / _MIB:.2f} MiB"
 
 
+class _Parser(argparse.ArgumentParser):
+  """Ends with 1 for wrong arguments: 2 is that of what does not fit."""
+
+  def error(self, message):
+    self.print_usage(sys.stderr)
+    self.exit(1, f"{self.prog}: error: {message}\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints the check; returns 0 if everything fits, 2 if not, 1 for errors."""
-  parser = argparse.ArgumentParser(
+  """Prints the check; returns 0 if everything fits, 2 if not, 1 for errors.
+
+  Raises:
+    SystemExit: with 1 for arguments that it does not have, or lacks; with 0 for
+      --help.
+  """
+  parser = _Parser(
       prog="python -m jax_tpu_embedding.sparsecore.lib.planning.check",
-      description="Compiles a model's tables for TPUs that are not there.",
+      description=(
+          "Compiles a model's tables for TPUs that are not there. The exit"
+          " status is 0 if everything fits, 2 if not, 1 for errors."
+      ),
   )
   parser.add_argument("model", help=model_file.HELP)
   parser.add_argument(

@@ -3,12 +3,15 @@
 
 """Models checked for TPUs that are not there."""
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import os
 from unittest import mock
 
 from absl.testing import absltest
+from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
@@ -57,6 +60,21 @@ def _check(*stacks):
   return check.Check(
       topology="v6e:2x2", num_devices=4, memory_bytes=11 * _GIB, stacks=stacks
   )
+
+
+class ArgumentsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (["specs.py"], "arguments are required: --topology"),
+      (["specs.py", "--topology", "v6e:2x2", "--x"], "arguments: --x"),
+      (["specs.py", "--topology", "v6e:2x2", "--batch=x"], "invalid int value"),
+  )
+  def test_wrong_ones_do_not_end_like_what_does_not_fit(self, argv, message):
+    err = io.StringIO()
+    with self.assertRaises(SystemExit) as end, contextlib.redirect_stderr(err):
+      check.main(argv)
+    self.assertEqual(end.exception.code, 1)
+    self.assertIn(message, err.getvalue())
 
 
 class ReportTest(absltest.TestCase):

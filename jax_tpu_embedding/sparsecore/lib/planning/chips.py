@@ -4,11 +4,11 @@
 """What a device of each kind has, and topologies by their names.
 
 A row per kind. Numbers of TPUs are those of jax.experimental.pallas.tpu's
-get_tpu_info (memory, bandwidth, peak of one core, times the cores of a device)
-and, for the network between chips, of the vendor's pages; of GPUs those of the
-vendor. Cycles per second of v6e and tpu7x are peak / 524,288, the most that
-libtpu's estimates have in a cycle there; those of v5p peak / 262,144. None of
-them was measured here.
+get_tpu_info (memory, bandwidth, peak of one core, times the cores of a device;
+`check` asks the same, and a test compares them) and, for the network between
+chips, of the vendor's pages; of GPUs those of the vendor. Cycles per second of
+v6e and tpu7x are peak / 524,288, the most that libtpu's estimates have in a
+cycle there; those of v5p peak / 262,144. None of them was measured here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CHIPS = {
         Chip(
             name="v5p",
             num_sc=4,
-            memory_bytes=95 * _GIB,
+            memory_bytes=103 * 10**9,
             memory_bytes_per_second=2.46e12,
             network_bytes_per_second=600e9,
             flops_per_second=459e12,
@@ -87,10 +87,10 @@ CHIPS = {
         Chip(
             name="v6e",
             num_sc=2,
-            memory_bytes=32 * _GIB,
+            memory_bytes=344 * 10**8,
             memory_bytes_per_second=1.64e12,
             network_bytes_per_second=448e9,
-            flops_per_second=918e12,
+            flops_per_second=920e12,
             cycles_per_second=1.75e9,
             max_unique_ids_per_partition=4096,
             source=_TPU_SOURCE,
@@ -99,7 +99,7 @@ CHIPS = {
             name="tpu7x",
             devices_per_chip=2,
             num_sc=2,
-            memory_bytes=96 * _GIB,
+            memory_bytes=103 * 10**9,
             memory_bytes_per_second=3.7e12,
             network_bytes_per_second=600e9,
             flops_per_second=1155e12,

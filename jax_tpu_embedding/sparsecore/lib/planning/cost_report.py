@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -133,7 +134,8 @@ def estimate(
     topology: its name, see chips.topology, or itself.
     workload: what ids there are.
     ids_per_sample: feature name -> ids of a sample, on average; default: as
-      many as input_shape says.
+      many as input_shape says. Features with samples of any length need it,
+      unless the workload is of past batches.
     dense: the dense part of a step: a count of its operations, or a step that
       was lowered for the topology's TPUs, which is compiled, and whose
       parameters are not counted.
@@ -221,13 +223,14 @@ def _draw(
     num_batches: int,
 ) -> dict[str, _Counts]:
   num_devices, num_sc = plan.global_device_count, plan.num_sc_per_device
-  total = sum(
-      feature.input_shape[0]
-      * (ids_per_sample or {}).get(
-          feature.name, math.prod(feature.input_shape[1:])
-      )
-      for feature in features
-  )
+  if isinstance(workload, workload_lib.FromBatches):
+    workload, total = _with_num_ids(workload)
+  else:
+    total = sum(
+        feature.input_shape[0]
+        * workload_lib.num_ids_per_sample(feature, ids_per_sample or {})
+        for feature in features
+    )
   num_local = min(
       max(int(_MAX_IDS / max(total, 1) * num_devices), 1), num_devices
   )
@@ -260,6 +263,17 @@ def _draw(
         valency=max(x.valency for x in of_stack),
     )
   return counts
+
+
+def _with_num_ids(
+    workload: workload_lib.FromBatches,
+) -> tuple[workload_lib.FromBatches, int]:
+  """The same batches, which may be given once, and the ids of the first."""
+  batches = iter(workload.batches)
+  first = list(itertools.islice(batches, 1))
+  leaves = jax.tree.leaves(first, is_leaf=lambda x: isinstance(x, tuple))
+  total = sum(map(workload_lib.num_ids, leaves))
+  return workload_lib.FromBatches(itertools.chain(first, batches)), total
 
 
 def _needs(
@@ -377,7 +391,7 @@ def _counts_of_stats(
           f" this topology has {stack.name!r}. Prepare the specs as they were"
           " when the statistics were recorded."
       )
-    unique = np.asarray(stats.max_unique_ids_per_partition[stack.name])
+    unique = _largest_of_records(stats.max_unique_ids_per_partition[stack.name])
     num_partitions = plan.num_shards * plan.global_device_count
     if unique.size % plan.num_shards or unique.size > num_partitions:
       raise ValueError(
@@ -387,7 +401,7 @@ def _counts_of_stats(
           " are from."
       )
     num_sc = plan.num_sc_per_device
-    ids = np.asarray(stats.max_ids_per_partition[stack.name])
+    ids = _largest_of_records(stats.max_ids_per_partition[stack.name])
     of_shards = unique.reshape(-1, plan.num_shards)
     # At most: what the busiest SparseCore of a device sends, all of them do.
     distinct = num_sc * float(of_shards.sum(axis=1).mean())
@@ -400,6 +414,12 @@ def _counts_of_stats(
         load=float(load.max() / max(load.mean(), 1e-9)),
     )
   return counts
+
+
+def _largest_of_records(numbers: Any) -> np.ndarray:
+  """[n] of [records, n], as clients that retain their history load them."""
+  numbers = np.asarray(numbers)
+  return numbers.max(axis=0) if numbers.ndim > 1 else numbers
 
 
 def _counts_of_shapes(stack: Any, plan: embedding.StackingPlan) -> _Counts:

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -16,8 +17,10 @@ from google.protobuf import json_format
 import hypothesis
 from hypothesis import strategies as st
 import jax
+from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.fdo import file_fdo_client
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
@@ -137,6 +140,33 @@ class NeedsTest(parameterized.TestCase):
           features, "v5p:2x1x1", workload=workload.FromStats(stats)
       )
 
+  def test_of_statistics_of_several_batches_are_the_largest(self):
+    features = list(_model(batch=1024).values())
+    embedding.auto_stack_tables(features, 4, 4)
+    embedding.prepare_feature_specs_for_training(features, 4, 4)
+    stats = [
+        _fresh_needs(features, workload.Uniform(), seed, 4, 4)
+        for seed in range(3)
+    ]
+    # To ask JAX for it would start a backend.
+    self.enter_context(mock.patch.object(jax, "process_index", return_value=0))
+    reports = []
+    for retain_history in (True, False):
+      client = file_fdo_client.NPZFileFDOClient(
+          self.create_tempdir().full_path, retain_history=retain_history
+      )
+      for of_batch in stats:
+        client.record(of_batch)
+      client.publish()
+      law = workload.FromStats(client)
+      reports.append(cost_report.estimate(features, "v5p:2x2x1", workload=law))
+    self.assertEqual(reports[0].stacks, reports[1].stacks)
+    stack = reports[0].stacks[0]
+    self.assertEqual(
+        stack.needs.max_ids_per_partition,
+        max(x.max_ids_per_partition[stack.name].max() for x in stats),
+    )
+
   def test_of_given_batches_are_theirs(self):
     ids = np.arange(64).reshape(32, 2)
     features = _feature(rows=64, batch=32, valency=2)
@@ -158,6 +188,35 @@ class NeedsTest(parameterized.TestCase):
     )
     self.assertEqual(of_ragged.stacks, report.stacks)
 
+  @parameterized.named_parameters(
+      ("dense", np.zeros((16, 2), np.int64)),
+      ("ragged", (np.zeros(32, np.int64), np.arange(0, 33, 2))),
+  )
+  def test_given_batches_are_as_large_as_those_of_the_specs(self, ids):
+    features = _feature(rows=64, batch=32, valency=2)
+    with self.assertRaisesRegex(
+        ValueError, "Feature 'f': a batch has 16 samples, and the specs have 32"
+    ):
+      cost_report.estimate(
+          features, "v6e:2x1", workload=workload.FromBatches([ids])
+      )
+
+  def test_samples_may_have_any_length(self):
+    features = {"f": _feature(rows=64, batch=32, valency=None)}
+    estimate = lambda **kwargs: cost_report.estimate(
+        features, "v6e:2x1", **kwargs
+    )
+    (stack,) = estimate(ids_per_sample={"f": 3.0}).stacks
+    self.assertAlmostEqual(stack.num_ids / (3.0 * 16), 1, delta=0.3)
+    batch = {"f": (np.arange(64), np.arange(0, 65, 2))}
+    # Batches are taken once, as those of a generator.
+    (stack,) = estimate(workload=workload.FromBatches(iter([batch]))).stacks
+    self.assertEqual(stack.num_ids, 32)
+    with self.assertRaisesRegex(
+        ValueError, r"'f': input_shape \(32, None\) .* Pass ids_per_sample="
+    ):
+      estimate()
+
   def test_ids_per_sample_are_means(self):
     report = cost_report.estimate(
         _model(), "v6e:2x2", ids_per_sample={"users": 9.0}
@@ -176,6 +235,10 @@ class NeedsTest(parameterized.TestCase):
     expected = 200_000 / np.arange(1, 1001) / np.sum(1 / np.arange(1, 1001))
     np.testing.assert_allclose(counts[1:20], expected[1:20], rtol=0.1)
     self.assertAlmostEqual(counts[0] / expected[0], 1.1, delta=0.03)
+
+  def test_everybody_asks_for_the_first_row_at_large_exponents(self):
+    ids = workload.Zipf(3000.0).draw(np.random.default_rng(0), 1000, 1000)
+    self.assertEqual(ids.max(), 0)
 
   def test_large_batches_are_drawn_for_some_devices(self):
     features = _feature(batch=2**22, valency=8)
@@ -213,6 +276,20 @@ class NeedsTest(parameterized.TestCase):
     self.assertFalse(specs["users"].table_spec.is_stacked())
     # Raises if there is a backend.
     jax.config.update("jax_num_cpu_devices", 1)
+
+
+class ChipsTest(parameterized.TestCase):
+
+  @parameterized.parameters(("v5p", "v5p"), ("v6e", "v6e"), ("tpu7x", "7x"))
+  def test_numbers_of_tpus_are_those_of_jax(self, name, of_jax):
+    """So planning.check, which asks JAX, says the same as a cost report."""
+    known, chip = pallas.find_chip(of_jax), chips.CHIPS[name]
+    facts, cores = known.facts, known.num_tensor_cores
+    self.assertEqual(chip.memory_bytes, cores * facts.hbm_capacity_bytes)
+    self.assertEqual(
+        chip.memory_bytes_per_second, cores * facts.mem_bw_bytes_per_second
+    )
+    self.assertEqual(chip.flops_per_second, cores * facts.bf16_ops_per_second)
 
 
 class CostsTest(parameterized.TestCase):
@@ -547,7 +624,7 @@ class SuggestionsTest(parameterized.TestCase):
     # As much as lookups and updates take.
     report = cost_report.estimate(_feature(), "v6e:2x2")
     seconds = report.lookup_seconds + report.update_seconds
-    flops = seconds * 0.5 * 918e12 / 1024
+    flops = seconds * 0.5 * 920e12 / 1024
     much = self._of(
         _feature(), dense=cost_report.DenseCost(flops_per_sample=6 * flops)
     )
@@ -624,11 +701,55 @@ class CommandTest(parameterized.TestCase):
         path, "--topology=v5p:2x2x1,v6e:2x2", "--zipf=1.05", "--batch=128"
     )
     self.assertEqual((code, err), (0, ""))
-    self.assertRegex(out, r"v5p:2x2x1 .* of +95.0 GiB .*\nv6e:2x2 .* lookup")
+    self.assertRegex(out, r"v5p:2x2x1 .* of +95.9 GiB .*\nv6e:2x2 .* lookup")
     self.assertEqual(out.count("Not calibrated"), 2)
     _, out, _ = self._run(path, "--topology=v6e:2x2", "--json", "--batch=128")
     (numbers,) = json.loads(out)
     self.assertEqual(numbers["stacks"][0]["num_ids"], 32)
+
+  def test_samples_of_any_length(self):
+    path = self._program()
+    path.write_text(path.read_text().replace("(64, 1)", "(64, None)"))
+    code, out, err = self._run(
+        f"{path}:specs", "--topology=v6e:1", "--json", "--ids-per-sample=f=3"
+    )
+    self.assertEqual((code, err), (0, ""))
+    (stack,) = json.loads(out)[0]["stacks"]
+    self.assertAlmostEqual(stack["num_ids"] / (3 * 64), 1, delta=0.3)
+
+  def test_programs_import_what_is_beside_them(self):
+    (self._directory / "sizes_of_this_model.py").write_text("ROWS = 1000\n")
+    path = self._program()
+    path.write_text(
+        "import sizes_of_this_model\n"
+        + path.read_text().replace("=1000", "=sizes_of_this_model.ROWS")
+    )
+    before = list(sys.path)
+    code, _, err = self._run(f"{path}:make", "--topology=v6e:1")
+    self.assertEqual((code, err), (0, ""))
+    self.assertEqual(sys.path, before)
+
+  def test_paths_with_colons(self):
+    self._directory /= "of:today"
+    self._directory.mkdir()
+    path = self._program()
+    self.assertEqual(self._run(f"{path}:specs", "--topology=v6e:1")[0], 0)
+    path.write_text(path.read_text() + "feature_specs = specs\n")
+    self.assertEqual(self._run(str(path), "--topology=v6e:1")[0], 0)
+
+  @parameterized.parameters(
+      ("model.pb", b"\xff\xff"),
+      ("model.pbtxt", b"tables {"),
+      ("model.textproto", b"\xff"),
+      ("model.json", b"{"),
+      ("model.json", b"\xff"),
+  )
+  def test_damaged_messages(self, name, data):
+    path = self._directory / name
+    path.write_bytes(data)
+    code, out, err = self._run(str(path), "--topology=v6e:1")
+    self.assertEqual((code, out), (1, ""))
+    self.assertStartsWith(err, f"{path} is not an EmbeddingSpecProto: ")
 
   def test_message(self):
     specs = _feature(batch=64)
@@ -694,6 +815,7 @@ class CommandTest(parameterized.TestCase):
         ([f"{program}", "--topology=v6e:2x2"], "which attribute"),
         ([f"{program}:x", "--topology=v6e:2x2"], "no attribute 'x'"),
         (["model.txt", "--topology=v6e:2x2"], "ends with '.txt'"),
+        (["model", "--topology=v6e:2x2"], "'model' has no suffix"),
         (["model.pb", "--topology=v6e:2x2"], "No such file"),
         ([f"{program}:specs", "--topology=v9:1"], "no chip 'v9'"),
         (
@@ -704,10 +826,22 @@ class CommandTest(parameterized.TestCase):
             [f"{program}:specs", "--topology=v6e:1,v6e:2x1", "--plot=x.png"],
             "there are several",
         ),
+        (
+            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f"],
+            "FEATURE=MEAN, like item=7.5, got 'f'",
+        ),
     ):
       code, out, err = self._run(*arguments)
       self.assertEqual((code, out), (1, ""))
       self.assertIn(message, err)
+
+  def test_plot_without_matplotlib(self):
+    with mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
+      code, out, err = self._run(
+          f"{self._program()}:specs", "--topology=v6e:1", "--plot=x.png"
+      )
+    self.assertEqual((code, out), (1, ""))
+    self.assertIn("jax_tpu_embedding[plots]", err)
 
 
 if __name__ == "__main__":

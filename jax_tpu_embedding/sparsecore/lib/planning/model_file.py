@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import pathlib
+import re
 import runpy
+import sys
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf import message as protobuf_message
 from google.protobuf import text_format
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -33,7 +38,8 @@ def load(model: str, *, batch: int | None = None) -> Any:
       are prepared keep their stacks, with room for as many samples.
 
   Raises:
-    ValueError: if the model is none of these, or the batch is below 1.
+    ValueError: if the model is none of these, a file of a message has none, or
+      the batch is below 1.
     OSError: if there is no such file.
   """
   if batch is not None and batch < 1:
@@ -43,13 +49,26 @@ def load(model: str, *, batch: int | None = None) -> Any:
 
 
 def _load(model: str) -> Any:
-  path, _, attribute = model.partition(":")
+  # Other colons may be in the path.
+  program = re.fullmatch(r"(?s)(.+\.py):([^/:]*)", model)
+  path, attribute = program.groups() if program else (model, "")
   suffix = pathlib.Path(path).suffix
   if suffix == ".py":
+    return _of_program(path, attribute)
+  if suffix in _PARSERS:
+    return _of_message(pathlib.Path(path), _PARSERS[suffix])
+  ending = f"ends with {suffix!r}" if suffix else "has no suffix"
+  raise ValueError(
+      f"{path!r} {ending}, and a model is .py:attribute, .pb, .pbtxt or .json."
+  )
+
+
+def _of_program(path: str, attribute: str) -> Any:
+  with _first_on_path(pathlib.Path(path).resolve().parent):
     module = runpy.run_path(path)
     if not attribute and "feature_specs" not in module:
       raise ValueError(
-          f"{model!r} does not say which attribute of the program has the"
+          f"{path!r} does not say which attribute of the program has the"
           " feature specs. Write program.py:attribute, or call it"
           " feature_specs."
       )
@@ -58,18 +77,46 @@ def _load(model: str) -> Any:
       raise ValueError(f"{path} has no attribute {attribute!r}.")
     specs = module[attribute]
     return specs() if callable(specs) else specs
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: pathlib.Path) -> Iterator[None]:
+  """Lets a program import what is beside it, as `python program.py` does."""
+  sys.path.insert(0, str(folder))
+  try:
+    yield
+  finally:
+    # The program may have changed it too.
+    with contextlib.suppress(ValueError):
+      sys.path.remove(str(folder))
+
+
+_PARSERS = {
+    ".pb": lambda data, message: message.ParseFromString(data),
+    ".pbtxt": lambda data, message: text_format.Parse(data.decode(), message),
+    ".textproto": lambda data, message: text_format.Parse(
+        data.decode(), message
+    ),
+    ".json": lambda data, message: json_format.Parse(data.decode(), message),
+}
+
+
+def _of_message(path: pathlib.Path, parse: Any) -> Any:
+  data = path.read_bytes()
   message = embedding_spec_pb2.EmbeddingSpecProto()
-  if suffix == ".pb":
-    message.ParseFromString(pathlib.Path(path).read_bytes())
-  elif suffix in (".pbtxt", ".textproto"):
-    text_format.Parse(pathlib.Path(path).read_text(), message)
-  elif suffix == ".json":
-    json_format.Parse(pathlib.Path(path).read_text(), message)
-  else:
+  try:
+    parse(data, message)
+  except (
+      json_format.ParseError,
+      protobuf_message.DecodeError,
+      text_format.ParseError,
+      UnicodeDecodeError,
+  ) as error:
+    reason = str(error).rstrip(".")
     raise ValueError(
-        f"{path!r} ends with {suffix!r}, and a model is .py:attribute, .pb,"
-        " .pbtxt or .json."
-    )
+        f"{path} is not an EmbeddingSpecProto: {reason}. Write it again, with"
+        " embedding.create_proto_from_feature_specs."
+    ) from error
   return embedding.feature_specs_from_proto(message)
 
 

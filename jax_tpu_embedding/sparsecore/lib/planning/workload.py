@@ -67,7 +67,8 @@ class Zipf:
     if abs(s) < 1e-9:
       x = low * (high / low) ** u
     else:
-      x = (low**s + u * (high**s - low**s)) ** (1 / s)
+      # Powers of a ratio above 1: those of `low` overflow at large exponents.
+      x = low * (1 + u * ((high / low) ** s - 1)) ** (1 / s)
     return np.clip(np.rint(x) - 1, 0, num_rows - 1).astype(np.int32)
 
   def __str__(self):
@@ -79,8 +80,9 @@ class FromBatches:
   """Batches that were seen.
 
   Attributes:
-    batches: trees of the feature specs with the ids of whole global batches:
-      integer arrays [samples, valency] or (values, row_splits).
+    batches: trees of the feature specs with the ids of whole global batches,
+      with as many samples as the specs say: integer arrays [samples, valency]
+      or (values, row_splits).
   """
 
   batches: Iterable[Any]
@@ -127,8 +129,8 @@ def draw_batches(
       that are not named have as many as input_shape says.
 
   Raises:
-    ValueError: if ids_per_sample has a name that no feature has, or a batch is
-      not that of the features.
+    ValueError: if ids_per_sample has a name that no feature has, a feature has
+      samples of any length and no mean, or a batch is not that of the features.
   """
   means = dict(ids_per_sample or {})
   if unknown := set(means) - {feature.name for feature in features}:
@@ -144,6 +146,8 @@ def draw_batches(
             f"A batch has {len(leaves)} features, and there are specs of"
             f" {len(features)}."
         )
+      for feature, ids in zip(features, leaves, strict=True):
+        _check_num_samples(feature, ids)
       yield [_first(x, share) for x in leaves]
     return
   rng = np.random.default_rng(0)
@@ -152,16 +156,56 @@ def draw_batches(
     for feature in features:
       num_samples = round(feature.input_shape[0] * share)
       num_rows = feature.table_spec.vocabulary_size
+      mean = num_ids_per_sample(feature, means)
       if feature.name in means:
-        counts = rng.poisson(means[feature.name], num_samples)
+        counts = rng.poisson(mean, num_samples)
         splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         ids = workload.draw(rng, num_rows, int(splits[-1]))
         batch.append((ids, splits))
       else:
-        valency = math.prod(feature.input_shape[1:])
-        ids = workload.draw(rng, num_rows, num_samples * valency)
-        batch.append(ids.reshape(num_samples, valency))
+        ids = workload.draw(rng, num_rows, num_samples * mean)
+        batch.append(ids.reshape(num_samples, mean))
     yield batch
+
+
+def num_ids_per_sample(
+    feature: embedding_spec.FeatureSpec, means: Mapping[str, float]
+) -> float:
+  """How many ids a sample has on average.
+
+  Args:
+    feature: see there.
+    means: feature name -> as many; others have as many as input_shape says.
+
+  Raises:
+    ValueError: if neither says it.
+  """
+  if feature.name in means:
+    return means[feature.name]
+  if None in feature.input_shape[1:]:
+    raise ValueError(
+        f"Feature {feature.name!r}: input_shape {tuple(feature.input_shape)}"
+        " does not say how many ids a sample has. Pass"
+        f" ids_per_sample={{{feature.name!r}: <mean>}}, or batches that were"
+        " seen as FromBatches."
+    )
+  return math.prod(feature.input_shape[1:])
+
+
+def num_ids(ids: Any) -> int:
+  """How many ids a feature of a batch has."""
+  return np.size(ids[0] if isinstance(ids, tuple) else ids)
+
+
+def _check_num_samples(feature: embedding_spec.FeatureSpec, ids: Any) -> None:
+  found = len(ids[1]) - 1 if isinstance(ids, tuple) else len(ids)
+  expected = feature.input_shape[0]
+  if found != expected:
+    raise ValueError(
+        f"Feature {feature.name!r}: a batch has {found} samples, and the specs"
+        f" have {expected} of all devices. Give whole global batches, or specs"
+        " of their size."
+    )
 
 
 def _first(ids: Any, share: float) -> Any:
