@@ -66,6 +66,43 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 
 
+def _chosen() -> list[tuple[cases.Case, str]]:
+  """The cases, with their steps, that --cases asks for.
+
+  Raises:
+    app.UsageError: if there are none.
+  """
+  everything = [(case, step) for case in cases.CASES for step in cases.STEPS]
+  name = lambda chosen: f"{chosen[0].name}, {chosen[1]}"
+  chosen = [x for x in everything if re.search(_CASES.value, name(x))]
+  if not chosen:
+    raise app.UsageError(
+        f"--cases={_CASES.value!r} matches none of:\n"
+        + "\n".join(map(name, everything))
+    )
+  return chosen
+
+
+def _check_output_dir() -> None:
+  """A part of a run does not take the place of a whole one.
+
+  They cannot share a file either: its head says of what machine, load and
+  versions all its numbers are.
+
+  Raises:
+    app.UsageError: if it would.
+  """
+  if not _OUTPUT_DIR.value or not (_ONLY.value or _CASES.value):
+    return
+  path = results_folder.make(_OUTPUT_DIR.value) / "RESULTS.md"
+  if path.exists():
+    raise app.UsageError(
+        f"{path} has the results of another run, and --only and --cases"
+        " measure a part. Write it to another --output_dir, or remove the file"
+        " first."
+    )
+
+
 def _workers(
     stack: contextlib.ExitStack,
 ) -> tuple[list[worker_process.WorkerProcess], str]:
@@ -107,24 +144,24 @@ def _on_cpus(count: int) -> Iterator[None]:
     os.sched_setaffinity(0, cpus)
 
 
-def _measure_peers(num_cpus: int) -> tuple[list[measure.Result], str, str]:
+def _measure_peers(
+    chosen: Sequence[tuple[cases.Case, str]], num_cpus: int
+) -> tuple[list[measure.Result], str, str]:
   """Results, a line of versions, and a line on what is missing.
 
   Args:
+    chosen: cases, and their steps.
     num_cpus: that everybody may use.
   """
   results = []
   with contextlib.ExitStack() as stack:
     stack.enter_context(_on_cpus(num_cpus))
     workers, missing = _workers(stack)
-    for case in cases.CASES:
-      for step in cases.STEPS:
-        if not re.search(_CASES.value, f"{case.name}, {step}"):
-          continue
-        chosen = cases.shrink(case) if _QUICK.value else case
-        result = measure.measure(chosen, step, workers, num_cpus, _ROUNDS.value)
-        print(report.row(result), result.problems or "", flush=True)
-        results.append(result)
+    for case, step in chosen:
+      case = cases.shrink(case) if _QUICK.value else case
+      result = measure.measure(case, step, workers, num_cpus, _ROUNDS.value)
+      print(report.row(result), result.problems or "", flush=True)
+      results.append(result)
     versions = {}
     for worker in workers:
       versions |= worker.command("describe")
@@ -138,14 +175,16 @@ def _measure_peers(num_cpus: int) -> tuple[list[measure.Result], str, str]:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  only = _ONLY.value or ["peers", *_SECTIONS]
+  chosen = _chosen() if "peers" in only else []
+  _check_output_dir()
   folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
-  only = _ONLY.value or ["peers", *_SECTIONS]
   results, versions, missing = [], "", ""
   sections = []
   if "peers" in only:
     for num_cpus in sorted({1, machine.num_cpus()}):
-      of_cpus, versions, missing = _measure_peers(num_cpus)
+      of_cpus, versions, missing = _measure_peers(chosen, num_cpus)
       sections.append(report.section(of_cpus, num_cpus))
       results += of_cpus
   for name, section in _SECTIONS.items():

@@ -6,6 +6,7 @@
 import json
 import pathlib
 
+from absl import app
 from absl.testing import absltest
 from absl.testing import flagsaver
 
@@ -18,6 +19,30 @@ from benchmarks.lookup import report
 
 
 class LookupTest(absltest.TestCase):
+
+  def test_cases_that_there_are_not_leave_results_as_they_are(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    (directory / "RESULTS.md").write_text("found before")
+    with flagsaver.flagsaver(
+        quick=True, cases="16384 x 20, zipf", output_dir=str(directory)
+    ):
+      with self.assertRaisesRegex(
+          app.UsageError,
+          r"(?s)x 20, zipf' matches none of:.*\n16384 x 20, Zipf 1.05, forward\n",
+      ):
+        lookup.main(["lookup"])
+    self.assertEqual((directory / "RESULTS.md").read_text(), "found before")
+
+  def test_a_part_does_not_take_the_place_of_other_results(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    (directory / "RESULTS.md").write_text("found before")
+    for part in (dict(only=["dispatch"]), dict(cases="uniform, forward$")):
+      with flagsaver.flagsaver(
+          quick=True, rounds=2, output_dir=str(directory), **part
+      ):
+        with self.assertRaisesRegex(app.UsageError, "results of another run"):
+          lookup.main(["lookup"])
+    self.assertEqual((directory / "RESULTS.md").read_text(), "found before")
 
   def test_measures_everything_without_the_peers(self):
     directory = self.create_tempdir().full_path

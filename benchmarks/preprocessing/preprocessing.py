@@ -73,6 +73,11 @@ def main(argv: Sequence[str]) -> None:
   chosen = [
       w for w in workloads.WORKLOADS if re.search(_WORKLOADS.value, w.name)
   ]
+  if not chosen:
+    raise app.UsageError(
+        f"--workloads={_WORKLOADS.value!r} matches none of:\n"
+        + "\n".join(w.name for w in workloads.WORKLOADS)
+    )
   if _QUICK.value:
     chosen = [workloads.shrink(workload) for workload in chosen]
   folder = results_folder.make(_OUTPUT_DIR.value)

@@ -6,6 +6,7 @@
 import json
 import pathlib
 
+from absl import app
 from absl.testing import absltest
 from absl.testing import flagsaver
 
@@ -34,6 +35,18 @@ class PreprocessingTest(absltest.TestCase):
       self.assertIsNone(result["problem"])
       self.assertIn("ours", result["timings"])
       self.assertIn("floor, new memory", result["timings"])
+
+  def test_workloads_that_there_are_not_leave_results_as_they_are(self):
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    (directory / "RESULTS.md").write_text("found before")
+    with flagsaver.flagsaver(
+        workloads="criteo", reference="", output_dir=str(directory)
+    ):
+      with self.assertRaisesRegex(
+          app.UsageError, r"(?s)'criteo' matches none of:.*\nCriteo, 8 x 4\n"
+      ):
+        preprocessing.main(["preprocessing"])
+    self.assertEqual((directory / "RESULTS.md").read_text(), "found before")
 
   def test_names_the_script_if_there_is_no_reference(self):
     with flagsaver.flagsaver(reference="/nowhere"):

@@ -180,7 +180,8 @@ Written by `bazel run //benchmarks/preprocessing -- --output_dir=<this folder>`,
 ## Where our time goes, ns per id
 
 The first four columns are C++ on one thread (`stages_benchmark`), the last two
-CPU time from above.
+CPU time from above. `allocate` is no part of the call as it is by default,
+which writes to the memory of an earlier result: it is of "ours, new memory".
 
 {_STAGES_HEADER}{stage_rows}"""
 
