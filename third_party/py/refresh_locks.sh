@@ -34,6 +34,10 @@ for python in "${!jax[@]}"; do
     --python-version "$python" --python-platform x86_64-manylinux_2_31 \
     --only-binary :all: --no-annotate \
     --output-file "requirements_lock_${python/./_}.txt"
+  # Resolving for one platform leaves markers out, and the locks are installed on
+  # others too (requirements_locks_test.py).
+  sed --in-place "s/^libtpu==[^ ]*/& ; platform_machine == 'x86_64'/" \
+    "requirements_lock_${python/./_}.txt"
 done
 
 # For packages_for_tests.bzl.
