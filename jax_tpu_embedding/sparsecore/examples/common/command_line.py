@@ -183,10 +183,15 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
           f" '{','.join(value)}'."
       ) from None
   if field.metadata["is_path"] and value:
-    # `bazel run` starts programs in a directory of its own.
-    start = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
-    return str(pathlib.Path(start, pathlib.Path(value).expanduser()))
+    return str(as_typed(value))
   return value
+
+
+def as_typed(path: str) -> pathlib.Path:
+  """A path, absolute; a relative one starts where the command was typed."""
+  # `bazel run` starts programs in a directory of its own.
+  start = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
+  return pathlib.Path(start, pathlib.Path(path).expanduser())
 
 
 def make_directory(path: pathlib.Path, flag: str) -> None:

@@ -127,7 +127,13 @@ def join(num_processes: int, num_devices: int, heartbeat_seconds: int) -> None:
   stdout = os.dup(sys.__stdout__.fileno())
   null = os.open(os.devnull, os.O_WRONLY)
   os.dup2(null, sys.__stdout__.fileno())
-  sys.stdout = os.fdopen(stdout if index == 0 else null, "w", buffering=1)
+  sys.stdout = os.fdopen(
+      stdout if index == 0 else null,
+      "w",
+      buffering=1,
+      encoding=sys.__stdout__.encoding,
+      errors=sys.__stdout__.errors,
+  )
 
 
 def _note_hosts(index: int, count: int, timeout_seconds: float) -> None:
@@ -137,7 +143,7 @@ def _note_hosts(index: int, count: int, timeout_seconds: float) -> None:
       jax_private.ask_job(f"host_of_process/{i}", timeout_seconds)
       for i in range(count)
   ]
-  with open(os.environ[_HOSTS], "w") as file:
+  with open(os.environ[_HOSTS], "w", encoding="utf-8") as file:
     file.write(" ".join([str(index), *hosts]))
 
 
@@ -146,23 +152,38 @@ def from_first(make: Callable[[], _T]) -> _T:
 
   Raises:
     UsageError: `make` raised it there.
+    RuntimeError: in the others, `make` raised something else there, which the
+      message names. There, it is raised as it is.
   """
   if jax.process_count() == 1:
     return make()
-  result = b""
+  result, failure = b"", None
   if jax.process_index() == 0:
     try:
       result = pickle.dumps((make(), None))
-    except command_line.UsageError as error:
-      result = pickle.dumps((None, str(error)))
+    except Exception as error:  # The others would wait for a result for ever.
+      failure = error
+      result = pickle.dumps((None, _error_in_others(error)))
   size = multihost_utils.broadcast_one_to_all(np.int64(len(result)))
   padded = np.zeros(size, np.uint8)
   padded[: len(result)] = np.frombuffer(result, np.uint8)
   result = multihost_utils.broadcast_one_to_all(padded)
-  value, message = pickle.loads(np.asarray(result).tobytes())
-  if message is not None:
-    raise command_line.UsageError(message)
+  if failure is not None:
+    raise failure
+  value, error = pickle.loads(np.asarray(result).tobytes())
+  if error is not None:
+    raise error
   return value
+
+
+def _error_in_others(error: Exception) -> Exception:
+  """What an error of the first process is in the others; it can be pickled."""
+  if isinstance(error, command_line.UsageError):
+    return command_line.UsageError(str(error))
+  return RuntimeError(
+      "The first process of the job failed with"
+      f" {type(error).__name__}: {error}"
+  )
 
 
 def on_host(array: jax.Array) -> np.ndarray:
@@ -188,7 +209,9 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
     # The first one's, progress for one, is seen; of the others what they say at
     # the end if they are the reason.
     errors = [None] + [
-        stack.enter_context(tempfile.TemporaryFile("w+"))
+        stack.enter_context(
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        )
         for _ in range(1, num_processes)
     ]
     members = [
@@ -235,12 +258,12 @@ def run_managed(program: str, command: Sequence[str]) -> int:
     program: what messages call it.
     command: of a program that calls `join`.
   """
-  with tempfile.NamedTemporaryFile("r") as hosts_file:
+  with tempfile.NamedTemporaryFile("r", encoding="utf-8") as hosts_file:
     member = subprocess.Popen(
         command,
         env=_environment(_HOSTS, hosts_file.name),
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
     )
     # A manager, or a terminal, that wants an end wants that of the member.

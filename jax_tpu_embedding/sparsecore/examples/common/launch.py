@@ -75,6 +75,10 @@ def main(
   if not flags.FLAGS["verbosity"].present:
     # Orbax tells a long story of every checkpoint; --verbosity=0 shows it.
     logging.set_verbosity(logging.WARNING)
+  # Text may have characters that stdout has no code for, and what was trained
+  # is not to be lost for one.
+  if hasattr(sys.stdout, "reconfigure"):
+    sys.stdout.reconfigure(errors="replace")
   # Unless the user asks for something else, the examples are about the CPU.
   jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
   memory.keep_freed_memory()

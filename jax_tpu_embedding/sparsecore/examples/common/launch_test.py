@@ -77,6 +77,16 @@ class LaunchTest(parameterized.TestCase):
         )
     self.assertEqual((caught.exception.code, stderr.getvalue()), (code, line))
 
+  def test_what_stdout_cannot_encode_does_not_end_a_program(self):
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, "latin-1")):
+      launch.main(
+          command_line.parse_flags(["program"]),
+          _Settings,
+          lambda _: print("thou\u2019rt tr\xe8s bien", flush=True),
+      )
+      self.assertEqual(written.getvalue(), b"thou?rt tr\xe8s bien\n")
+
   def test_a_mistake_in_the_program_keeps_its_traceback(self):
     with self.assertRaisesRegex(ValueError, "bug"):
       launch.main(

@@ -146,7 +146,7 @@ def _free_port() -> int:
 def children(process: subprocess.Popen[str]) -> list[int]:
   """The ids of the processes that a process has started."""
   path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-  return [int(pid) for pid in path.read_text().split()]
+  return [int(pid) for pid in path.read_text(encoding="utf-8").split()]
 
 
 def saved_arrays(output_dir: str, step: int) -> dict[str, Any]:

@@ -163,7 +163,8 @@ def read(
   Args:
     path: the log.
     first: number of lines to pass over.
-    count: number of lines to read, or None for all that follow.
+    count: number of lines to read, or None for all that follow. What follows
+      those is not parsed.
     log: its index, by which to pass over lines without reading them.
 
   Raises:
@@ -184,15 +185,16 @@ def read(
     # The readers of pyarrow read ahead in threads of their own. One that is
     # left before the end of the log, as most are, can keep the process from
     # ending.
-    while lines := stream.read(_BLOCK_BYTES) + stream.readline():
-      block = _samples(path, [_Part(first + done, lines)])
+    while done != count:
+      lines = stream.read(_BLOCK_BYTES) + stream.readline()
       if count is not None:
-        block = block[: count - done]
-      if len(block):
-        yield block
-      done += len(block)
-      if done == count:
+        # Before they are parsed: what is wrong with the others is no matter.
+        lines = b"".join(itertools.islice(io.BytesIO(lines), count - done))
+      if not lines:
         return
+      block = _samples(path, [_Part(first + done, lines)])
+      yield block
+      done += len(block)
 
 
 def read_pieces(

@@ -167,9 +167,17 @@ class ClickLogTest(parameterized.TestCase):
     with self.assertRaisesRegex(click_log.MalformedLineError, ":5: expected"):
       list(click_log.read(path, first=3))
 
-  def test_lines_that_are_not_asked_for_may_be_malformed(self):
-    path = self._write(b"?\n" + 20_000 * _line() + b"?\n")
-    self.assertEqual(sum(map(len, click_log.read(path, 1, 3))), 3)
+  @parameterized.parameters(
+      # The last of them is in the first block, at its end, and in another one.
+      (3, 3),
+      (4, 3),
+      (20_000, 3),
+      (20_000, 20_000),
+  )
+  def test_lines_that_are_not_asked_for_may_be_malformed(self, good, count):
+    for end in (b"?\n", b"?"):
+      path = self._write(b"?\n" + good * _line() + end)
+      self.assertEqual(sum(map(len, click_log.read(path, 1, count))), count)
 
   def test_reads_no_more_than_is_asked_for(self):
     # Else by a thread that may keep the process from ending.

@@ -8,14 +8,17 @@ README.md says how to run it and what to read first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import os
 import pathlib
 import tempfile
 from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import checkpoint
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
@@ -61,11 +64,22 @@ def _generate(path: pathlib.Path, config: config_lib.Config) -> None:
   # Under its name the log is complete.
   partial = path.with_name("partial_" + path.name)
   blocks = generator.make(config.seed).blocks(num_samples)
-  click_log.write(
-      partial,
-      progress_lib.shown("generated", "samples", num_samples, blocks),
-  )
-  partial.rename(path)
+  try:
+    click_log.write(
+        partial,
+        progress_lib.shown("generated", "samples", num_samples, blocks),
+    )
+    partial.rename(path)
+  except OSError as error:
+    # What pyarrow says in place of the system's words is longer.
+    reason = os.strerror(error.errno) if error.errno else error
+    raise command_line.UsageError(
+        f"--output_dir: cannot write {path}: {reason}."
+    ) from None
+  finally:
+    # It fills the disk, and no later run continues it.
+    with contextlib.suppress(OSError):
+      partial.unlink()
 
 
 def _scores(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:

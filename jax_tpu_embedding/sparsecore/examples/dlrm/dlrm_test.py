@@ -149,6 +149,20 @@ class DlrmTest(program_runs.ProgramTest):
         f"dlrm: {log}:401: expected 40 columns separated by tabs, found 1.\n",
     )
 
+  def test_a_full_disk_while_the_log_is_made_is_one_line(self):
+    output_dir = pathlib.Path(self.directory())
+    partial = output_dir / "partial_clicks.tsv"
+    partial.symlink_to("/dev/full")
+    code, _, stderr = _run(f"--output_dir={output_dir}")
+    self.assertEqual(code, 1)
+    self.assertEqual(
+        stderr,
+        f"dlrm: --output_dir: cannot write {output_dir}/clicks.tsv: No space"
+        " left on device.\n",
+    )
+    self.assertFalse(partial.is_symlink())
+    self.assertFalse((output_dir / "clicks.tsv").exists())
+
   @parameterized.parameters(
       ("--num_step=5", 2, "Unknown command line flag 'num_step'. Did you mean"),
       ("--num_steps=five", 2, "--num_steps=five: invalid literal"),

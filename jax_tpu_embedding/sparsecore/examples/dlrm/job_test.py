@@ -40,6 +40,24 @@ _ENDLESS = (
     "--evaluate_every=1000000",
 )
 
+# A job of two processes that each leave their error in a file.
+_FIRST_FAILS = """
+import pathlib, sys
+from jax_tpu_embedding.sparsecore.examples.common import job
+
+if not job.is_member():
+  sys.exit(job.run_here("program", sys.orig_argv, 2))
+job.join(2, 2, 15)
+import jax
+print("It\u2019s off.")
+try:
+  job.from_first(lambda: 1 / 0)
+except Exception as error:
+  path = pathlib.Path(sys.argv[1], str(jax.process_index()))
+  path.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+  raise
+"""
+
 
 def _start(*arguments: str):
   return program_runs.start(*_PROGRAM, *small_run.FLAGS, *arguments)
@@ -185,11 +203,46 @@ class JobTest(program_runs.ProgramTest):
     self.assertEqual((code, stdout), (1, ""))
     self.assertEqual(stderr.count("dlrm: --data: there is no file"), 1)
 
+  def test_a_full_disk_while_the_log_is_made_is_said_once(self):
+    output_dir = pathlib.Path(self.directory())
+    (output_dir / "partial_clicks.tsv").symlink_to("/dev/full")
+    code, _, stderr = _run(
+        "--num_devices=2", "--num_processes=2", f"--output_dir={output_dir}"
+    )
+    self.assertEqual(code, 1, stderr)
+    self.assertEqual(
+        re.findall("dlrm: .*", stderr),
+        [
+            f"dlrm: --output_dir: cannot write {output_dir}/clicks.tsv: No"
+            " space left on device."
+        ],
+    )
+
+  def test_all_processes_learn_what_went_wrong_in_the_first(self):
+    output_dir = pathlib.Path(self.directory())
+    process = program_runs.start(
+        "-c", _FIRST_FAILS, output_dir, PYTHONIOENCODING="ascii:replace"
+    )
+    stdout, stderr = process.communicate()
+    self.assertEqual(process.returncode, 1, stderr)
+    self.assertEqual(
+        [(output_dir / f"{i}").read_text(encoding="utf-8") for i in range(2)],
+        [
+            "ZeroDivisionError: division by zero",
+            "RuntimeError: The first process of the job failed with"
+            " ZeroDivisionError: division by zero",
+        ],
+    )
+    # What is printed is in the encoding that was asked for.
+    self.assertEqual(stdout, "It?s off.\n")
+
   def test_an_error_of_one_process_is_its_own(self):
     # A log that the second host does not have.
     output_dir = self.directory()
     log = pathlib.Path(output_dir, "log.tsv")
-    log.write_text(1300 * ("\t".join(["0"] + 39 * [""]) + "\n"))
+    log.write_text(
+        1300 * ("\t".join(["0"] + 39 * [""]) + "\n"), encoding="utf-8"
+    )
     hosts = _start_managed(
         "slurm",
         2,

@@ -37,8 +37,12 @@ def generate(
     state: train_state.State,
     data: dataset.Dataset,
     config: config_lib.Config,
-) -> str:
-  """As many words as `config` asks for, the same for the same seed."""
+) -> str | None:
+  """As many words as `config` asks for, the same for the same seed.
+
+  None if a score of a word is not a finite number, as after training that
+  diverged: there is nothing to choose words by.
+  """
   rng = np.random.default_rng(config.seed)
   written = list(_prompt(data))
   for _ in range(config.generated_words):
@@ -47,6 +51,8 @@ def generate(
     contexts = np.tile(context, (config.batch_size, 1))
     logits = job.on_host(trainer.logits(state, data.features(contexts)))
     logits = logits[0].astype(np.float64)
+    if not np.isfinite(logits).all():
+      return None
     logits[data.words.index(tokens.UNKNOWN)] = -np.inf
     probabilities = np.exp((logits - logits.max()) / _TEMPERATURE)
     probabilities /= probabilities.sum()

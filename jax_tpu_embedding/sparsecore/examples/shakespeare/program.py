@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import pathlib
 import tempfile
 from typing import NoReturn
@@ -63,7 +62,7 @@ def _train(
         progress.update(
             state.step * config.batch_size,
             f"loss {float(loss):.2f}, held-out perplexity"
-            f" {math.exp(history[-1]['heldout_loss']):.1f}",
+            f" {report.perplexity_text(history[-1]['heldout_loss'])}",
         )
       if state.step % config.checkpoint_every == 0 or is_last:
         checkpoints.save(state, history)
@@ -96,7 +95,7 @@ def run(
   )
   with checkpoint.Checkpoints(
       checkpoint_dir,
-      flag="checkpoint_dir",
+      flag="checkpoint_dir" if config.checkpoint_dir else "output_dir",
       resume=config.resume,
       num_steps=config.num_steps,
   ) as checkpoints:
@@ -126,12 +125,19 @@ def run(
   report.save_loss_curve(
       loss_curve, history, unigram_loss, title=f"Next word of {data.name}"
   )
+  loss = history[-1]["heldout_loss"]
   print(
-      f"Held-out perplexity: {math.exp(history[-1]['heldout_loss']):.1f}"
-      f" (unigram baseline: {math.exp(unigram_loss):.1f})"
-      f"\n\n{text}\n\n"
-      f"Checkpoint: {checkpoint_dir}\nLoss curve: {loss_curve}"
+      f"Held-out perplexity: {report.perplexity_text(loss)}"
+      f" (unigram baseline: {report.perplexity_text(unigram_loss)})"
   )
+  if report.has_diverged(loss):
+    print(
+        f"Training diverged: the held-out loss is {loss:.4g} nats per word."
+        " Lower --dense_learning_rate or --learning_rate."
+    )
+  if text is None:
+    text = "No text: the scores of words are not finite numbers."
+  print(f"\n{text}\n\nCheckpoint: {checkpoint_dir}\nLoss curve: {loss_curve}")
 
 
 def start(trainer_type: type[training.Trainer]) -> NoReturn:

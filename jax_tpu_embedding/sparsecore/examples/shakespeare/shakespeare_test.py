@@ -131,6 +131,30 @@ class ShakespeareTest(program_runs.ProgramTest):
     self.assert_same_checkpoint(straight, parts, newest + 5)
 
   @parameterized.parameters(
+      # The loss is a number, and its exponential is none.
+      ("--dense_learning_rate=300", "inf", True),
+      ("--dense_learning_rate=1e30", "nan", False),
+  )
+  def test_a_run_that_diverges_says_so(self, argument, perplexity, has_text):
+    output_dir = self.directory()
+    code, stdout, stderr = _run(
+        "--num_steps=20", f"--output_dir={output_dir}", argument
+    )
+    self.assertEqual((code, stderr), (0, ""))
+    self.assertRegex(
+        stdout, rf"\ntrained 640.*, held-out perplexity {perplexity}\n"
+    )
+    self.assertRegex(
+        stdout,
+        rf"\nHeld-out perplexity: {perplexity} \(unigram baseline: [\d.]+\)\n"
+        r"Training diverged: .* Lower --dense_learning_rate or"
+        r" --learning_rate\.\n",
+    )
+    self.assertEqual("\n\nNo text: " not in stdout, has_text)
+    self.assertTrue(pathlib.Path(output_dir, "loss_curve.png").is_file())
+    self.assertTrue(pathlib.Path(output_dir, "checkpoints", "20").is_dir())
+
+  @parameterized.parameters(
       ("--num_step=5", 2, "Unknown command line flag 'num_step'. Did you mean"),
       ("--num_steps=five", 2, "--num_steps=five: invalid literal"),
       ("--resume=maybe", 2, "--resume=maybe"),
@@ -140,7 +164,7 @@ class ShakespeareTest(program_runs.ProgramTest):
       ("--vocabulary_size=4", 1, "vocabulary_size must be at least 16, got 4"),
       ("--num_devices=3", 1, "must be a multiple of --num_devices=3"),
       ("--num_devices=8", 1, "is 8, but JAX has 1 cpu devices"),
-      ("--output_dir=/dev/null/x", 1, "cannot make /dev/null/x"),
+      ("--output_dir=/dev/null/x", 1, "--output_dir: cannot make /dev/null/x"),
       ("--checkpoint_dir=/dev/null", 1, "--checkpoint_dir: cannot make /dev/n"),
       ("--resume", 1, "--resume needs the --output_dir or the --checkpoint_d"),
   )
