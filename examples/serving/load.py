@@ -6,30 +6,49 @@
     python load.py --port=8000 --feature=clicked --rows=1000000
 
 Prints requests per second, and the time that half and 99% of them took at most.
+If a request fails, that is all it prints, and the exit code is 1.
 """
 
 import argparse
+from concurrent import futures
 import http.client
+import itertools
 import json
 import random
-import threading
+import sys
 import time
 
 
-def ask(port: int, bodies: list[bytes], seconds: float, out: list[float]):
-  """Sends bodies in turn over one connection; adds each one's seconds."""
+class RequestError(Exception):
+  """A request that has no answer, or another one than activations."""
+
+
+def ask(port: int, bodies: list[bytes], seconds: float) -> list[float]:
+  """Sends bodies in turn over one connection; the seconds that each one took.
+
+  Raises:
+    RequestError: the server does not answer, or that it cannot.
+  """
   connection = http.client.HTTPConnection("127.0.0.1", port)
-  end = time.perf_counter() + seconds
-  i = 0
-  while (begin := time.perf_counter()) < end:
-    connection.request("POST", "/", bodies[i % len(bodies)])
-    response = connection.getresponse()
-    answer = response.read()
-    if response.status != 200:
-      raise RuntimeError(f"The server answered {answer!r:.200}.")
-    out.append(time.perf_counter() - begin)
-    i += 1
-  connection.close()
+  took = []
+  begin = time.perf_counter()
+  end = begin + seconds
+  try:
+    for body in itertools.cycle(bodies):
+      connection.request("POST", "/", body)
+      response = connection.getresponse()
+      answer = response.read()
+      if response.status != 200:
+        text = " ".join(answer.decode(errors="replace").split())[:300]
+        raise RequestError(f"the server answered {response.status}: {text}")
+      took.append(time.perf_counter() - begin)
+      begin = time.perf_counter()
+      if begin >= end:
+        return took
+  except (OSError, http.client.HTTPException) as error:
+    raise RequestError(f"port {port} of 127.0.0.1: {error}") from error
+  finally:
+    connection.close()
 
 
 def main() -> None:
@@ -41,23 +60,23 @@ def main() -> None:
   parser.add_argument("--connections", type=int, default=4)
   parser.add_argument("--seconds", type=float, default=5.0)
   args = parser.parse_args()
+  for name in ("rows", "connections", "seconds"):
+    if getattr(args, name) <= 0:
+      parser.error(f"--{name} must be positive, got {getattr(args, name)}.")
   bodies = []
   for _ in range(100):
     ids = [random.randrange(args.rows) for _ in range(args.ids)]
     body = {name: [ids, [0, args.ids]] for name in args.feature}
     bodies.append(json.dumps(body).encode())
-  latencies: list[float] = []
-  threads = [
-      threading.Thread(
-          target=ask, args=(args.port, bodies, args.seconds, latencies)
-      )
-      for _ in range(args.connections)
-  ]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  latencies.sort()
+  with futures.ThreadPoolExecutor(args.connections) as pool:
+    asking = [
+        pool.submit(ask, args.port, bodies, args.seconds)
+        for _ in range(args.connections)
+    ]
+  try:
+    latencies = sorted(itertools.chain(*(each.result() for each in asking)))
+  except RequestError as error:
+    sys.exit(f"load.py: {error}")
   p50, p99 = (1e3 * latencies[int(q * len(latencies))] for q in (0.5, 0.99))
   print(
       f"{len(latencies) / args.seconds:.0f} requests/s, p50 {p50:.2f} ms,"

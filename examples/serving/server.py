@@ -11,9 +11,13 @@ A request is JSON, feature -> ids or [values, row_splits]. It needs no JAX.
 import argparse
 import http.server
 import json
+import sys
 import threading
 
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
+
+_MAX_BYTES = 1 << 26  # Of a request.
+_BAD_REQUEST = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -21,7 +25,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
   log_message = lambda *_: None  # Not a line for each request.
 
   def do_POST(self):  # pylint: disable=invalid-name
-    body = self.rfile.read(int(self.headers["Content-Length"]))
+    length = self.headers.get("Content-Length", "")
+    if not length.isdecimal() or "Transfer-Encoding" in self.headers:
+      return self.send_error(411)  # It closes the connection, too.
+    if len(length) > len(str(_MAX_BYTES)) or int(length) > _MAX_BYTES:
+      return self.send_error(413)
+    body = self.rfile.read(int(length))
     try:
       features = {
           name: tuple(ids) if ids and isinstance(ids[0], list) else ids
@@ -29,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
       }
       status, answer = 200, self.tables.activations(features)
       answer = {name: rows.tolist() for name, rows in answer.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _BAD_REQUEST as error:
       status, answer = 400, {"error": str(error)}
     data = json.dumps(answer).encode()
     self.send_response(status)
@@ -44,8 +53,12 @@ def main() -> None:
   parser.add_argument("--port", type=int, default=8000)
   parser.add_argument("--refresh_seconds", type=float, default=1.0)
   args = parser.parse_args()
-  Handler.tables = embedding_tables.open(args.directory)
-  server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+  try:
+    Handler.tables = embedding_tables.open(args.directory)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+  except (OSError, OverflowError, embedding_tables.ServedFileError) as error:
+    where = f"{args.directory} on port {args.port}"
+    sys.exit(f"server.py: cannot serve {where}: {error}")
   print(f"port {server.server_port}", flush=True)
   threading.Thread(target=server.serve_forever, daemon=True).start()
   while not threading.Event().wait(args.refresh_seconds):

@@ -7,8 +7,10 @@ import http.client
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
+import threading
 
 from absl.testing import absltest
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
@@ -37,6 +39,32 @@ class ServingTest(absltest.TestCase):
         **kwargs,
     )
 
+  def _serve(self, directory):
+    """A server of a directory, and its port."""
+    server = self._start(
+        "server.py", str(directory), "--port=0", "--refresh_seconds=0.05"
+    )
+    self.addCleanup(server.wait)
+    self.addCleanup(server.terminate)
+    self.addCleanup(server.stdout.close)
+    return server, int(server.stdout.readline().split()[1])
+
+  def _serve_ten_rows(self):
+    """A server of a feature `clicked` of ten rows: its directory and port."""
+    directory = pathlib.Path(self.create_tempdir().full_path)
+    table = written_tables.WrittenTable(np.ones((10, 3), np.float32))
+    written_tables.write_full(
+        directory, {"items": table}, 0, features={"clicked": "items"}
+    )
+    return directory, self._serve(directory)[1]
+
+  def _assert_fails(self, regex, *command):
+    """A program ends with code 1 and one line on stderr, and prints nothing."""
+    process = self._start(*command, stderr=subprocess.PIPE)
+    stdout, stderr = process.communicate()
+    self.assertEqual((process.returncode, stdout), (1, ""), stderr)
+    self.assertRegex(stderr, rf"\A{command[0]}: {regex}\n\Z")
+
   def _ask(self, port, body):
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("POST", "/", json.dumps(body))
@@ -58,13 +86,7 @@ class ServingTest(absltest.TestCase):
       )
 
     write(0)
-    server = self._start(
-        "server.py", str(directory), "--port=0", "--refresh_seconds=0.05"
-    )
-    self.addCleanup(server.wait)
-    self.addCleanup(server.terminate)
-    self.addCleanup(server.stdout.close)
-    port = int(server.stdout.readline().split()[1])
+    server, port = self._serve(directory)
     status, answer = self._ask(
         port, {"clicked": [1, 2], "seen": [[1, 2], [0, 2]]}
     )
@@ -98,10 +120,91 @@ class ServingTest(absltest.TestCase):
     _, answer = self._ask(port, {"clicked": [1]})
     self.assertEqual(answer, {"clicked": [[4, 5, 6]]})
 
-    (directory / "CURRENT").write_text("no version\n")
+    (directory / "CURRENT").write_text("no version\n", encoding="utf-8")
     self.assertRegex(server.stdout.readline(), "^not refreshed: .*CURRENT")
     _, answer = self._ask(port, {"clicked": [1]})
     self.assertEqual(answer, {"clicked": [[4, 5, 6]]})
+
+  def test_every_request_has_an_answer(self):
+    _, port = self._serve_ten_rows()
+    deep = 100_000 * b"["
+    length = b"Content-Length: %d\r\n"
+    for header, body, status in (
+        (b"Transfer-Encoding: chunked\r\n", b"2\r\n{}\r\n0\r\n\r\n", 411),
+        (b"", b"", 411),
+        (b"Content-Length: -1\r\n", b"", 411),
+        (b"Content-Length: two\r\n", b"{}", 411),
+        (length % 10**18, b"", 413),
+        (length % len(deep), deep, 400),
+        (length % 1, b"{", 400),
+        (length % 2, b"{}", 200),
+    ):
+      with (
+          self.subTest(header=header),
+          socket.create_connection(
+              ("127.0.0.1", port), timeout=20
+          ) as connection,
+      ):
+        connection.sendall(b"POST / HTTP/1.1\r\n" + header + b"\r\n" + body)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        response.read()
+        self.assertEqual(response.status, status)
+        # Where the next request begins is not known.
+        self.assertEqual(response.will_close, status > 400)
+
+  def test_a_server_that_cannot_start_says_why_in_a_line(self):
+    directory, port = self._serve_ten_rows()
+    for folder, number, reason in (
+        (directory, port, r".*Address already in use"),
+        (directory, 70000, r".*0-65535\."),
+        ("/no/such", 0, ".*/no/such.*"),
+    ):
+      self._assert_fails(
+          f"cannot serve {folder} on port {number}: {reason}",
+          *("server.py", str(folder), f"--port={number}"),
+      )
+
+  def test_a_load_that_has_no_answers_says_why_in_a_line(self):
+    _, port = self._serve_ten_rows()
+
+    def assert_fails(regex, *arguments):
+      self._assert_fails(
+          regex, "load.py", "--seconds=0.5", "--rows=10", *arguments
+      )
+
+    clicked = "--feature=clicked"
+    assert_fails(r"port 1 of 127\.0\.0\.1: .*refused.*", "--port=1", clicked)
+    assert_fails(
+        r"the server answered 400: .*'items': id \d+ at .*",
+        *(f"--port={port}", clicked, "--rows=1000000"),
+    )
+    assert_fails(
+        "the server answered 400: .*'other'.*",
+        *(f"--port={port}", "--feature=other"),
+    )
+
+  def test_a_connection_that_fails_ends_a_load(self):
+    # A server that answers one of the connections and closes the other one.
+    listener = socket.create_server(("127.0.0.1", 0))
+    self.addCleanup(listener.close)
+
+    def answer():
+      good, bad = (listener.accept()[0] for _ in range(2))
+      bad.close()
+      with good:
+        while good.recv(1 << 16):
+          good.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    port = listener.getsockname()[1]
+    self._assert_fails(
+        rf"port {port} of 127\.0\.0\.1: .*",
+        *("load.py", f"--port={port}", "--feature=clicked", "--rows=10"),
+        *("--connections=2", "--seconds=0.5"),
+    )
+    thread.join()
 
   def test_a_program_in_cpp_answers_while_versions_change(self):
     directory = pathlib.Path(self.create_tempdir().full_path)
