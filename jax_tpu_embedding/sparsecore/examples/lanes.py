@@ -6,7 +6,7 @@
     ./bazelw run //jax_tpu_embedding/sparsecore/examples:lanes -- DIR
 
 compiles each for a slice of four chips, which takes libtpu and no TPU, and
-writes DIR/shakespeare.png and DIR/dlrm.png.
+writes DIR/shakespeare.png and DIR/dlrm.png. DIR is a folder that is there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as dlrm_config
 from jax_tpu_embedding.sparsecore.examples.dlrm import features as dlrm_features
 from jax_tpu_embedding.sparsecore.examples.dlrm import samples as dlrm_samples
@@ -156,14 +157,31 @@ def _num_scs(mesh: jax.sharding.Mesh) -> int:
   return hardware.num_sparsecores_per_device(mesh.devices.flat[0])
 
 
-def main(folder: str) -> None:
+def _folder(argv: list[str]) -> pathlib.Path:
+  """The one that the command line names; ends the process if it is none."""
+  usage = "usage: lanes DIR"
+  if len(argv) != 2:
+    command_line.fail(
+        argv[0],
+        f"{usage}, a folder to write to; got {len(argv) - 1} arguments.",
+        code=2,
+    )
+  folder = command_line.as_typed(argv[1])
+  if not folder.is_dir():
+    command_line.fail(argv[0], f"{usage}; there is no folder {folder}.", code=2)
+  return folder
+
+
+def main(argv: list[str]) -> None:
+  # Before minutes of compiling.
+  folder = _folder(argv)
   mesh = topology.topology_mesh(_SLICE)
   for name, compile_step in (("shakespeare", shakespeare), ("dlrm", dlrm)):
     report = overlap_report.overlap_report(compile_step(mesh))
     print(name, report, sep="\n")
-    report.plot(pathlib.Path(folder, f"{name}.png"))
+    report.plot(folder / f"{name}.png")
 
 
 if __name__ == "__main__":
   jax.config.update("jax_platforms", "cpu")
-  main(sys.argv[1])
+  main(sys.argv)
