@@ -62,6 +62,7 @@ convert::StridedArray ReadRowSplits(FeatureReader& reader, py::handle object,
         "its row_splits must begin with 0 and end with the number of ids, ",
         num_ids, ", got ", py::repr(object).cast<std::string>(), ".");
   }
+  reader.CheckNumSamples(splits.size() - 1);
   return splits;
 }
 

@@ -13,6 +13,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/error_to_python.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/python_batch.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "pybind11/pybind11.h"
 
@@ -198,6 +199,7 @@ PythonFeatures ReadAll(const py::list& feature_specs, int64_t max_num_samples,
     FeatureReader reader(result.features.back().feature.name, max_num_samples,
                          result.kept);
     result.batches.push_back(read(reader, i));
+    ValueOrThrow(convert::CheckNumIds(result.batches.back()));
   }
   return result;
 }

@@ -18,6 +18,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/binding/listed_numbers.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/numpy_array.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_array.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/input/raw_batch.h"
 #include "pybind11/numpy.h"
 #include "pybind11/pybind11.h"
 
@@ -69,6 +70,7 @@ class RowReader {
 
   ListedNumbers Read(const py::array& array) {
     const Objects rows(array);
+    reader_.CheckNumSamples(rows.size());
     numbers_.Expect(rows.size(), rows.size());
     reader_.ExpectToKeep(rows.size() + 1);
     for (int64_t r = 0; r < rows.size(); ++r) {
@@ -95,6 +97,7 @@ class RowReader {
     const auto& fields = Fields(array);
     if (fields.nd != 1) ThrowNotFlat(r, object);
     const int64_t size = fields.dimensions[0];
+    if (size > convert::kMaxIds) ThrowTooLong(r, size);
     numbers_.AddList(size);
     // An empty row may have any type: numpy.array([]) is float64.
     if (size == 0) return;
@@ -135,6 +138,14 @@ class RowReader {
     reader_.ThrowTypeError("row ", r, " of its ", What(),
                            " must be a 1-D array or a list of numbers, got ",
                            py::repr(object).cast<std::string>(), ".");
+  }
+
+  // One row alone is too much. Sums of others do not overflow.
+  [[noreturn, gnu::noinline]] void ThrowTooLong(int64_t r, int64_t size) const {
+    reader_.ThrowValueError("row ", r, " of its ", What(), " has ", size,
+                            " numbers, and a feature can have at most ",
+                            convert::kMaxIds,
+                            " in one step on one host. Use smaller batches.");
   }
 
   std::string_view What() const {

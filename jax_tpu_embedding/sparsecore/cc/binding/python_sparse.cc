@@ -138,6 +138,7 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
         "has weights too. Pass None as its weights.");
   }
   const int64_t num_samples = ReadNumRows(reader, object);
+  reader.CheckNumSamples(num_samples);
   const auto part = [&reader](py::handle matrix, const char* name) {
     return reader.ReadAttribute(matrix, name, kMatrix);
   };
@@ -148,8 +149,13 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
         ReadMatrixValues(reader, part(object, "data"));
     const convert::StridedArray splits =
         reader.ReadFlatIntegers("indptr", part(object, "indptr"));
-    const int64_t num_ids =
-        splits.size() > 0 ? IntegerAt(splits, splits.size() - 1) : -1;
+    if (splits.size() - 1 != num_samples) {
+      reader.ThrowValueError(
+          "its shape has ", num_samples, " samples, and its indptr ",
+          splits.size(), " numbers, expected ", num_samples + 1,
+          ". Check it with check_format().");
+    }
+    const int64_t num_ids = IntegerAt(splits, num_samples);
     // Matrices may have more memory than they use.
     if (num_ids < 0 || num_ids > ids.size() || num_ids > values.size()) {
       reader.ThrowValueError("its indptr ends at ", num_ids, " and it has ",
@@ -169,7 +175,6 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
       ReadMatrixValues(reader, part(coo, "data"));
   const convert::StridedArray samples =
       reader.ReadFlatIntegers("row", part(coo, "row"));
-  reader.CheckNumSamples(num_samples);
   if (ids.size() != samples.size()) {
     reader.ThrowValueError("its row and col have ", samples.size(), " and ",
                            ids.size(), " elements.");

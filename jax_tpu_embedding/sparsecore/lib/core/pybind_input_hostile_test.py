@@ -293,6 +293,55 @@ class ArrowTest(parameterized.TestCase):
       converter_calls.call(features=[_exporting(schema, data)])
 
 
+def _rows(*rows):
+  result = np.empty(len(rows), object)
+  for i, row in enumerate(rows):
+    result[i] = row
+  return result
+
+
+class EnormousArraysTest(parameterized.TestCase):
+  """Arrays with one byte of memory, whose copies would have 2^63 and more."""
+
+  _MANY = np.broadcast_to(np.int8(1), 2**60)
+
+  @parameterized.named_parameters(
+      (
+          "dense",
+          np.broadcast_to(np.int8(1), (4, 2**60)),
+          "has more than 2147483647 ids, which are too many for one step",
+      ),
+      (
+          "splits",
+          (np.zeros(0, np.int32), np.broadcast_to(np.int8(0), 2**61 + 1)),
+          "its shape has 2305843009213693952 samples, outside of",
+      ),
+      (
+          "values",
+          (_MANY, np.array([0, 0, 0, 0, 2**60])),
+          "has more than 2147483647 ids",
+      ),
+      (
+          "row",
+          _rows([1], _MANY, [1], [1]),
+          "row 1 of its ids has 1152921504606846976 numbers, .* at most",
+      ),
+      (
+          "rows",
+          _rows(*[_MANY[: 2**30]] * 4),
+          "has more than 2147483647 ids",
+      ),
+      (
+          "objects",
+          np.broadcast_to(_rows([1]), 2**59),
+          "its shape has 576460752303423488 samples, outside of",
+      ),
+  )
+  def test_are_an_error_before_any_copy(self, ids, message):
+    with self.assertRaisesRegex(ValueError, "Feature 'f': " + message):
+      converter_calls.call(features=[ids])
+
+
 class SparseTest(parameterized.TestCase):
   """Objects that have some of the attributes of sparse arrays."""
 
@@ -351,6 +400,24 @@ class SparseTest(parameterized.TestCase):
           dict(format="coo", tocoo=lambda: types.SimpleNamespace(col=_IDS[0])),
           TypeError,
           "has no 'data'|has no 'row'",
+      ),
+      (
+          "fewer_indptr_than_samples",
+          dict(indptr=np.array([0, 2, 8])),
+          ValueError,
+          "its shape has 4 samples, and its indptr 3 numbers, expected 5",
+      ),
+      (
+          "more_indptr_than_samples",
+          dict(indptr=np.array([0, 2, 4, 6, 8, 8, 8])),
+          ValueError,
+          "its shape has 4 samples, and its indptr 7 numbers, expected 5",
+      ),
+      (
+          "no_numbers_in_indptr",
+          dict(indptr=np.zeros(0, np.int32)),
+          ValueError,
+          "its shape has 4 samples, and its indptr 0 numbers, expected 5",
       ),
       (
           "descending_indptr",

@@ -305,7 +305,33 @@ int64_t WorkFor(const Runs& runs) {
   return size;
 }
 
+bool HasTooManyIds(const StridedArray& ids) {
+  int64_t size = 0;
+  return __builtin_mul_overflow(ids.shape[0], ids.shape[1], &size) ||
+         size > kMaxIds;
+}
+
+bool HasTooManyIds(const Runs& ids) {
+  int64_t room = kMaxIds;
+  for (const StridedRun& run : ids) {
+    if (run.size > room) return true;
+    room -= run.size;
+  }
+  return false;
+}
+
 }  // namespace
+
+Result<void> CheckNumIds(const RawBatch& raw) {
+  if (!std::visit([](const auto& ids) { return HasTooManyIds(ids); },
+                  raw.ids)) {
+    return {};
+  }
+  return InvalidArgument("Feature '", raw.feature_name, "': has more than ",
+                         kMaxIds,
+                         " ids, which are too many for one step on one host. "
+                         "Use smaller batches.");
+}
 
 int64_t PreparationWork(std::span<const RawBatch> raw) {
   int64_t work = 0;

@@ -5,6 +5,7 @@
 // makes an InputBatch of it.
 //
 //   std::vector<RawBatch> raw = ...;                  // views of user memory
+//   ... CheckNumIds(raw[0]) ...                       // an error?
 //   auto prepared = Prepare(raw, executor);           // what had to be copied
 //   (*prepared)[0].batch                              // views of both
 //
@@ -17,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +62,14 @@ struct RawBatch {
   std::optional<RawNumbers> weights = std::nullopt;
   std::variant<RowsOfArray, RowSplits, SampleIndices> samples;
 };
+
+// The most ids of a feature: those of its stack are counted in int32.
+inline constexpr int64_t kMaxIds = std::numeric_limits<int32_t>::max();
+
+// InvalidArgument if a batch has more. Each has to be checked before it is
+// prepared: an array may have 2^62 elements and one byte of memory, and the
+// size of a copy would wrap.
+Result<void> CheckNumIds(const RawBatch& raw);
 
 // Memory that does not write what it hands out.
 using Bytes = std::unique_ptr<std::byte[]>;

@@ -10,6 +10,8 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -187,6 +189,39 @@ TEST(PrepareTest, ABatchMayBeEmpty) {
                         .samples = RowSplits{Flat(zero)}})
                 .batch.num_samples,
             0);
+}
+
+// One byte of memory may be all of them.
+TEST(CheckNumIdsTest, TooManyIdsAreAnError) {
+  const std::byte byte = {};
+  const auto check = [](RawNumbers ids) {
+    const auto done = CheckNumIds({.feature_name = "f",
+                                   .ids = std::move(ids),
+                                   .samples = RowsOfArray{}});
+    return done ? "" : done.error().message;
+  };
+  const auto matrix = [&byte](int64_t rows, int64_t columns) {
+    return StridedArray{.data = &byte,
+                        .type = {DType::kInt8},
+                        .shape = {rows, columns}};
+  };
+  const auto run = [&byte](int64_t size) {
+    return StridedRun{&byte, size, 0, {DType::kInt8}};
+  };
+  constexpr int64_t k2To60 = int64_t{1} << 60;
+  const std::string message =
+      "Feature 'f': has more than 2147483647 ids, which are too many for one "
+      "step on one host. Use smaller batches.";
+  EXPECT_EQ(check(matrix(kMaxIds, 1)), "");
+  EXPECT_EQ(check(matrix(0, k2To60)), "");
+  EXPECT_EQ(check(matrix(1 << 16, 1 << 15)), message);
+  // As int64 the copy would have 2^65 bytes.
+  EXPECT_EQ(check(matrix(4, k2To60)), message);
+  EXPECT_EQ(check(matrix(16, k2To60)), message);
+  EXPECT_EQ(check(std::vector{run(kMaxIds), run(0)}), "");
+  EXPECT_EQ(check(std::vector{run(kMaxIds), run(1)}), message);
+  // Their sum wraps to 0.
+  EXPECT_EQ(check(std::vector(16, run(k2To60))), message);
 }
 
 // Larger than a task, so that several threads work on each array.
