@@ -51,6 +51,9 @@ struct DeviceRecord {
 
 inline constexpr int64_t kRecordWords = 64;
 static_assert(sizeof(DeviceRecord) == kRecordWords * sizeof(uint32_t));
+// lib/core/lowering/exchange/device_records.py looks into records too: the word
+// where the error begins (_ERROR_WORD) is 0 if there is none.
+static_assert(offsetof(DeviceRecord, error) == 12 * sizeof(uint32_t));
 
 // What a device has for the others. Sizes and geometry are those of every
 // device.

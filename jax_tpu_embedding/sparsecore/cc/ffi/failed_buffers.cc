@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/failed_buffers.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -15,6 +16,16 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 
 namespace jte::ffi {
+namespace {
+
+// Whether the first row pointer is `mark`, and all others are zero.
+bool IsMarked(std::span<const int32_t> row_pointers, int32_t mark) {
+  return !row_pointers.empty() && row_pointers[0] == mark &&
+         std::ranges::all_of(row_pointers.subspan(1),
+                             [](int32_t x) { return x == 0; });
+}
+
+}  // namespace
 
 void WriteFailure(std::string_view message,
                   const convert::CsrBuffers& buffers) {
@@ -35,12 +46,7 @@ void WriteFailure(std::string_view message,
 }
 
 std::optional<std::string> ReadFailure(const kernels::CooBuffers& buffers) {
-  const auto pointers = buffers.row_pointers;
-  if (pointers.empty() || pointers[0] != kFailedConversion ||
-      !std::ranges::all_of(pointers.subspan(1),
-                           [](auto x) { return x == 0; })) {
-    return std::nullopt;
-  }
+  if (!IsMarked(buffers.row_pointers, kFailedConversion)) return std::nullopt;
   std::string message;
   const auto read = [&message](auto cells) {
     message.append(reinterpret_cast<const char*>(cells.data()),
@@ -60,8 +66,7 @@ void MarkAsRecorded(std::span<int32_t> row_pointers) {
 }
 
 bool IsRecordedFailure(const kernels::CooBuffers& buffers) {
-  return !buffers.row_pointers.empty() &&
-         buffers.row_pointers[0] == kRecordedFailure;
+  return IsMarked(buffers.row_pointers, kRecordedFailure);
 }
 
 }  // namespace jte::ffi

@@ -78,6 +78,16 @@ TEST(FailedBuffersTest, ARecordedFailureHasNoMessage) {
   EXPECT_EQ(ReadFailure(buffers.ToRead()), std::nullopt);
 }
 
+// A batch that failed gives NaN where corrupt buffers are an error.
+TEST(FailedBuffersTest, CorruptBuffersAreNoRecordedFailure) {
+  for (const size_t i : {1, 7}) {
+    Buffers buffers;
+    MarkAsRecorded(buffers.row_pointers);
+    buffers.row_pointers[i] = 1;
+    EXPECT_FALSE(IsRecordedFailure(buffers.ToRead())) << i;
+  }
+}
+
 TEST(FailedBuffersTest, OtherBuffersHaveNoMessage) {
   EXPECT_EQ(ReadFailure(Buffers().ToRead()), std::nullopt);
   EXPECT_EQ(ReadFailure(kernels::CooBuffers{}), std::nullopt);

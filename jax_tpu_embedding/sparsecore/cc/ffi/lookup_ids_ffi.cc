@@ -50,21 +50,20 @@ struct Lookup {
   TableToRead table;
   Matrix activations;
   std::span<const double> quantization;
+  int32_t num_minibatches;
   bool keeps_errors;
 };
 
+// What is wrong here is wrong in the program, hence on every device.
 Result<Lookup> ReadLookup(const xffi::AnyBuffer& table,
                           const IntScalar& num_minibatches,
                           const xffi::AnyBuffer& result, Doubles quantization,
                           bool keeps_errors,
                           const StackAttributes& attributes) {
   JTE_RETURN_IF_ERROR(convert::CheckTopology(attributes.topology()));
-  if (*num_minibatches.typed_data() != 1) {
-    return InvalidArgument("num_minibatches is ", *num_minibatches.typed_data(),
-                           ", expected 1: raw ids have no more.");
-  }
   Lookup lookup = {};
   lookup.quantization = {quantization.begin(), quantization.size()};
+  lookup.num_minibatches = *num_minibatches.typed_data();
   lookup.keeps_errors = keeps_errors;
   JTE_ASSIGN_OR_RETURN(lookup.activations, ToMatrix(result, "The activations"));
   JTE_ASSIGN_OR_RETURN(lookup.table, ToTableToRead(table, lookup.activations));
@@ -80,6 +79,11 @@ Result<void> LookUp(Executor& executor, const Lookup& lookup,
                     const xffi::RemainingArgs& operands,
                     std::span<const kernels::LookupTable> tables,
                     const StackAttributes& attributes) {
+  // A number in the data of a device, as its ids are: another one may have 1.
+  if (lookup.num_minibatches != 1) {
+    return InvalidArgument("num_minibatches is ", lookup.num_minibatches,
+                           ", expected 1: raw ids have no more.");
+  }
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(lookup.quantization));
   // Owns the row splits that its features, and then the plan, are views of.

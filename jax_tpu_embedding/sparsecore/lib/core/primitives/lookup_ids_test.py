@@ -92,10 +92,18 @@ def _lookup_params(num_devices):
   return _LIMITS | dict(device_batch_size=2 * _NUM_SAMPLES // num_devices)
 
 
-def _from_ids(combiner, num_devices, table, *ids, keeps_errors=False, **params):
+def _from_ids(
+    combiner,
+    num_devices,
+    table,
+    *ids,
+    num_minibatches=1,
+    keeps_errors=False,
+    **params,
+):
   return lookup_ids.lookup_ids_p.bind(
       table,
-      jnp.int32(1),
+      jnp.int32(num_minibatches),
       *ids,
       keeps_errors=keeps_errors,
       **params,
@@ -225,6 +233,36 @@ class LookupIdsTest(parameterized.TestCase):
     with self.assertRaisesRegex(
         Exception, "Feature 'a': sample 0 has id -2 at position 0"
     ):
+      batch_errors.raise_errors()
+
+  # It is data as ids are: if one device alone fails, the others wait for it.
+  @parameterized.parameters(1, 2)
+  def test_minibatches_of_the_last_device_fail_all(self, num_devices):
+    def look_up(table, *ids):
+      is_last = jax.lax.axis_index("x") == num_devices - 1
+      return _from_ids(
+          "sum", num_devices, table, *ids, num_minibatches=1 + is_last
+      )
+
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError),
+        ("Device 1 of the axis: " if num_devices > 1 else "")
+        + "num_minibatches is 2, expected 1",
+    ):
+      _run(look_up, num_devices, _table(jnp.float32, 8), _ids(num_devices))
+
+  @parameterized.parameters(1, 2)
+  def test_minibatches_that_are_wrong_are_kept_as_errors_too(self, num_devices):
+    found = _run(
+        functools.partial(_from_ids, "sum", num_devices),
+        num_devices,
+        _table(jnp.float32, 8),
+        _ids(num_devices),
+        num_minibatches=2,
+        keeps_errors=True,
+    )
+    self.assertTrue(np.isnan(found).all())
+    with self.assertRaisesRegex(Exception, "num_minibatches is 2, expected 1"):
       batch_errors.raise_errors()
 
   def test_other_platforms_have_the_parts(self):
