@@ -57,6 +57,7 @@ def _abstract_row_gradients(
   utils.ensure_shape(embedding_ids, sample_ids.shape, "embedding_ids")
   utils.ensure_shape(gains, sample_ids.shape, "gains")
   utils.ensure_dim(activation_gradient, 2, "activation_gradient")
+  _ensure_columns(activation_gradient, "activation_gradient")
   utils.ensure_positive(rows_per_device, "rows_per_device")
   utils.ensure_positive(
       max_unique_ids_per_partition, "max_unique_ids_per_partition"
@@ -87,6 +88,11 @@ def _abstract_sum_rows(
     *rows_and_values,
 ) -> tuple[jax.core.ShapedArray, jax.core.ShapedArray]:
   """Checks the operands; the shapes of rows and sums."""
+  if not rows_and_values or len(rows_and_values) % 2:
+    raise ValueError(
+        "sum_rows takes rows and values, as often as there are gradients to"
+        f" add, got {len(rows_and_values)} operands."
+    )
   num_rows = 0
   num_columns = rows_and_values[1].shape[1:]
   for rows, values in zip(
@@ -96,12 +102,20 @@ def _abstract_sum_rows(
     utils.ensure_dtype(values, jnp.float32, "values")
     utils.ensure_dim(rows, 1, "rows")
     utils.ensure_dim(values, 2, "values")
+    _ensure_columns(values, "values")
     utils.ensure_shape(values, (*rows.shape, *num_columns), "values")
     num_rows += rows.size
   return (
       jax.core.ShapedArray((num_rows,), jnp.int32),
       jax.core.ShapedArray((num_rows, *num_columns), jnp.float32),
   )
+
+
+def _ensure_columns(x: utils.Shaped, name: str) -> None:
+  if x.shape[1] == 0:
+    raise ValueError(
+        f"{name} must have one column or more, got shape {tuple(x.shape)}."
+    )
 
 
 row_gradients_p = define.primitive(

@@ -262,6 +262,10 @@ class RowGradientsTest(parameterized.TestCase):
             {"activation_gradient": np.zeros(5, np.float32)},
             "activation_gradient must have dim 2",
         ),
+        (
+            {"activation_gradient": np.zeros((5, 0), np.float32)},
+            r"activation_gradient must have one column or more, got .*\(5, 0\)",
+        ),
         ({"gains": np.zeros(3, np.float32)}, r"gains must have shape \(32,\)"),
         ({"rows_per_device": 0}, "rows_per_device must be positive, got 0"),
         (
@@ -282,6 +286,10 @@ class RowGradientsTest(parameterized.TestCase):
         ((rows, values.astype(np.int32)), "values must have type float32"),
         ((rows[:, None], values), "rows must have dim 1"),
         ((rows, values[:, 0]), "values must have dim 2"),
+        ((rows, values[:, :0]), r"values must have one column.*got.*\(3, 0\)"),
+        ((), "takes rows and values, as often as .*, got 0 operands"),
+        ((rows,), "takes rows and values, .*, got 1 operands"),
+        ((rows, values, rows), "takes rows and values, .*, got 3 operands"),
         ((rows[1:], values), r"values must have shape \(2, 8\), got \(3, 8\)"),
         (
             (rows, values, rows, values[:, 1:]),
