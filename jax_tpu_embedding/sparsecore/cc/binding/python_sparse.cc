@@ -150,10 +150,10 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
     const convert::StridedArray splits =
         reader.ReadFlatIntegers("indptr", part(object, "indptr"));
     if (splits.size() - 1 != num_samples) {
-      reader.ThrowValueError(
-          "its shape has ", num_samples, " samples, and its indptr ",
-          splits.size(), " numbers, expected ", num_samples + 1,
-          ". Check it with check_format().");
+      reader.ThrowValueError("its shape has ", num_samples,
+                             " samples, and its indptr ", splits.size(),
+                             " numbers, expected ", num_samples + 1,
+                             ". Check it with check_format().");
     }
     const int64_t num_ids = IntegerAt(splits, num_samples);
     // Matrices may have more memory than they use.

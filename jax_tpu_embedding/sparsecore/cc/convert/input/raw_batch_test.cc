@@ -195,15 +195,13 @@ TEST(PrepareTest, ABatchMayBeEmpty) {
 TEST(CheckNumIdsTest, TooManyIdsAreAnError) {
   const std::byte byte = {};
   const auto check = [](RawNumbers ids) {
-    const auto done = CheckNumIds({.feature_name = "f",
-                                   .ids = std::move(ids),
-                                   .samples = RowsOfArray{}});
+    const auto done = CheckNumIds(
+        {.feature_name = "f", .ids = std::move(ids), .samples = RowsOfArray{}});
     return done ? "" : done.error().message;
   };
   const auto matrix = [&byte](int64_t rows, int64_t columns) {
-    return StridedArray{.data = &byte,
-                        .type = {DType::kInt8},
-                        .shape = {rows, columns}};
+    return StridedArray{
+        .data = &byte, .type = {DType::kInt8}, .shape = {rows, columns}};
   };
   const auto run = [&byte](int64_t size) {
     return StridedRun{&byte, size, 0, {DType::kInt8}};
