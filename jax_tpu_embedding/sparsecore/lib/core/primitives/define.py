@@ -63,7 +63,7 @@ def primitive(
   return result
 
 
-def _run(primitive: core.Primitive, *operands: Any, **params: Any) -> Any:
+def _run(primitive: core.Primitive, /, *operands: Any, **params: Any) -> Any:
   """A call outside of a program: one that has nothing else."""
   program = _program(primitive, **params)
   if not jax.config.jax_disable_jit:
@@ -73,7 +73,7 @@ def _run(primitive: core.Primitive, *operands: Any, **params: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(primitive: core.Primitive, **params: Any) -> Callable[..., Any]:
+def _program(primitive: core.Primitive, /, **params: Any) -> Callable[..., Any]:
   """The program of one call, compiled once for operands of the same shapes."""
 
   def program(*operands):
@@ -88,6 +88,7 @@ def _one_after_the_other(
     primitive: core.Primitive,
     operands: tuple[Any, ...],
     axes: tuple[int | None, ...],
+    /,  # so that parameters may have any name
     **params: Any,
 ) -> tuple[Any, Any]:
   """The batching rule of a primitive whose calls are independent."""
@@ -137,5 +138,10 @@ def _varying_like_operands(
   )
 
 
-def _refuse(message: str, *unused_args: Any, **unused_params: Any) -> NoReturn:
+def _refuse(
+    message: str,
+    /,  # so that parameters may have any name
+    *unused_args: Any,
+    **unused_params: Any,
+) -> NoReturn:
   raise NotImplementedError(message)

@@ -5,6 +5,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
 from jax_tpu_embedding.sparsecore.lib.core.primitives import stacking
 import numpy as np
 
@@ -60,6 +61,22 @@ class VaryingResultsTest(parameterized.TestCase):
       # Or a sum over the mesh would take parts for copies.
       with self.assertRaisesRegex(ValueError, "out_specs"):
         program(P())(*operands)
+
+
+class RefusalTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("mapped", lambda f: jax.vmap(f)(np.ones((2, 5))), "no batching rule"),
+      ("differentiated", lambda f: jax.grad(f)(np.ones(5)), "no gradient"),
+  )
+  def test_parameters_may_have_any_name(self, call, message):
+    # One of them is "message", as is an argument of what refuses.
+    def check(guards):
+      (x,) = check_seal.check_seal_p.bind(guards, 1.0, message="broken")
+      return x
+
+    with self.assertRaisesRegex(NotImplementedError, message):
+      call(check)
 
 
 if __name__ == "__main__":
