@@ -524,8 +524,10 @@ def fill_program(
       padding = ((0, 0, 0), (row_offset, after, 0), (0, 0, 0))
       stack = jax.lax.pad(block, jnp.zeros((), block.dtype), padding)
     else:
+      # Of one type, which that of Python's numbers depends on jax_enable_x64.
+      first = tuple(jnp.asarray(x, jnp.int32) for x in (0, row_offset, 0))
       stack = jax.lax.dynamic_update_slice(
-          stack.reshape(num_shards, -1, columns), block, (0, row_offset, 0)
+          stack.reshape(num_shards, -1, columns), block, first
       )
     return stack.reshape(result.shape)
 

@@ -108,6 +108,17 @@ def init_embedding_variables(
       dimension of devices.
     MemoryError: if it cannot fit; nothing was allocated.
   """
+  if jax.config.jax_disable_jit:
+    # Programs are compiled before they run, of which there is nothing then.
+    with jax.disable_jit(False):
+      return init_embedding_variables(
+          rng,
+          table_specs,
+          global_sharding,
+          num_sparsecore_per_device,
+          bypass_mesh_check,
+          commit=commit,
+      )
   num_sc_per_device = hardware.resolve_num_sc_per_device(
       num_sparsecore_per_device
   )

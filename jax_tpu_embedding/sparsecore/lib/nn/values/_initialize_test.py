@@ -1,6 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import functools
 import re
 from unittest import mock
 
@@ -263,6 +264,37 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
       for kwargs in ({}, {"axis_type": explicit}):
         got = init(tables, 2, **kwargs)["a"].table
         np.testing.assert_array_equal(got, expected)
+
+  @parameterized.parameters("disable_jit", "enable_x64")
+  def test_values_do_not_depend_on_settings_of_jax(self, setting):
+    whole = np.arange(160.0).reshape(20, 8)
+    initializers = [
+        lambda: whole,
+        lambda: jnp.asarray(whole, jnp.float32),
+        lambda key, shape: jnp.ones(shape),
+    ]
+    if setting == "disable_jit":  # random numbers of 64 bits are others
+      initializers.append(jax.nn.initializers.normal())
+      initializers.append(jax.nn.initializers.orthogonal())
+    tables = lambda: prepared(
+        *(
+            table(f"t{i}", 20, 8, initializer)
+            for i, initializer in enumerate(initializers)
+        ),
+        stack=True,
+    )
+    expected = init(tables())
+    with getattr(jax, setting)(True):
+      actual = init(tables())
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-5),
+        actual,
+        expected,
+    )
+    self.assertEqual(
+        jax.tree.map(jnp.result_type, actual),
+        jax.tree.map(jnp.result_type, expected),
+    )
 
   def test_can_be_traced(self):
     tables = prepared(
