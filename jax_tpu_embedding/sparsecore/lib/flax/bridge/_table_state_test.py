@@ -208,6 +208,14 @@ class LayoutTest(parameterized.TestCase):
     except (ValueError, jax.errors.JaxRuntimeError) as error:
       self.assertRegex(str(error), message)
 
+  @parameterized.parameters(*every_form.FORMS)
+  def test_strict_promotion_is_no_error(self, form):
+    specs = every_form.make_specs(embedding_spec.AdamOptimizerSpec(0.1))
+    training = every_form.FORMS[form](specs)
+    with jax.numpy_dtype_promotion("strict"):
+      training.step()
+      training.look_up()
+
   def test_a_layer_may_have_some_tables_of_a_stack(self):
     def make_specs():
       optimizer = embedding_spec.SGDOptimizerSpec()

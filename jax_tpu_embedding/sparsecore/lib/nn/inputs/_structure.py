@@ -61,14 +61,24 @@ def flatten_weights(
   leaves, found = jax.tree_util.tree_flatten(features_weights)
   if found == structure:  # every feature has an array: most calls
     return leaves
-  # None is a tree without leaves, and here it has to be one.
+  # None is a tree without leaves, and here it has to be one, but where the
+  # specs have None, too.
   no_weights = object()
+  is_none = lambda node: node is None
+  like = jax.tree.unflatten(structure, range(structure.num_leaves))
+  no_features = {
+      jax.tree_util.keystr(path)
+      for path, leaf in jax.tree.leaves_with_path(like, is_leaf=is_none)
+      if leaf is None
+  }
+
+  def mark(path, leaf):
+    if leaf is None and jax.tree_util.keystr(path) not in no_features:
+      return no_weights
+    return leaf
+
   leaves = flatten_as(
-      jax.tree.map(
-          lambda leaf: no_weights if leaf is None else leaf,
-          features_weights,
-          is_leaf=lambda node: node is None,
-      ),
+      jax.tree.map_with_path(mark, features_weights, is_leaf=is_none),
       structure,
       "features_weights",
       "feature_specs",

@@ -98,6 +98,17 @@ class FlattenLikeTest(parameterized.TestCase):
     )
     self.assertLess(len(message), 5000)
 
+  def test_weights_may_be_none_where_features_or_specs_are(self):
+    specs = {"a": "x", "none": None, "pair": ["y", None, "z"]}
+    structure = jax.tree.structure(specs)
+    weights = {"a": None, "none": None, "pair": [_A, None, _B]}
+    self.assertEqual(
+        _structure.flatten_weights(weights, structure), [None, _A, _B]
+    )
+    weights["none"] = _C
+    with self.assertRaisesRegex(ValueError, r"features_weights: ..\['none'\]"):
+      _structure.flatten_weights(weights, structure)
+
   def test_lists_and_tuples_have_the_same_structure(self):
     _structure.assert_same_structure([_A, (_B,)], (_A, [_B]), "a", "b")
     with self.assertRaisesRegex(ValueError, "structures of a and b do not"):

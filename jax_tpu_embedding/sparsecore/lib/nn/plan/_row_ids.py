@@ -87,7 +87,10 @@ def read_rows(
   if setting.num_shards is None:
     raise ValueError(
         f"Table {name!r} was not prepared, so where its rows are is not known."
-        " Call embedding.prepare_feature_specs_for_training."
+        " Call embedding.prepare_feature_specs_for_training. If its features"
+        " have sizes of None, prepare copies of the specs with any sizes, for"
+        " the same devices and each table alone, and pass these: where rows are"
+        " does not depend on sizes."
     )
   ids = np.asarray(ids)
   if not np.issubdtype(ids.dtype, np.integer):

@@ -98,6 +98,16 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
     )
 
 
+def _power(base: jax.Array, step: jax.Array) -> jax.Array:
+  """base ** step, also where jax_numpy_dtype_promotion is "strict".
+
+  Not of a step as float32: powers of whole numbers that are known have other
+  last bits.
+  """
+  with jax.numpy_dtype_promotion("standard"):
+    return base**step
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SGDOptimizerSpec(_BuiltInSpec):
   """Stochastic gradient descent.
@@ -169,8 +179,9 @@ class AdamOptimizerSpec(_BuiltInSpec):
     """
     t = jnp.asarray(0 if step is None else step) + 1
     beta_1, beta_2, epsilon = self._float32("beta_1", "beta_2", "epsilon")
-    correction = jnp.sqrt(1 - beta_2**t)
-    alpha_t = self.get_learning_rate(step) * correction / (1 - beta_1**t)
+    correction = jnp.sqrt(1 - _power(beta_2, t))
+    rate = self.get_learning_rate(step)
+    alpha_t = rate * correction / (1 - _power(beta_1, t))
     epsilon_hat = epsilon * correction
     return (
         alpha_t.astype(jnp.float32),
@@ -365,7 +376,7 @@ class LaPropOptimizerSpec(_BuiltInSpec):
     if step is None:
       return b2
     step = jnp.asarray(step)
-    rate = b2 * (1 - b2**step) / (1 - b2 ** (step + 1))
+    rate = b2 * (1 - _power(b2, step)) / (1 - _power(b2, step + 1))
     return rate.astype(jnp.float32)
 
   def get_hyperparameters(self, step: _Step = None) -> _Hyperparameters:

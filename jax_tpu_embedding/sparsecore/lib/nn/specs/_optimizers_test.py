@@ -272,6 +272,15 @@ class HyperparametersTest(parameterized.TestCase):
         got, (alpha_t, 0.9, 0.999, epsilon_hat), rtol=1e-7
     )
 
+  @parameterized.parameters("AdamOptimizerSpec", "LaPropOptimizerSpec")
+  def test_strict_promotion_gives_the_same_bits(self, name):
+    spec = getattr(embedding_spec, name)(learning_rate=0.1)
+    for step in (0, 6, np.int32(99)):
+      for get in (spec.get_hyperparameters, jax.jit(spec.get_hyperparameters)):
+        expected = get(step)
+        with jax.numpy_dtype_promotion("strict"):
+          self.assertEqual(get(step), expected)
+
   def test_adagrad_momentum(self):
     spec = AdagradMomentum(0.5, 0.25, 0.75, 1e-3, 3.0, True)
     np.testing.assert_allclose(

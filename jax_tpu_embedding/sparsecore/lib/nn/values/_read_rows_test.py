@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import dataclasses
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -71,6 +73,26 @@ class ReadRowsTest(parameterized.TestCase):
         variables, embedding.get_table_specs(specs), "users", 69
     )
     np.testing.assert_array_equal(rows, np.full(6, 69))
+
+  def test_specs_without_sizes_say_what_to_pass(self):
+    table = two_table_model.table("items", initializer=_row_numbers)
+    feature = two_table_model.feature("f", table)
+    prepared = [
+        dataclasses.replace(feature, table_spec=dataclasses.replace(table))
+    ]
+    embedding.prepare_feature_specs_for_training(prepared, 1, 2)
+    tables = _variables(prepared, 1, 2)
+    feature.output_shape = (None, 6)
+    with self.assertRaisesRegex(ValueError, "prepare copies .* with any sizes"):
+      embedding.read_rows(tables, [feature], "items", _IDS)
+    # As it says.
+    copy = dataclasses.replace(
+        feature, table_spec=dataclasses.replace(table), output_shape=(24, 6)
+    )
+    embedding.prepare_feature_specs_for_training([copy], 1, 2)
+    np.testing.assert_array_equal(
+        embedding.read_rows(tables, [copy], "items", _IDS)[..., 0], _IDS
+    )
 
   @parameterized.parameters(
       (dict(name="user"), ValueError, r"no table 'user'.*\['items', 'users'\]"),
