@@ -1,6 +1,8 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import dataclasses
+
 from absl.testing import absltest
 import jax
 from jax import export
@@ -29,6 +31,13 @@ class ProgramTypesTest(absltest.TestCase):
                     has_failed=jnp.zeros(1, bool),
                 )
             }
+        ),
+        model.inputs.replace(
+            settings=dataclasses.replace(
+                model.inputs.settings,
+                batches=(("item", 6),),
+                layouts=(_buffers.StackLayout("s", 6, (("item", 0, 6),)),),
+            )
         ),
         {"stack": embedding.EmbeddingVariables(jnp.ones(2), (jnp.ones(2),))},
         {"stack": embedding.SparseGradient(jnp.arange(2), jnp.ones((2, 8)))},

@@ -128,17 +128,24 @@ def lookup_config(
       feature_specs, num_devices, num_sc_per_device
   )
   if ids is not None:
-    feature_specs = _batch_sizes.resize(
-        feature_specs,
-        _batch_sizes.of_ids(
-            _structure.flatten_like(
-                ids, feature_specs, "features", "feature_specs"
-            ),
-            jax.tree.leaves(feature_specs),
-            num_devices,
-            num_devices,
+    # The ids of a layer are converted for this layer alone, so that features
+    # of the stacks that are looked up elsewhere need no room.
+    features = jax.tree.leaves(feature_specs)
+    batches = _batch_sizes.of_ids(
+        _structure.flatten_like(
+            ids, feature_specs, "features", "feature_specs"
         ),
+        features,
+        num_devices,
+        num_devices,
     )
+    layouts = _batch_sizes.layouts(
+        features,
+        batches,
+        num_devices * num_sc_per_device,
+        keeps_places=False,
+    )
+    feature_specs = _batch_sizes.lay_out(feature_specs, batches, layouts)
   return _lookup_config.LookupConfig(
       feature_specs=feature_specs,
       mesh=mesh,

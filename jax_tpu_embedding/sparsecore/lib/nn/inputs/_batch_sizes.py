@@ -1,12 +1,14 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Batches of another size than the specs declare: one sample, a last batch.
+"""Batches of another size than the specs declare, or of some features only.
 
-Rows of tables do not depend on the batch. Where the samples of a feature are
-among the activations of its stack does: after those of the features before it.
-So such a batch is planned anew, for as long as a call takes, on copies of the
-specs that have the same tables.
+One sample, a last batch; or one tower of a model, whose other tower looks the
+same tables up. Rows of tables do not depend on that. Where the samples of a
+feature are among the activations of its stack does: after those of the features
+before it. So such a batch is planned anew, for as long as a call takes, on
+copies of the specs that have the same tables. Buffers say in their settings
+where samples are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+import numpy as np
 
 
 def of_ids(
@@ -48,6 +52,11 @@ def of_ids(
   """
   batches = {}
   for of_feature, feature in zip(ids, features):
+    # As most are: what is below takes several times as long, for every batch.
+    if type(of_feature) is np.ndarray and of_feature.ndim > 1:
+      rows, declared = of_feature.shape[0], feature.output_shape[0]
+      if rows and rows * global_device_count == declared * num_devices:
+        continue
     declared, *positions = feature.output_shape[:-1]
     found, is_flat = _num_rows(of_feature, num_devices)
     if found is None:
@@ -114,6 +123,178 @@ def _length(x: Any) -> int | None:
   return len(x) if hasattr(x, "__len__") else None
 
 
+def layouts(
+    features: Sequence[embedding_spec.FeatureSpec],
+    batches: Mapping[str, int],
+    num_scs: int,
+    *,
+    keeps_places: bool,
+) -> tuple[_buffers.StackLayout, ...]:
+  """Where samples are, of stacks that are not laid out as planned.
+
+  Those are stacks with a feature of another batch, with a part of the features
+  that they were planned with, or with specs that were given another shape.
+
+  Args:
+    features: their prepared specs.
+    batches: feature name -> its batch, over all devices. Others keep theirs.
+    num_scs: SparseCores that share the batch.
+    keeps_places: whether features keep the places of the plan if these do, and
+      those of the others stay empty: so do buffers whose settings got lost. It
+      does not suit STACK_THEN_SPLIT, where each sample of a stack counts.
+  """
+  if not batches and _are_as_planned(features):
+    return ()
+  by_stack = collections.defaultdict(list)
+  for feature in features:
+    by_stack[feature.table_spec.setting_in_stack.stack_name].append(feature)
+  result = []
+  for of_stack in by_stack.values():
+    layout = _layout(of_stack, batches, num_scs, keeps_places)
+    if layout is not None:
+      result.append(layout)
+  return tuple(result)
+
+
+def _are_as_planned(features: Sequence[embedding_spec.FeatureSpec]) -> bool:
+  """Whether they are whole stacks; False also if they are in another order."""
+  # One loop over plain attributes: it runs for every batch.
+  ends, stacks = {}, {}
+  for feature in features:
+    stack = feature.table_spec.stacked_table_spec
+    # Tables of a stack have one spec of it, or equal ones.
+    name = stack.stack_name
+    end = ends.get(name, 0)
+    if feature.id_transformation.row_offset != end:
+      return False
+    ends[name] = end + _num_samples(feature.output_shape)
+    stacks[name] = stack
+  return all(
+      end == stacks[name].total_sample_count for name, end in ends.items()
+  )
+
+
+def _num_samples(output_shape: Sequence[int]) -> int:
+  if len(output_shape) == 2:
+    return output_shape[0]
+  return math.prod(output_shape[:-1])
+
+
+def _layout(
+    features: Sequence[embedding_spec.FeatureSpec],
+    batches: Mapping[str, int],
+    num_scs: int,
+    keeps_places: bool,
+) -> _buffers.StackLayout | None:
+  """That of one stack; None if it is the planned one."""
+  stack = features[0].table_spec.stacked_table_spec
+  features = sorted(
+      features, key=lambda feature: feature.id_transformation.row_offset
+  )
+  if batches.keys().isdisjoint(feature.name for feature in features):
+    planned = tuple(
+        (f.name, f.id_transformation.row_offset, _num_samples(f.output_shape))
+        for f in features
+    )
+    total = stack.total_sample_count
+    ends = [0, *(first + size for _, first, size in planned)]
+    begins = [*(first for _, first, _ in planned), total]
+    if ends == begins:
+      return None
+    if (
+        keeps_places
+        and not stack.is_replicated
+        and all(end <= begin for end, begin in zip(ends, begins))
+        and not any(begin % num_scs for begin in begins)
+    ):
+      return _buffers.StackLayout(stack.stack_name, total, planned)
+  placed, num_samples = [], 0
+  for feature in features:
+    batch, *others = feature.output_shape
+    batch = batches.get(feature.name, batch)
+    size = _num_samples((batch, *others))
+    placed.append((feature.name, num_samples, size))
+    num_samples += size
+  return _buffers.StackLayout(stack.stack_name, num_samples, tuple(placed))
+
+
+def of_settings(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    settings: _buffers.BufferSettings | None,
+) -> Any:
+  """`feature_specs` as the buffers with these settings were made for them.
+
+  Raises:
+    ValueError: see lay_out.
+  """
+  if settings is None:  # as declared
+    return feature_specs
+  batches = dict(settings.batches)
+  if not settings.layouts:  # those of a program of an earlier version
+    return resize(feature_specs, batches)
+  return lay_out(feature_specs, batches, settings.layouts)
+
+
+def lay_out(
+    feature_specs: _tables.Nested[_tables.FeatureSpec],
+    batches: Mapping[str, int],
+    layouts: Sequence[_buffers.StackLayout],
+) -> Any:
+  """`feature_specs` with these batches and places; they themselves if none.
+
+  Args:
+    feature_specs: prepared specs, any tree. Some of the features will do.
+    batches: feature name -> its batch, over all devices. Others keep theirs.
+    layouts: of all stacks that have such features, and of others.
+
+  Raises:
+    ValueError: if a layout lacks a feature, or has another number of samples.
+  """
+  if not layouts:
+    return feature_specs
+  by_stack = {layout.stack_name: layout for layout in layouts}
+  features, structure = jax.tree.flatten(feature_specs)
+  copies, tables = [], {}
+  for feature in features:
+    table = feature.table_spec
+    layout = by_stack.get(table.setting_in_stack.stack_name)
+    if layout is not None:
+      feature = copy.copy(feature)
+      batch, *others = feature.output_shape
+      feature.output_shape = (batches.get(feature.name, batch), *others)
+      feature.id_transformation = dataclasses.replace(
+          feature.id_transformation, row_offset=_place(feature, layout)
+      )
+      if table.name not in tables:
+        tables[table.name] = copy.copy(table)
+        tables[table.name].stacked_table_spec = (
+            table.stacked_table_spec.replace(
+                total_sample_count=layout.num_samples
+            )
+        )
+      feature.table_spec = tables[table.name]
+    copies.append(feature)
+  return jax.tree.unflatten(structure, copies)
+
+
+def _place(
+    feature: embedding_spec.FeatureSpec, layout: _buffers.StackLayout
+) -> int:
+  """The first sample of a feature."""
+  found = {name: (first, size) for name, first, size in layout.features}
+  first, size = found.get(feature.name, (0, 0))
+  expected = _num_samples(feature.output_shape)
+  if size != expected:
+    sizes = {name: size for name, (_, size) in found.items()}
+    raise ValueError(
+        f"Stack {layout.stack_name!r}: feature {feature.name!r} has {expected}"
+        f" samples, of output_shape {tuple(feature.output_shape)}, and the"
+        f" inputs were preprocessed for the features and samples {sizes}."
+        " Preprocess with the specs of all features that are looked up."
+    )
+  return first
+
+
 def resize(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     batches: Mapping[str, int],
@@ -126,29 +307,9 @@ def resize(
   """
   if not batches:
     return feature_specs
-  features, structure = jax.tree.flatten(feature_specs)
-  features = [copy.copy(feature) for feature in features]
-  by_stack = collections.defaultdict(list)
-  for feature in features:
-    by_stack[feature.table_spec.setting_in_stack.stack_name].append(feature)
-  for of_stack in by_stack.values():
-    of_stack.sort(key=lambda feature: feature.id_transformation.row_offset)
-    num_samples = 0
-    for feature in of_stack:
-      batch, *others = feature.output_shape
-      feature.output_shape = (batches.get(feature.name, batch), *others)
-      feature.id_transformation = dataclasses.replace(
-          feature.id_transformation, row_offset=num_samples
-      )
-      num_samples += math.prod(feature.output_shape[:-1])
-    stack = of_stack[0].table_spec.stacked_table_spec.replace(
-        total_sample_count=num_samples
-    )
-    tables = {}
-    for feature in of_stack:
-      table = feature.table_spec
-      if table.name not in tables:
-        tables[table.name] = copy.copy(table)
-        tables[table.name].stacked_table_spec = stack
-      feature.table_spec = tables[table.name]
-  return jax.tree.unflatten(structure, features)
+  features = jax.tree.leaves(feature_specs)
+  return lay_out(
+      feature_specs,
+      batches,
+      layouts(features, batches, num_scs=1, keeps_places=False),
+  )

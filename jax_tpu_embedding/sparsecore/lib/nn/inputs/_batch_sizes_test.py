@@ -4,6 +4,7 @@
 """Batches of another size than the specs declare, tables stacked or not."""
 
 import dataclasses
+import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -86,53 +87,86 @@ class BatchSizesTest(parameterized.TestCase):
               model.logical_tables(variables)[name], expected, atol=1e-4
           )
 
-  def test_another_batch_declared_after_stacking(self):
-    # Features keep their places, in which a smaller batch has room.
+  @parameterized.product(
+      # A smaller batch has room in the places of the plan.
+      batch=[6, 40],
+      strategy=["SPLIT_THEN_STACK", "STACK_THEN_SPLIT"],
+  )
+  def test_another_batch_declared_after_stacking(self, batch, strategy):
     model = two_table_model.TwoTableModel(2)
     topology = layout.Topology(
         local_device_count=1, global_device_count=1, num_sc_per_device=2
     )
 
-    def convert(batch):
-      specs = {
-          name: dataclasses.replace(
-              f,
-              input_shape=(batch, f.input_shape[1]),
-              output_shape=(batch, f.output_shape[1]),
-          )
-          for name, f in model.specs.items()
-      }
-      ids = {
-          name: np.resize(x, (batch, x.shape[1]))
-          for name, x in model.ids.items()
-      }
-      on_host = lambda: embedding.preprocess_sparse_dense_matmul_input(
-          ids, None, specs, 1, 1, num_sc_per_device=2
-      )[0]
-      in_program = lambda: embedding.convert_ids(ids, None, specs, topology)
-      return specs, ids, on_host, in_program
+    specs = {
+        name: dataclasses.replace(
+            f,
+            input_shape=(batch, f.input_shape[1]),
+            output_shape=(batch, f.output_shape[1]),
+        )
+        for name, f in model.specs.items()
+    }
+    ids = {
+        name: np.resize(x, (batch, x.shape[1])) for name, x in model.ids.items()
+    }
+    options = dict(feature_stacking_strategy=strategy)
 
-    specs, ids, *ways = convert(6)
-    expected = embedding.tpu_sparse_dense_matmul(
-        embedding.convert_ids(ids, None, model.specs, topology),
-        model.variables,
+    def step(inputs, specs):
+      activations = embedding.tpu_sparse_dense_matmul(
+          inputs, model.variables, specs
+      )
+      new = embedding.tpu_sparse_dense_matmul_grad(
+          jax.tree.map(jnp.sin, activations), inputs, model.variables, specs
+      )
+      return activations, new
+
+    expected = step(
+        embedding.convert_ids(ids, None, model.specs, topology, **options),
         model.specs,
     )
-    for way in ways:
+    for inputs in (
+        embedding.convert_ids(ids, None, specs, topology, **options),
+        embedding.preprocess_sparse_dense_matmul_input(
+            ids, None, specs, 1, 1, num_sc_per_device=2, **options
+        )[0],
+    ):
       jax.tree.map(
-          np.testing.assert_array_equal,
-          embedding.tpu_sparse_dense_matmul(way(), model.variables, specs),
+          functools.partial(np.testing.assert_allclose, atol=1e-5),
+          step(inputs, specs),
           expected,
       )
-    _, _, on_host, in_program = convert(40)
-    with self.assertRaisesRegex(ValueError, "'item' at .* overlaps feature '"):
-      on_host()
-    with self.assertRaisesRegex(
-        ValueError,
-        "'last': row_offset=.* samples before it, of feature 'item', end at"
-        " 40.*than they were stacked for are best left as they were",
-    ):
-      in_program()
+
+  def test_a_shape_that_inputs_know_nothing_of_names_the_feature(self):
+    model = two_table_model.TwoTableModel(2)
+    specs = dict(model.specs)
+    specs["item"] = dataclasses.replace(
+        specs["item"], input_shape=(48, 1), output_shape=(48, 8)
+    )
+    inputs = model.inputs.replace(settings=None)
+    activations = embedding.tpu_sparse_dense_matmul(
+        inputs, model.variables, model.specs, global_device_count=1
+    )
+    message = r"Feature '.*': its output_shape \(.*'item': .*same specs"
+    with self.assertRaisesRegex(ValueError, message):
+      embedding.tpu_sparse_dense_matmul(
+          inputs, model.variables, specs, global_device_count=1
+      )
+    activations["item"] = jnp.zeros((48, 8))
+    with self.assertRaisesRegex(ValueError, message):
+      embedding.stack_embedding_gradients(activations, specs, 2, 1)
+
+  def test_settings_of_an_earlier_version_say_batches_only(self):
+    model = two_table_model.TwoTableModel(2)
+    ids = {name: x[:6] for name, x in model.ids.items()}
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        ids, None, model.specs, 1, 1, num_sc_per_device=2
+    )
+    old = dataclasses.replace(inputs.settings, layouts=())
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        model.lookup(inputs.replace(settings=old), model.variables),
+        model.lookup(inputs, model.variables),
+    )
 
   def test_features_may_have_batches_of_their_own(self):
     # A user, and every item for them.

@@ -69,6 +69,21 @@ class SparseDenseMatmulInput(NamedTuple):
   lhs_gains: Mapping[str, ArrayLike]
 
 
+class StackLayout(NamedTuple):
+  """Where the samples of features are among those of their stack.
+
+  Attributes:
+    stack_name: of the stack.
+    num_samples: of the stack in a global batch, those that are no feature's
+      included.
+    features: name, first sample and number of samples of each, by the first.
+  """
+
+  stack_name: str
+  num_samples: int
+  features: tuple[tuple[str, int, int], ...]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BufferSettings:
   """What the buffers of a batch were made for.
@@ -87,6 +102,8 @@ class BufferSettings:
       FeatureStackingStrategy.
     batches: feature name and batch, over all devices, of features that have
       another batch than their specs declare.
+    layouts: of stacks that are not laid out as planned: for another batch, or
+      for some of the features that they were planned with.
   """
 
   global_device_count: int
@@ -95,6 +112,7 @@ class BufferSettings:
   enable_minibatching: bool = False
   feature_stacking_strategy: str = _DEFAULT_STRATEGY
   batches: tuple[tuple[str, int], ...] = ()
+  layouts: tuple[StackLayout, ...] = ()
 
   @property
   def topology(self) -> layout.Topology:
@@ -218,6 +236,7 @@ def settings(
     enable_minibatching: bool,
     feature_stacking_strategy: str,
     batches: tuple[tuple[str, int], ...],
+    layouts: tuple[StackLayout, ...],
 ) -> BufferSettings:
   """BufferSettings, one object for equal ones: each batch asks for them."""
   return BufferSettings(
@@ -227,4 +246,5 @@ def settings(
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
       batches=batches,
+      layouts=layouts,
   )

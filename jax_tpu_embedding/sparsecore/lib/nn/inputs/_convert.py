@@ -165,7 +165,16 @@ def read_ids(
       1,
       topology.global_device_count,
   )
-  feature_specs = _batch_sizes.resize(feature_specs, batches)
+  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+      feature_stacking_strategy
+  ).name
+  layouts = _batch_sizes.layouts(
+      jax.tree.leaves(feature_specs),
+      batches,
+      topology.num_scs,
+      keeps_places=strategy == "SPLIT_THEN_STACK",
+  )
+  feature_specs = _batch_sizes.lay_out(feature_specs, batches, layouts)
   by_stack = collections.defaultdict(list)
   for ids, weights, spec in zip(
       all_ids,
@@ -178,9 +187,6 @@ def read_ids(
     stack_name = spec.table_spec.setting_in_stack.stack_name
     by_stack[stack_name].append((_raw_feature(spec, operands), operands))
 
-  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
-      feature_stacking_strategy
-  ).name
   stacks = _plan.get_stacked_table_specs(feature_specs)
   features_of, operands_of, limits = {}, {}, {}
   for name, stack in stacks.items():
@@ -214,6 +220,7 @@ def read_ids(
           limits=tuple(limits.items()),
           feature_stacking_strategy=strategy,
           batches=tuple(batches.items()),
+          layouts=layouts,
       ),
   )
 

@@ -61,6 +61,7 @@ def read(
     num_sc_per_device: int | None,
     enable_minibatching: bool | None,
     feature_stacking_strategy: str | None,
+    num_samples: Mapping[str, int] | None = None,
 ) -> DeviceBatch:
   """The buffers of a device; callers, specs, tables and buffers must agree.
 
@@ -73,6 +74,7 @@ def read(
     num_sc_per_device: SparseCores per device.
     enable_minibatching: whether the buffers have the layout of minibatches.
     feature_stacking_strategy: in any letter case.
+    num_samples: stack name -> how many one device has; default: of the specs.
 
   Raises:
     ValueError: if stacks are missing; the caller, the tables or the shapes
@@ -129,10 +131,13 @@ def read(
     )
   else:
     check_tables(feature_specs, embedding_variables, settings.topology)
-  feature_specs = _batch_sizes.resize(feature_specs, dict(settings.batches))
+  feature_specs = _batch_sizes.of_settings(feature_specs, settings)
   stacks = _plan.get_stacked_table_specs(feature_specs)
   for name, stack in stacks.items():
-    _check_samples(stack, buffers[name], settings.global_device_count)
+    expected = stack.total_sample_count // settings.global_device_count
+    if num_samples is not None:
+      expected = num_samples.get(name, expected)
+    _check_samples(stack, buffers[name], settings.global_device_count, expected)
   return DeviceBatch(settings, feature_specs, stacks, buffers)
 
 
@@ -151,8 +156,16 @@ def _check_samples(
     stack: embedding_spec.StackedTableSpec,
     buffers: DeviceBuffers | _buffers.SampleIds,
     global_device_count: int,
+    expected: int,
 ) -> None:
-  """Raises ValueError unless inputs are those of the stack's placement."""
+  """Raises ValueError unless inputs are those of the stack's placement.
+
+  Args:
+    stack: the spec.
+    buffers: one device's part.
+    global_device_count: for messages.
+    expected: how many samples one device has.
+  """
   has_samples = isinstance(buffers, _buffers.SampleIds)
   if has_samples != stack.is_replicated:
     found = "sample by sample" if has_samples else "in buffers"
@@ -162,7 +175,6 @@ def _check_samples(
     )
   if not has_samples or buffers.sample is not None:
     return
-  expected = stack.total_sample_count // global_device_count
   if buffers.ids.shape[0] != expected:
     raise ValueError(
         f"Stack {stack.stack_name!r}: the inputs have {buffers.ids.shape[0]}"

@@ -17,6 +17,7 @@ feature's samples in each: a run per SparseCore, or a single one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
@@ -90,3 +91,32 @@ def span_in_run(
     )
   start = feature.id_transformation.row_offset // parts
   return slice(start, start + num_samples // parts)
+
+
+def check_spans(
+    spans: Sequence[tuple[embedding_spec.FeatureSpec, slice]], run_size: int
+) -> None:
+  """Checks that the samples of features are in the runs of a device batch.
+
+  Args:
+    spans: the features of a stack and their span_in_run, in order.
+    run_size: samples of a run.
+
+  Raises:
+    ValueError: if a feature has samples that are another's, or beyond the run.
+  """
+  end = 0
+  for feature, span in spans:
+    if span.start < end or span.stop > run_size:
+      found = [f"{x.name!r}: {y.start} to {y.stop}" for x, y in spans]
+      raise ValueError(
+          f"Feature {feature.name!r}: its output_shape"
+          f" {tuple(feature.output_shape)} does not fit its place in the stack"
+          f" {feature.table_spec.setting_in_stack.stack_name!r}. A run of the"
+          f" stack has {run_size} samples, of which features have"
+          f" {', '.join(found)}. The shape was changed after the stack was"
+          " planned, and the inputs were made before that, or lack settings."
+          " Preprocess and look up with the same specs; other batches need no"
+          " other specs."
+      )
+    end = span.stop

@@ -14,6 +14,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
@@ -311,6 +312,17 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
       topology, enable_minibatching
   )
 
+  strategy = _feature_stacking.feature_stacking_strategy_to_enum(
+      feature_stacking_strategy
+  ).name
+  layouts = _batch_sizes.layouts(
+      jax.tree.leaves(feature_specs),
+      {},
+      topology.num_scs,
+      keeps_places=strategy == "SPLIT_THEN_STACK",
+  )
+  feature_specs = _batch_sizes.lay_out(feature_specs, {}, layouts)
+
   def per_device(size, dtype, *others):
     if has_leading_dimension:
       return jax.ShapeDtypeStruct((local_device_count, size, *others), dtype)
@@ -329,11 +341,8 @@ def eval_preprocess_sparse_dense_matmul_input_shape(
           num_sc_per_device=topology.num_sc_per_device,
           limits=_buffers.limits_of_specs(jax.tree.leaves(feature_specs)),
           enable_minibatching=enable_minibatching,
-          feature_stacking_strategy=(
-              _feature_stacking.feature_stacking_strategy_to_enum(
-                  feature_stacking_strategy
-              ).name
-          ),
+          feature_stacking_strategy=strategy,
+          layouts=layouts,
       ),
       _shapes_of_samples(feature_specs, global_device_count, per_device),
   )

@@ -103,8 +103,14 @@ def to_buffers(
   batches = _batch_sizes.of_ids(
       ids, specs, local_device_count, global_device_count
   )
-  if batches:
-    specs = _batch_sizes.resize(specs, batches)
+  layouts = _batch_sizes.layouts(
+      specs,
+      batches,
+      global_device_count * num_sc_per_device,
+      keeps_places=strategy == "SPLIT_THEN_STACK",
+  )
+  if layouts:
+    specs = _batch_sizes.lay_out(specs, batches, layouts)
   for i, spec in enumerate(specs):
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
@@ -145,6 +151,7 @@ def to_buffers(
                   enable_minibatching,
                   strategy,
                   tuple(batches.items()) if batches else (),
+                  layouts,
               ),
               samples,
           ),
@@ -190,6 +197,7 @@ def to_buffers(
               enable_minibatching,
               strategy,
               tuple(batches.items()) if batches else (),
+              layouts,
           ),
           samples,
       ),

@@ -210,6 +210,13 @@ def unstack(
   results = [None] * len(features)
   for stack_name, parts in by_stack.items():
     parts.sort()
+    _feature_stacking.check_spans(
+        [
+            (features[part.position], slice(part.begin, part.end))
+            for part in parts
+        ],
+        activations[stack_name].shape[0] // num_runs,
+    )
     samples = cut(activations[stack_name], parts, num_runs)
     for part, of_feature in zip(parts, samples, strict=True):
       shape = features[part.position].output_shape

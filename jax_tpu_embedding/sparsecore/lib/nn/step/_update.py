@@ -135,6 +135,7 @@ def tpu_sparse_dense_matmul_grad(
       num_sc_per_device=num_sc_per_device,
       enable_minibatching=enable_minibatching,
       feature_stacking_strategy=feature_stacking_strategy,
+      num_samples=None if perform_stacking else _rows(activation_gradients),
   )
   if perform_stacking:
     activation_gradients = stack_embedding_gradients(
@@ -164,6 +165,16 @@ def tpu_sparse_dense_matmul_grad(
       rounding_seed=rounding_seed,
   )
   return updated | kept
+
+
+def _rows(gradients: Any) -> dict[str, int]:
+  """Stack name -> samples of one device, which are as many as gradients have.
+
+  Specs may declare another batch. What is no mapping is refused later.
+  """
+  if not isinstance(gradients, Mapping):
+    return {}
+  return {name: jnp.shape(x)[0] for name, x in gradients.items()}
 
 
 def _of_stack(value: Any, name: str) -> Any:
@@ -412,6 +423,7 @@ def stack_embedding_gradients(
       num_sc_per_device,
   )
   by_stack = collections.defaultdict(list)
+  sizes = {}
   for feature, gradient in zip(
       jax.tree.leaves(feature_specs), jax.tree.leaves(activation_gradients)
   ):
@@ -431,15 +443,58 @@ def stack_embedding_gradients(
     padding = setting.padded_embedding_dim - samples.shape[-1]
     samples = jnp.pad(samples, ((0, 0), (0, padding)))
     span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
-    by_stack[setting.stack_name].append((span.start, samples))
+    by_stack[setting.stack_name].append((feature, span, samples))
+    sizes[setting.stack_name] = (
+        feature.table_spec.stacked_table_spec.total_sample_count
+        // (global_device_count * num_runs)
+    )
   join = _join_with_primitive if use_gradient_stacking_primitive else _join
   return {
       stack_name: join(
-          [samples for _, samples in sorted(parts, key=lambda part: part[0])],
+          _without_gaps(
+              sorted(parts, key=lambda part: part[1].start),
+              sizes[stack_name],
+              num_runs,
+          ),
           num_runs,
       )
       for stack_name, parts in by_stack.items()
   }
+
+
+def _without_gaps(
+    parts: Sequence[tuple[embedding_spec.FeatureSpec, slice, jax.Array]],
+    run_size: int,
+    num_runs: int,
+) -> list[jax.Array]:
+  """The gradients of all samples of a stack: zeros of those of no feature.
+
+  Args:
+    parts: features, the samples that they have of each run, and gradients, in
+      order.
+    run_size: samples of a run.
+    num_runs: of a device.
+
+  Raises:
+    ValueError: if samples are those of two features, or beyond the run.
+  """
+  _feature_stacking.check_spans(
+      [(feature, span) for feature, span, _ in parts], run_size
+  )
+  gradients, end = [], 0
+
+  def fill(size):
+    if size:
+      _, _, samples = parts[0]
+      shape = (num_runs * size, samples.shape[1])
+      gradients.append(jnp.zeros(shape, samples.dtype))
+
+  for _, span, samples in parts:
+    fill(span.start - end)
+    gradients.append(samples)
+    end = span.stop
+  fill(run_size - end)
+  return gradients
 
 
 def _join(gradients: Sequence[jax.Array], num_runs: int) -> jax.Array:
