@@ -271,9 +271,7 @@ def _features_of_batch(
     config: _lookup_config.LookupConfig, inputs: embedding.PreprocessedInput
 ) -> Any:
   """The specs, with the number of samples that this batch has."""
-  # Without settings it has as many as declared.
-  batches = dict(inputs.settings.batches) if inputs.settings else {}
-  return _batch_sizes.resize(config.feature_specs, batches)
+  return _batch_sizes.of_settings(config.feature_specs, inputs.settings)
 
 
 def update(
@@ -310,8 +308,7 @@ def update(
       there is none.
   """
   if has_failed is None:
-    tables = {name: table for name, (table, *_) in variables.items()}
-    has_failed = _checked_batch.failed_devices(config, inputs, tables)
+    has_failed = _failed_devices(config, inputs, variables)
   frozen = config.frozen_stacks
   kept = {name: variables[name] for name in frozen}
   if frozen:
@@ -363,6 +360,16 @@ def update(
   )
 
 
+def _failed_devices(
+    config: _lookup_config.LookupConfig,
+    inputs: embedding.PreprocessedInput,
+    variables: Mapping[str, embedding.EmbeddingVariables],
+) -> jax.Array:
+  """bool[G], on which devices something is wrong with the inputs."""
+  tables = {name: table for name, (table, *_) in variables.items()}
+  return _checked_batch.failed_devices(config, inputs, tables)
+
+
 def _update_of_device(
     config: _lookup_config.LookupConfig,
     gradients: Any,
@@ -398,17 +405,42 @@ def _depends_on_step(stack: embedding_spec.StackedTableSpec) -> bool:
   return stack.dtype != jnp.float32 or stack.optimizer.depends_on_step
 
 
+def check_step(
+    config: _lookup_config.LookupConfig, step: Any | None, reason: str
+) -> None:
+  """Checks that there is a step, for who has no count of updates.
+
+  Args:
+    config: of the update.
+    step: of the update, or None.
+    reason: why there is no count.
+
+  Raises:
+    ValueError: if there is none, and a stack that is not frozen needs it.
+  """
+  stacks = embedding.get_stacked_table_specs(config.feature_specs)
+  for name in stacks.keys() - config.frozen_stacks:
+    if step is None and _depends_on_step(stacks[name]):
+      raise ValueError(_needs_step(stacks[name]) + reason)
+
+
 def _no_step(stack: embedding_spec.StackedTableSpec) -> str:
+  return (
+      f"{_needs_step(stack)} Layers count updates"
+      " by themselves if tables come with the `state` that"
+      f" create_embedding_variables makes, or the parameter {_seal.NAME!r} that"
+      " their initialization makes; these do not."
+  )
+
+
+def _needs_step(stack: embedding_spec.StackedTableSpec) -> str:
   if stack.dtype != jnp.float32:
     reason = f"its tables are {stack.dtype}, which are rounded at random"
   else:
     reason = f"{type(stack.optimizer).__name__} depends on it"
   return (
       f"Stack {stack.stack_name!r}: an update needs the number of the training"
-      f" step, since {reason}. Pass step=, counted from 0. Layers count updates"
-      f" by themselves if tables come with the `state` that"
-      f" create_embedding_variables makes, or the parameter {_seal.NAME!r} that"
-      " their initialization makes; these do not."
+      f" step, since {reason}. Pass step=, counted from 0."
   )
 
 
@@ -663,6 +695,8 @@ def update_sealed(
 ) -> tuple[dict[str, embedding.EmbeddingVariables], jax.Array | None]:
   """The variables after an update, and their seal; see `update`."""
   variables, seal = variables_and_seal
+  if has_failed is None:
+    has_failed = _failed_devices(config, inputs, variables)
   count = None if seal is None else _seal.num_updates(seal)
   num_updates = {} if count is None else dict.fromkeys(variables, count)
   new = update(
@@ -675,7 +709,9 @@ def update_sealed(
       num_updates,
       **options,
   )
-  return new, None if seal is None else _seal.after_update(seal, inputs)
+  if seal is not None:
+    seal = _seal.after_update(seal, inputs, ~jnp.any(has_failed))
+  return new, seal
 
 
 def scale_gradients(activations: Any, scale: jax.typing.ArrayLike) -> Any:

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 import warnings
 
@@ -118,14 +119,22 @@ def places(seal: jax.Array) -> jax.Array:
 
 
 def after_update(
-    seal: jax.Array, inputs: embedding.PreprocessedInput
+    seal: jax.Array,
+    inputs: embedding.PreprocessedInput,
+    is_update: jax.typing.ArrayLike = True,
 ) -> jax.Array:
-  """The seal that follows `seal`, of tables that this batch updated."""
+  """The seal that follows `seal`, of tables that this batch updated.
+
+  Args:
+    seal: before.
+    inputs: the batch.
+    is_update: bool[], whether it counts: a wrong batch changes no table.
+  """
   guards = _guards_of_batch(inputs)
   count = num_updates(seal)
   if count is None:
     return guards
-  count += 1
+  count += jnp.asarray(is_update).astype(jnp.int32)
   numbers = jnp.stack([count % _HIGH, count // _HIGH]).astype(jnp.float32)
   return jnp.concatenate([guards, numbers, seal[_NUM_GUARDS + 2 :]])
 
@@ -223,7 +232,8 @@ def guards_unless(
     condition: jax.typing.ArrayLike, message: str
 ) -> tuple[jax.Array, str]:
   """A check that fails as that of a broken seal does."""
-  return jnp.zeros(_NUM_GUARDS, jnp.float32).at[0].set(condition), message
+  first = jnp.asarray(condition).astype(jnp.float32)
+  return jnp.zeros(_NUM_GUARDS, jnp.float32).at[0].set(first), message
 
 
 def _check(
@@ -263,25 +273,44 @@ def replace(old: Any, new: Any, seal: jax.Array) -> Any:
     old: any tree of arrays.
     new: the same tree with the "gradients" of a lookup in `old`, or with zeros
       if the loss has no such lookup.
-    seal: the "gradient" of their seal.
+    seal: the "gradient" of their seal. Of layers that nn.scan runs one after
+      the other it has leading axes, as all of their arrays have.
 
   Raises:
     ValueError: if the seal is broken and can be looked at. Where it is traced,
-      the next lookup raises.
+      the next lookup raises. Or if the arrays lack the leading axes.
   """
-  if isinstance(seal, jax.core.Tracer):
-    # The first number is a constant, 1 of a lookup and 0 of none, so XLA makes
-    # the choice when it compiles, and copies no table for it.
-    is_used = seal[0] != 0
-    return jax.tree.map(lambda a, b: jnp.where(is_used, b, a), old, new)
-  if not np.any(seal):
-    return old
-  _check_concrete(seal)
-  return new
+  is_traced = isinstance(seal, jax.core.Tracer)
+  if not is_traced:
+    used = [x for x in np.asarray(seal).reshape(-1, seal.shape[-1]) if x.any()]
+    if not used:
+      return old
+    for of_layer in used:
+      _check_concrete(of_layer)
+    if len(used) == math.prod(seal.shape[:-1]):
+      return new
+  # The first number is a constant, 1 of a lookup and 0 of none, so XLA makes
+  # the choice when it compiles, and copies no table for it.
+  is_used = seal[..., 0] != 0
+  return jax.tree.map(
+      lambda a, b: jnp.where(_of_layers(is_used, b), b, a), old, new
+  )
 
 
-def _check_concrete(seal: jax.typing.ArrayLike) -> None:
-  first, h, h_square, g, g_square = np.asarray(seal)[:_NUM_GUARDS]
+def _of_layers(is_used: jax.Array, array: jax.Array) -> jax.Array:
+  """`is_used` of each layer, to be broadcast over its part of `array`."""
+  layers = is_used.shape
+  if array.shape[: len(layers)] != layers:
+    raise ValueError(
+        f"The seal of embedding tables has the leading axes {layers}, and an"
+        f" array beside it has shape {array.shape}. Arrays of layers in a scan"
+        " begin with the axis of the scan: variable_axes={'params': 0}."
+    )
+  return is_used.reshape(layers + (1,) * (array.ndim - len(layers)))
+
+
+def _check_concrete(seal: np.ndarray) -> None:
+  first, h, h_square, g, g_square = seal[:_NUM_GUARDS]
   if first != 1 or h_square != h * h or g_square != g * g:
     numbers = ", ".join(map(str, (first, h, h_square, g, g_square)))
     raise ValueError(f"{_BROKEN} (The seal is {numbers}.)")

@@ -81,6 +81,41 @@ class SealTest(parameterized.TestCase):
       new = replace(OLD, NEW, seal)
       np.testing.assert_array_equal(new["t"], expected["t"])
 
+  @parameterized.parameters(1, 2, 8)
+  def test_layers_of_a_scan_are_replaced_one_by_one(self, num_layers):
+    old = {
+        "table": jnp.zeros((num_layers, 3, num_layers)),
+        "count": jnp.zeros(num_layers),
+    }
+    new = jax.tree.map(lambda x: x + 1, old)
+    seal = np.stack([seal_of(i) for i in range(num_layers)])
+    for is_used in (
+        np.ones(num_layers),
+        np.arange(num_layers) > 0,
+        np.zeros(num_layers),
+    ):
+      for replace in (_seal.replace, jax.jit(_seal.replace)):
+        result = replace(old, new, jnp.asarray(seal * is_used[:, None]))
+        for x in result.values():
+          expected = is_used.reshape(-1, *[1] * (x.ndim - 1))
+          np.testing.assert_array_equal(x, np.broadcast_to(expected, x.shape))
+    with self.assertRaisesRegex(ValueError, BROKEN):
+      _seal.replace(old, new, 2 * seal)
+
+  def test_arrays_without_the_axis_of_a_scan_are_refused(self):
+    seals = jnp.stack([seal_of(1), seal_of(2)])
+    with self.assertRaisesRegex(ValueError, r"axes \(2,\).*shape \(4,\)"):
+      jax.jit(_seal.replace)(OLD, NEW, seals)
+
+  def test_a_batch_that_is_no_update_is_not_counted(self):
+    arrays = embedding.SparseDenseMatmulInput({}, {"t": np.int32([3])}, {}, {})
+    inputs = embedding.PreprocessedInput(arrays)
+    seal = _seal.after_update(_seal.initial_seal(), inputs)
+    for is_update, expected in ((False, 1), (True, 2)):
+      new = _seal.after_update(seal, inputs, jnp.asarray(is_update))
+      self.assertEqual(_seal.num_updates(new), expected)
+      np.testing.assert_array_equal(new[:5], seal_of(3))
+
   @parameterized.parameters(0, 1, 2**16 - 1, 2**16, 2**24 + 3)
   def test_it_counts_updates_and_keeps_places(self, count):
     places = [2**24 - 1, 5]

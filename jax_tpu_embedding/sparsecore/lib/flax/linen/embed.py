@@ -253,13 +253,16 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
     Args:
       gradients: the tree of `feature_specs` with gradients of the activations.
       embedding_lookup_inputs: what the lookup was given, preprocessed.
-      step: passed to optimizers and schedules.
+      step: passed to optimizers and schedules. It is needed where these depend
+        on it: what is returned are tables and no count, so that the count of
+        "update_seal" knows nothing of such updates.
 
     Returns:
       The path of the parameter, joined by "/", and its new value.
 
     Raises:
-      ValueError: if the tables are not a parameter of the layer.
+      ValueError: if the tables are not a parameter of the layer, or an update
+        needs a step and there is none.
       TypeError: if the inputs are raw ids.
     """
     variables = self.embedding_table
@@ -278,7 +281,14 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
           f" {type(embedding_lookup_inputs).__name__}. Raw ids lack their"
           " weights here."
       )
-    new = _lookups.update(self._config(), gradients, inputs, variables, step)
+    config = self._config()
+    _lookups.check_step(
+        config,
+        step,
+        " apply_gradient does not go by the count of"
+        f" {SEAL_PARAM_NAME!r}, since it does not return a new one.",
+    )
+    new = _lookups.update(config, gradients, inputs, variables, step)
     return {"/".join((*self.path, EMBEDDING_PARAM_NAME)): new}
 
   @staticmethod
@@ -377,9 +387,8 @@ def _zero_activations(
     dtype: jax.typing.DTypeLike,
 ) -> Nested[jax.Array]:
   """What the layer returns if there is nothing to look up: only shapes."""
-  settings = inputs and inputs.settings
-  feature_specs = _batch_sizes.resize(
-      config.feature_specs, dict(settings.batches) if settings else {}
+  feature_specs = _batch_sizes.of_settings(
+      config.feature_specs, inputs and inputs.settings
   )
   return jax.tree.map(
       lambda feature: jnp.zeros(feature.output_shape, dtype), feature_specs

@@ -215,6 +215,104 @@ class TableParametersTest(parameterized.TestCase):
         atol=1e-6,
     )
 
+  def test_apply_gradient_needs_the_step_where_the_optimizer_does(self):
+    # It returns tables and no count, so that a count would stay what it is.
+    layer = make_layer()
+    layer.feature_specs["f"].table_spec.optimizer = (
+        embedding_spec.AdamOptimizerSpec(0.1)
+    )
+    params, inputs = init(layer)
+    gradients = {"f": jnp.ones((BATCH, 6))}
+    apply = lambda layer, **kwargs: layer.apply(
+        {"params": params},
+        gradients,
+        inputs,
+        method=layer.apply_gradient,
+        **kwargs,
+    )
+    with self.assertRaisesRegex(
+        ValueError,
+        "AdamOptimizerSpec depends on it. Pass step=.* apply_gradient does not"
+        " go by the count of 'update_seal'",
+    ):
+      apply(layer)
+    apply(layer, step=0)
+    apply(layer.clone(frozen=("t",)))
+
+  def test_a_wrong_batch_is_no_update(self):
+    layer = make_layer()
+    layer.feature_specs["f"].table_spec.optimizer = (
+        embedding_spec.AdamOptimizerSpec(0.1)
+    )
+    params, _ = init(layer)
+    loss = lambda params, ids: layer.apply({"params": params}, ids)["f"].sum()
+    step = jax.jit(jax.grad(loss))
+    wrong = {"f": make_ids()["f"] + 1000}
+    results = []
+    for batches in ([make_ids()] * 2, [make_ids(), wrong, make_ids()]):
+      new = params
+      for ids in batches:
+        new = step(new, ids)
+      results.append(new)
+    with self.assertRaisesRegex(ValueError, "has id 1"):
+      embedding.raise_errors(results)
+    # The seal of the last batch and the count are the same, too.
+    jax.tree.map(np.testing.assert_array_equal, *results)
+
+  @parameterized.parameters(6, 8, 16)
+  def test_layers_of_a_scan_are_trained(self, dim):
+    table = embedding_spec.TableSpec(
+        name="t",
+        vocabulary_size=50,
+        embedding_dim=dim,
+        optimizer=embedding_spec.SGDOptimizerSpec(0.1),
+    )
+    spec = embedding_spec.FeatureSpec(
+        name="f",
+        table_spec=table,
+        input_shape=(BATCH, 3),
+        output_shape=(BATCH, dim),
+    )
+
+    class Layers(nn.Module):
+
+      @nn.compact
+      def __call__(self, ids):
+        scan = nn.scan(
+            lambda layer, total, ids: (total + layer(ids)["f"].sum(), None),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            metadata_params={nn.PARTITION_NAME: None},
+        )
+        layer = embed.SparseCoreEmbed(
+            {"f": spec}, mesh=MESH, tables="param", name="e"
+        )
+        return scan(layer, 0.0, ids)[0]
+
+    ids = {"f": np.stack([make_ids()["f"], make_ids()["f"] % 5])}
+    params = nn.unbox(Layers().init(jax.random.key(0), ids)["params"])
+
+    def step(params):
+      loss = lambda params: Layers().apply({"params": params}, ids)
+      gradients = jax.grad(loss)(params)
+      return embed_optimizer.apply_updates_for_sc_model(params, gradients)
+
+    def rows(params, i):
+      table = params["e"][embed.EMBEDDING_PARAM_NAME]["t"].table[i]
+      return np.asarray(
+          embedding.read_rows({"t": table}, {"f": spec}, "t", np.arange(50))
+      )
+
+    for new in (jax.jit(step)(params), step(params)):
+      new = jax.jit(step)(new)  # Their seals are intact.
+      for i in range(2):
+        counts = np.bincount(ids["f"][i].ravel(), minlength=50)
+        np.testing.assert_allclose(
+            rows(new, i),
+            rows(params, i) - 2 * 0.1 * counts[:, None],
+            atol=1e-5,
+        )
+
   def test_minibatches_are_looked_up(self):
     layer = make_layer(enable_minibatching=True)
     layer.feature_specs["f"].table_spec.max_ids_per_partition = 1

@@ -291,8 +291,9 @@ def embedding_lookup(
   config, inputs = layer._read_inputs(inputs, weights)  # pylint: disable=protected-access
   table = layer.embedding_table
   if isinstance(table, EmbeddingVariablesParam):
+    # In modules that nnx.bridge made for Linen it is a State, and no dict.
     activations = _lookups.lookup_returning_tables(
-        config, table.get_value(), _seal_of(layer), inputs, step
+        config, dict(table.get_value()), _seal_of(layer), inputs, step
     )
   else:
     anchor = layer.update_anchor.get_value()
@@ -330,7 +331,7 @@ def embedding_lookup_bwd(res: Any, g: Any) -> tuple[Any, Any, Any]:
   (layer_g, inputs_g, step_g), activations_g = g
   config, inputs = layer._read_inputs(inputs, None)  # pylint: disable=protected-access
   inputs = _raw_ids.convert(config, inputs)
-  variables = layer.embedding_table.get_value()
+  variables = dict(layer.embedding_table.get_value())
   tables, seal = _lookups.update_sealed(
       config,
       inputs,

@@ -396,6 +396,30 @@ class LayerTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "2"):
       click_model.Model(specs, click_model.make_mesh(4))
 
+  def test_a_layer_that_a_bridge_made_for_linen(self):
+    specs, ids = click_model.make_specs(), click_model.make_batch().ids
+    mesh = click_model.make_mesh(1)
+    args = specs, click_model.AXIS, mesh
+    layer = embed.SparseCoreEmbed(*args, nnx.Rngs(0), tables="param")
+    loss = lambda activations: sum(
+        jnp.sum(jnp.sin(x)) for x in activations.values()
+    )
+    expected = nnx.grad(lambda layer: loss(layer(ids)))(layer)
+    linen = nnx.bridge.to_linen(embed.SparseCoreEmbed, *args, tables="param")
+    params = linen.init(jax.random.key(0), ids)["EmbeddingVariablesParam"]
+    params["embedding_table"] = params["embedding_table"].replace_boxed(
+        layer.embedding_table.get_value()
+    )
+    gradient = jax.jit(
+        jax.grad(
+            lambda params: loss(
+                linen.apply({"EmbeddingVariablesParam": params}, ids)
+            )
+        )
+    )(params)
+    for name in ("embedding_table", "update_seal"):
+      assert_close(gradient[name].unbox(), expected[name].get_value())
+
   @parameterized.parameters(*DEVICES)
   def test_backward_pass_alone(self, num_devices):
     layer = make(num_devices).embed
