@@ -114,12 +114,10 @@ def auto_pipelining(
 
   def train_step(state, carry, *data):
     step = pipeline(1 + len(data))
-    args_1 = tuple(
-        _Static(x) if i in static_argnums else x
-        for i, x in enumerate(data, start=1)
-    )
+    is_static = [i in static_argnums for i in range(1, 1 + len(data))]
     if state.args_1 is None:
-      results = _results_of(fn, carry, args_1)
+      args = [_Static(x) if s else x for x, s in zip(data, is_static)]
+      results = _results_of(fn, carry, args)
       flight = step.start(carry, *data)
       if os.environ.get(_DUMP_DIRECTORY):
         for name, jaxpr in step.trace_parts(flight, carry, *data).items():
@@ -127,6 +125,11 @@ def auto_pipelining(
       out = carry, *jax.tree.map(lambda _: None, results)
     else:
       flight, out = step(_flight_of(state), carry, *data)
+    # The flight has copies of what the caller may change.
+    batch = iter(flight.batch)
+    args_1 = tuple(
+        _Static(x) if s else next(batch) for x, s in zip(data, is_static)
+    )
     return _state_of(flight, args_1), out
 
   def finalize(state, carry):

@@ -144,6 +144,30 @@ class AutoPipeliningTest(parameterized.TestCase):
     self.assertAlmostEqual(losses[1], sequential[0], places=4)
     self.assertNotAlmostEqual(losses[2], sequential[1], places=3)
 
+  def test_batch_in_numpy_arrays_that_are_filled_again(self):
+    def trained(batches):
+      model = _Model()
+      step, state, carry = self._step(model), ap.init_state(), model.carry
+      losses = []
+      for batch in batches:
+        state, (carry, loss, _) = step(state, carry, *batch)
+        losses.append(loss)
+        jax.block_until_ready((state, carry))
+      _, (carry, loss, _) = ap.finalize_pipelining(step, state, carry)
+      return [*map(float, losses[1:]), float(loss)], model.rows_of(carry)
+
+    def filled():
+      batch = jax.tree.map(np.empty_like, _batches()[0])
+      for following in _batches():
+        jax.tree.map(np.copyto, batch, following)
+        yield batch
+
+    (losses, rows), (expected, expected_rows) = map(
+        trained, (filled(), _batches())
+    )
+    self.assertEqual(losses, expected)
+    np.testing.assert_array_equal(rows, expected_rows)
+
   def test_carry_is_donated(self):
     model = _Model()
     step, (one, two, *_) = self._step(model), _batches()

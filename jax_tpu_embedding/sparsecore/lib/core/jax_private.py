@@ -23,12 +23,14 @@ from typing import Any
 import jax
 from jax._src import config
 from jax._src import core as core_lib
+from jax._src import debugging
 from jax._src import distributed
 from jax._src import effects as effects_lib
 from jax._src import mesh as mesh_lib
 from jax._src import xla_metadata_lib
 from jax._src.interpreters import mlir as mlir_lib
 from jax._src.interpreters import pxla
+from jax._src.state import types as state_types
 from jax.extend import core
 from jax.interpreters import mlir
 from jax.interpreters import partial_eval
@@ -230,6 +232,33 @@ def kept_effect() -> Any:
   ):
     allowed.add_type(_KeptEffect)
   return _KeptEffect()
+
+
+def written_operands(eqn: core.JaxprEqn) -> list[int]:
+  """Positions of the jax.Refs that an equation, or a program in it, writes.
+
+  Equations say so by effects, whose classes have no public names (JAX 0.10.2 to
+  0.12).
+  """
+  written = [
+      effect.input
+      for effect in eqn.effects
+      if isinstance(effect, (state_types.WriteEffect, state_types.AccumEffect))
+  ]
+  return [i for i, x in enumerate(eqn.invars) if any(x is w for w in written)]
+
+
+def may_run_twice(eqn: core.JaxprEqn) -> bool:
+  """Whether results of an equation are those of its operands, each time.
+
+  Not of io_callback and the like, nor of what reads a jax.Ref. What prints may,
+  and a call with a jax.Ref of its own. As above, by classes of effects.
+  """
+  allowed = [debugging.DebugEffect, debugging.OrderedDebugEffect]
+  atoms = [*eqn.invars, *eqn.outvars]
+  if not any(isinstance(x.aval, state_types.AbstractRef) for x in atoms):
+    allowed.append(core_lib.InternalMutableArrayEffect)
+  return all(isinstance(x, tuple(allowed)) for x in eqn.effects)
 
 
 def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:

@@ -13,6 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax import export
+from jax.experimental import io_callback
 from jax.experimental import xla_metadata
 from jax.extend import core
 from jax.extend.mlir.dialects import func
@@ -282,6 +283,47 @@ class TracingTest(parameterized.TestCase):
     self.assertEqual(program.count("= note "), 1, program)
     text = str(jax.make_jaxpr(lambda x: jax.lax.map(gradient, x))(jnp.ones(2)))
     self.assertEqual(text.count("= note "), 1, text)
+
+
+class EffectsTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("read", lambda x, a, b: b[...], set()),
+      ("set", lambda x, a, b: jax.ref.set(b, ..., x), {2}),
+      ("jit", jax.jit(lambda x, a, b: jax.ref.set(a, ..., x + b[...])), {1}),
+      ("add", lambda x, a, b: jax.ref.addupdate(a, ..., x), {1}),
+  )
+  def test_references_that_are_written(self, function, expected):
+    x = jnp.float32(1)
+    refs = [jax.new_ref(x) for _ in range(2)]
+    program = jax.make_jaxpr(function)(x, *refs).jaxpr
+    written = {
+        program.invars.index(eqn.invars[i])
+        for eqn in program.eqns
+        for i in jax_private.written_operands(eqn)
+    }
+    self.assertEqual(written, expected)
+
+  @parameterized.named_parameters(
+      ("math", jnp.sin, True),
+      ("print", lambda x: jax.debug.print("{}", x), True),
+      ("own_ref", jax.jit(lambda x: jax.freeze(jax.new_ref(x))), True),
+      ("ref", lambda x: jax.freeze(jax.new_ref(x)), False),
+      ("call", lambda x: io_callback(lambda: None, None), False),
+      (
+          "ordered_call",
+          lambda x: io_callback(lambda: None, None, ordered=True),
+          False,
+      ),
+  )
+  def test_what_may_run_twice(self, function, expected):
+    program = jax.make_jaxpr(function)(1.0)
+    found = [jax_private.may_run_twice(eqn) for eqn in program.eqns]
+    self.assertEqual(all(found), expected)
+
+  def test_what_reads_a_reference_may_not_run_twice(self):
+    program = jax.make_jaxpr(lambda ref: ref[...])(jax.new_ref(1.0))
+    self.assertFalse(jax_private.may_run_twice(program.eqns[0]))
 
 
 class PutTest(parameterized.TestCase):

@@ -472,6 +472,11 @@ def step(
     (output of the last batch, sc_bwd_aux of the one before, train_state,
     embedding_variables, the state for the next step).
   """
+  # Outside of jit, the state would have arrays that the caller may fill with
+  # the next batch.
+  pipeline_input = jax.tree.map(
+      lambda x: x.copy() if isinstance(x, np.ndarray) else x, pipeline_input
+  )
   last = pipeline_state.last_step_inputs
   before = pipeline_state.step_before_last_step_inputs
   with jax.named_scope("pipelined_sc_bwd"):

@@ -111,6 +111,25 @@ class StepTest(parameterized.TestCase):
     # The third has the update of the first, whose gradient is 1.
     self.assertEqual(found, [[0, 1], [0, 1], [-1, 0], [-3, -2]])
 
+  def test_numpy_batch_that_is_filled_again_outside_of_jit(self):
+    def trained(batches):
+      table, trained, state = jnp.arange(8.0), jnp.array(0), _initial()
+      outputs = []
+      for i, batch in enumerate(batches):
+        output, _, trained, table, state = pipelining.step(
+            batch, trained, table, state, **_STAGES, fake_tc_step=i == 0
+        )
+        outputs.append(float(output))
+      return outputs, table.tolist()
+
+    def filled():
+      batch = jax.tree.map(np.array, _batch(0))
+      for i in range(4):
+        jax.tree.map(np.copyto, batch, jax.tree.map(np.array, _batch(i)))
+        yield batch
+
+    self.assertEqual(trained(filled()), trained(map(_batch, range(4))))
+
   def test_aux_of_a_stage_goes_to_the_stage_of_its_batch(self):
     def look_up(rows, table):
       return table[rows], rows.sum()

@@ -22,6 +22,7 @@ import jax
 from jax.extend import core
 from jax.extend import source_info_util
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _remat
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _sites
 
@@ -42,8 +43,20 @@ class _Value:
 
   # Leaves of arguments that are not of the batch, which it depends on.
   depends_on: frozenset[int] = frozenset()
+  # What it depends on that must not run twice, for messages; see
+  # jax_private.may_run_twice.
+  runs_once: frozenset[str] = frozenset()
   leaf: int | None = None  # of the arguments, if it is one as it is
   constant: Any = None  # if it is neither that nor a result
+
+  @property
+  def array(self) -> Any:
+    """Equal for values that are one argument, or one jax.Ref; None: neither."""
+    if self.leaf is not None:
+      return "argument", self.leaf
+    if isinstance(self.constant, jax.Ref):
+      return "constant", id(self.constant)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -229,7 +242,8 @@ class _Flat:
   def __init__(self, names: Sequence[str], batch_argnums: Sequence[int]):
     self._names = names  # of leaves of arguments
     self._batch_argnums = batch_argnums
-    self._updated = set()  # leaves of tables
+    self._updated = set()  # arrays of tables
+    self._written = {}  # array of a jax.Ref -> which operation of the step
     self.instructions = []
     self.lookups = []
 
@@ -267,24 +281,29 @@ class _Flat:
     if eqn.primitive is _remat.save_p:
       return operands
     has_marker = _has_marker(eqn)
-    # Of such a call, some results may be known ahead, and others not.
+    # Of such a call, some results may be known ahead, and others not; or it
+    # has effects, which its results need not depend on.
     is_mixed = eqn.primitive.name == "jit" and (
         len({bool(x.depends_on) for x in operands}) > 1
+        or not jax_private.may_run_twice(eqn)
     )
     if has_marker or is_mixed:
       if eqn.primitive.name not in _INLINED:
-        where = source_info_util.summarize(eqn.source_info)
         raise NotImplementedError(
-            f"A lookup is inside of {eqn.primitive.name} ({where}), where a"
-            " pipeline cannot take it out. Look embeddings up outside of it, or"
-            " use pipelined(mode='off')."
+            f"A lookup is inside of {_describe(eqn)}, where a pipeline cannot"
+            " take it out. Look embeddings up outside of it, or use"
+            " pipelined(mode='off')."
         )
       return self._inline(eqn, operands)
+    for i in jax_private.written_operands(eqn):
+      if operands[i].array is not None:  # else the step has made it
+        self._written.setdefault(operands[i].array, _describe(eqn))
     return self._append(
         lambda values: _run_equation(eqn, values, debug_info),
         operands,
         len(eqn.outvars),
         bool(eqn.effects),
+        () if jax_private.may_run_twice(eqn) else (_describe(eqn),),
     )
 
   def _inline(
@@ -321,9 +340,9 @@ class _Flat:
       operands: Sequence[_Value],
       num_results: int,
       has_effects: bool = False,
+      runs_once: Iterable[str] = (),
   ) -> list[_Value]:
-    depends_on = frozenset().union(*(x.depends_on for x in operands))
-    results = [_Value(depends_on=depends_on) for _ in range(num_results)]
+    results = _results_of(operands, num_results, runs_once)
     self.instructions.append(
         _Instruction(
             run=run,
@@ -347,22 +366,30 @@ class _Flat:
           " a step ahead and must come from the batch, arguments"
           f" {_numbers(self._batch_argnums)}."
       )
+    runs_once = set().union(*(x.runs_once for x in jax.tree.leaves(inputs)))
+    if runs_once:
+      raise ValueError(
+          f"The ids or weights of {site} depend on"
+          f" {', '.join(sorted(runs_once)[:3])}, which would run once to look"
+          " them up and again to train, with other results. Do it before the"
+          " step, and pass what it returns as a part of the batch, arguments"
+          f" {_numbers(self._batch_argnums)}."
+      )
     for table in jax.tree.leaves(tables):
       if table.leaf is None and table.constant is None:
         raise ValueError(
             f"The tables of {site} reach it changed. Pass them to train_step as"
             " they are, and look up what they were at its beginning."
         )
-      if table.leaf is not None and table.leaf in self._updated:
+      if table.array in self._updated:
         raise ValueError(
-            f"{site} reads {self._names[table.leaf]} after an update in the"
+            f"{site} reads {self._name(table)} after an update in the"
             " same step. A pipeline looks everything up before. Make two steps"
             " of it, or use pipelined(mode='off')."
         )
-    results = [
-        _Value(depends_on=frozenset().union(*(x.depends_on for x in operands)))
-        for _ in eqn.outvars
-    ]
+    if not site.returns_tables:
+      self._check_not_written(site, tables)
+    results = _results_of(operands, len(eqn.outvars))
     self.lookups.append(
         Lookup(
             site=site,
@@ -374,6 +401,25 @@ class _Flat:
     )
     return results
 
+  def _check_not_written(self, site: _sites.Site, tables: Any) -> None:
+    """Raises if the step writes jax.Refs and then looks up in them."""
+    for variables in tables.values():
+      # The second are slots, which only updates read.
+      for x in jax.tree.leaves((variables[0], variables[2:])):
+        if x.array in self._written:
+          raise ValueError(
+              f"{site} reads {self._name(x)} after the step has written it, by"
+              f" {self._written[x.array]}. A pipeline looks up a step ahead,"
+              " before that. Write it in pipelined(before_lookup=), or use"
+              " pipelined(mode='off')."
+          )
+
+  def _name(self, value: _Value) -> str:
+    """That of an argument or a constant, for messages."""
+    if value.leaf is not None:
+      return self._names[value.leaf]
+    return f"{jax.typeof(value.constant)}, which train_step closes over,"
+
   def _add_update(
       self, eqn: core.JaxprEqn, operands: Sequence[_Value]
   ) -> list[_Value]:
@@ -383,9 +429,9 @@ class _Flat:
         i for i, x in enumerate(self.lookups) if x.has_failed is has_failed
     ]
     for table in jax.tree.leaves(self.lookups[lookup].tables):
-      self._updated.add(table.leaf)
-    depends_on = frozenset().union(*(x.depends_on for x in operands))
-    results = [_Value(depends_on=depends_on) for _ in eqn.outvars]
+      if table.array is not None:
+        self._updated.add(table.array)
+    results = _results_of(operands, len(eqn.outvars))
     self.instructions.append(
         _UpdateInstruction(
             run=lambda values: values,
@@ -397,6 +443,24 @@ class _Flat:
         )
     )
     return results
+
+
+def _results_of(
+    operands: Sequence[_Value], num_results: int, runs_once: Iterable[str] = ()
+) -> list[_Value]:
+  """New values, which depend on what the operands do, and on `runs_once`."""
+  depends_on = frozenset().union(*(x.depends_on for x in operands))
+  runs_once = frozenset(runs_once).union(*(x.runs_once for x in operands))
+  return [
+      _Value(depends_on=depends_on, runs_once=runs_once)
+      for _ in range(num_results)
+  ]
+
+
+def _describe(eqn: core.JaxprEqn) -> str:
+  """An operation and where it stands, for messages."""
+  where = source_info_util.summarize(eqn.source_info)
+  return f"{eqn.primitive.name} ({where})"
 
 
 def _has_marker(eqn: core.JaxprEqn) -> bool:

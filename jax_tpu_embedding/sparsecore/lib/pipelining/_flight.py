@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+import numpy as np
 
 
 @jax.tree_util.register_dataclass
@@ -33,7 +34,7 @@ class Flight:
   A call takes the memory of activations and gradients for those of the next.
   """
 
-  batch: tuple[Any, ...]  # what comes next, as it was passed
+  batch: tuple[Any, ...]  # what comes next, as it was passed; see `keep`
   # Of every lookup of the step: buffers; stacked activations, stack name ->
   # f32[B, D]; and where something is wrong with them, bool[G].
   inputs: tuple[Any, ...]
@@ -43,6 +44,19 @@ class Flight:
   warmup_steps_left: int = dataclasses.field(metadata=dict(static=True))
   mode: str = dataclasses.field(metadata=dict(static=True))
   is_finished: bool = dataclasses.field(metadata=dict(static=True))
+
+
+def keep(batch: Any) -> Any:
+  """`batch` in containers and NumPy arrays of the flight's own.
+
+  The caller may fill its own with the next batch as soon as a call returns. The
+  call after that trains with this one, and on a CPU the program of the first
+  may still read it: JAX takes the memory of NumPy arrays as it is. So a program
+  gets these copies, too. Arrays of JAX do not change, and are not copied.
+  """
+  return jax.tree.map(
+      lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch
+  )
 
 
 def check(flight: Any, mode: str, may_be_finished: bool = False) -> None:

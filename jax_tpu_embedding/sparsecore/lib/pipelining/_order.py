@@ -53,7 +53,7 @@ class Programs:
     args = self._in_flight(flight, args)
     if self.before_lookup is not None:
       self._make_ready(self.cut(args), args)
-    return flight, self.train_step(*args)
+    return dataclasses.replace(flight, batch=()), self.train_step(*args)
 
   def exact(
       self, donated: Any, rest: _flight.Flight, *args: Any

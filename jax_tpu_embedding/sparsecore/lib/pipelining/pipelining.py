@@ -209,7 +209,8 @@ class PipelinedStep:
 
     Args:
       *args: of train_step, with the first batch. Nothing is donated, or mutated
-        but by before_lookup.
+        but by before_lookup. NumPy arrays of the batch are copied, and may be
+        filled with the next one.
 
     Raises:
       ValueError: if train_step looks nothing up, or not what can be known a
@@ -218,6 +219,7 @@ class PipelinedStep:
         a before_lookup and tables are values.
     """
     self._positions.check(args)
+    args = self._keep(args)
     flight = Flight(
         batch=self._positions.batch_of(args),
         inputs=(),
@@ -244,7 +246,7 @@ class PipelinedStep:
     Args:
       flight: what the call before returned, or `start`. Its activations and
         gradients are donated, so it can be used once.
-      *args: of train_step, with the next batch.
+      *args: of train_step, with the next batch; see `start`.
 
     Returns:
       The flight of that batch, and the results of train_step for the batch that
@@ -257,12 +259,20 @@ class PipelinedStep:
     """
     return self._run(self._steps, flight, args)
 
+  def _keep(self, args: Sequence[Any]) -> list[Any]:
+    """`args` with a batch that the caller does not change."""
+    return self._positions.with_batch(
+        self._positions.without_batch(args),
+        _flight.keep(self._positions.batch_of(args)),
+    )
+
   def _run(
       self, steps: dict[str, Any], flight: Flight, args: Sequence[Any]
   ) -> tuple[Flight, Any]:
     _flight.check(flight, self._mode)
     _flight.check_unused((flight.activations, flight.pending))
     self._positions.check(args)
+    args = self._keep(args)
     flight = _flight.with_room_of(self._positions.batch_of(args), flight)
     program, donated, rest = self._prepare(flight)
     after, results = steps[program](donated, rest, *args)

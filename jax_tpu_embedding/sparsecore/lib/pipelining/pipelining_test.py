@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from flax import nnx
 import jax
+from jax.experimental import io_callback
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed as nnx_embed
 from jax_tpu_embedding.sparsecore.lib.flax.testing import quick_compiles
@@ -219,6 +220,49 @@ class ExactTest(parameterized.TestCase):
     )
     training_runs.assert_same_bits(self, pipelined.arrays(), plain.arrays())
 
+  def test_writes_that_no_lookup_of_the_step_reads(self):
+    def wrap(step):
+      def train_step(dense, tables, batch):
+        for variables in tables.values():
+          for slot in jax.tree.leaves(variables.slot):
+            slot[...] = 0.5 * slot[...]
+        results = step(dense, tables, batch)
+        for variables in tables.values():
+          variables.table[...] = jnp.clip(variables.table[...], -0.1, 0.1)
+        return results
+
+      return train_step
+
+    plain, pipelined = (
+        training_runs.Refs(training_runs.OPTIMIZERS["adagrad"], wrap)
+        for _ in range(2)
+    )
+    batches = training_runs.batches()
+    self.assertEqual(
+        training_runs.train_pipelined(pipelined, batches),
+        training_runs.train(plain, batches),
+    )
+    training_runs.assert_same_bits(self, pipelined.arrays(), plain.arrays())
+
+  def test_callbacks_that_ids_do_not_depend_on_run_once_a_batch(self):
+    seen = []
+
+    def wrap(step):
+      @jax.jit
+      def note(batch):
+        label = batch["labels"][0, 0]
+        io_callback(lambda x: seen.append(float(x)), None, label)
+        jax.debug.print("{}", label)
+        return batch
+
+      return lambda dense, tables, batch: step(dense, tables, note(batch))
+
+    run = training_runs.Refs(training_runs.OPTIMIZERS["sgd"], wrap)
+    batches = training_runs.batches()
+    training_runs.train_pipelined(run, batches)
+    jax.effects_barrier()
+    self.assertEqual(seen, [float(x["labels"][0, 0]) for x in batches])
+
   @parameterized.parameters("exact", "stale", "off")
   def test_one_program_for_all_steps(self, mode):
     run, traces = training_runs.Refs(training_runs.OPTIMIZERS["sgd"]), []
@@ -263,7 +307,7 @@ class StaleTest(parameterized.TestCase):
   )
   def test_activations_miss_one_update(self, form, optimizer):
     run = training_runs.FORMS[form](training_runs.OPTIMIZERS[optimizer])
-    expected, tables = _stale_twin(run, optimizer)
+    expected, tables = _stale_twin(run, optimizer, training_runs.batches())
     losses = training_runs.train_pipelined(
         run, training_runs.batches(), mode="stale"
     )
@@ -283,6 +327,23 @@ class StaleTest(parameterized.TestCase):
     # Nothing is missing yet: the second batch was looked up before the first
     # update, and that is what is late.
     self.assertNotAlmostEqual(losses[1], exact[1], places=5)
+
+  @parameterized.product(
+      form=list(training_runs.FORMS), placement=["sparsecore", "tensorcore"]
+  )
+  def test_batches_of_other_sizes(self, form, placement):
+    run = training_runs.FORMS[form](
+        training_runs.OPTIMIZERS["sgd"], placement=placement
+    )
+    batches = [training_runs.batches(1, size)[0] for size in (16, 8, 16, 4, 4)]
+    expected, tables = _stale_twin(run, "sgd", batches)
+    losses = training_runs.train_pipelined(run, batches, mode="stale")
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        training_runs.logical_tables(run),
+        tables,
+    )
 
   @parameterized.parameters("refs", "parameters")
   def test_number_of_updates_is_that_of_batches(self, form):
@@ -350,7 +411,7 @@ class StaleTest(parameterized.TestCase):
     training_runs.assert_same_bits(self, run.arrays(), other.arrays())
 
 
-def _stale_twin(run, optimizer):
+def _stale_twin(run, optimizer, batches):
   """Losses and tables of a model in plain JAX with stale activations.
 
   Batch n is looked up after the update of batch n - 2.
@@ -384,7 +445,7 @@ def _stale_twin(run, optimizer):
     )
     return new, accumulators
 
-  losses, pending, batches = [], None, training_runs.batches()
+  losses, pending = [], None
   activations = look_up(tables, batches[0]["ids"])
   for batch, following in zip(batches, batches[1:] + batches[-1:]):
     if pending:
@@ -480,6 +541,81 @@ class ErrorsTest(parameterized.TestCase):
       self._start(
           step, *run.arguments(), training_runs.batches(1)[0], batch_argnums=2
       )
+
+  def test_lookup_after_an_update_of_tables_that_are_closed_over(self):
+    dense, loss, ids = self._layer()
+
+    def step(dense, batch):
+      jax.grad(loss)(dense, batch)
+      return jax.jit(loss)(dense, batch)
+
+    with self.assertRaisesRegex(
+        ValueError, r"reads Ref.*which train_step closes over, after an update"
+    ):
+      self._start(step, dense, ids)
+
+  @parameterized.named_parameters(
+      ("assignment", lambda ref: jax.ref.set(ref, (0, 0), 1.0), "swap"),
+      ("addition", lambda ref: jax.ref.addupdate(ref, (0, 0), 1.0), "add"),
+      ("in_a_jit", jax.jit(lambda ref: jax.ref.set(ref, (0, 0), 1.0)), "swap"),
+      (
+          "in_a_loop",
+          lambda ref: jax.lax.fori_loop(
+              0, 2, lambda i, _: jax.ref.set(ref, (i, 0), 1.0), None
+          ),
+          "scan",
+      ),
+  )
+  def test_table_that_the_step_writes_first(self, write, operation):
+    run = training_runs.Refs(training_runs.OPTIMIZERS["sgd"])
+    batch = training_runs.batches(1)[0]
+
+    def step(dense, tables, batch):
+      write(tables["users_table"].table)
+      return run.train_step(dense, tables, batch)
+
+    message = (
+        "after the step has written it, by"
+        rf" {operation}\w* \(.*pipelining_test.py.*before_lookup="
+    )
+    with self.assertRaisesRegex(
+        ValueError, rf"reads argument 1\['users_table'\]\.table {message}"
+    ):
+      self._start(step, *run.arguments(), batch, batch_argnums=2)
+    with self.assertRaisesRegex(
+        ValueError, f"reads Ref.*, which train_step closes over, {message}"
+    ):
+      self._start(
+          lambda dense, batch: step(dense, run.tables, batch), run.dense, batch
+      )
+
+  @parameterized.named_parameters(
+      ("callback", lambda ids, call, ref: ids + call(), "io_callback"),
+      (
+          "callback_in_a_jit",
+          lambda ids, call, ref: jax.jit(lambda ids: ids + call())(ids),
+          "io_callback",
+      ),
+      ("closed_over_ref", lambda ids, call, ref: ids + ref[...], "get"),
+      ("own_ref", lambda ids, call, ref: jax.freeze(jax.new_ref(ids)), ""),
+  )
+  def test_ids_of_what_would_run_twice(self, change, operation):
+    dense, loss, ids = self._layer()
+    ref = jax.new_ref(np.int32(1))
+    call = lambda: io_callback(
+        lambda: np.int32(1), jax.ShapeDtypeStruct((), np.int32)
+    )
+
+    def step(dense, batch):
+      ids = {**batch, "users": change(batch["users"], call, ref)}
+      return jax.grad(loss)(dense, ids)
+
+    with self.assertRaisesRegex(
+        ValueError,
+        rf"depend on {operation}.* \(.*pipelining_test.py.* run once to look"
+        r" them up and again .* arguments \(1\)",
+    ):
+      self._start(step, dense, ids)
 
   @parameterized.parameters(
       (dict(batch_argnums=()), "batch_argnums is empty"),

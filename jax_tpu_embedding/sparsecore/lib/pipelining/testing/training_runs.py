@@ -8,12 +8,10 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 import numpy as np
 import optax
@@ -227,14 +225,8 @@ def assert_same_bits(test, a, b):
 
 def logical_tables(run):
   """Table name -> its rows in NumPy."""
-  specs = specs_with(OPTIMIZERS["sgd"])
-  num_scs = hardware.num_sparsecores_per_device(jax.devices()[0])
-  embedding.prepare_feature_specs_for_training(
-      specs, jax.device_count(), num_sc_per_device=num_scs
-  )
-  stacks = run.stacks()
-  return table_stacking.unshard_and_unstack_tables(
-      embedding.get_table_specs(specs),
-      {name: np.array(x) for name, x in stacks.items()},
-      jax.device_count() * num_scs,
-  )
+  stacks, ids = run.stacks(), np.arange(ROWS)
+  return {
+      name: np.array(embedding.read_rows(stacks, run.specs, name, ids))
+      for name in embedding.get_table_specs(run.specs)
+  }
