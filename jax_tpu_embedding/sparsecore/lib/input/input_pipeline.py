@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import operator
 import os
+import reprlib
 import threading
 import time
 from typing import Any
@@ -558,8 +559,11 @@ def _begin(source: Any) -> Iterator[Any]:
 
 
 def _short(source: Any) -> str:
-  """What messages call a source."""
-  return " ".join(repr(source)[:100].split())
+  """What messages call a source, which may be a list of all batches."""
+  shown = reprlib.Repr()
+  shown.maxlist = shown.maxtuple = shown.maxdict = 1
+  shown.maxother = shown.maxstring = 100
+  return " ".join(shown.repr(source)[:100].split())
 
 
 def _are_same(a: Any, b: Any) -> bool:
