@@ -215,6 +215,15 @@ class InputPipelineTest(small_pipeline.TestCase):
     ):
       list(batches)
 
+  def test_the_name_of_a_list_is_not_the_text_of_its_batches(self):
+    class Item(dict):
+      __repr__ = mock.Mock(return_value="Item")
+
+    source = [Item(item) for item in small_pipeline.items()]
+    with small_pipeline.pipeline(source) as batches:
+      next(batches)
+    self.assertLessEqual(Item.__repr__.call_count, 1)
+
   def test_copies_of_a_buffer_that_is_filled_again(self):
     def refilled():
       buffer = small_pipeline.item(0)
