@@ -68,17 +68,20 @@ std::pair<std::string, int64_t> TakeFailures() {
   return {std::move(failures.first), failures.count};
 }
 
+// absl.logging.warning, from the start: a pending call runs in any frame, of
+// whose built-ins an import asks for __import__, and some have none. It is
+// never freed, as there may be no interpreter any more.
+pybind11::handle warning;
+
 // A pending call of the interpreter.
 int WarnOfFailure(void*) {
   const Failures failures = RecordedFailures::OfProcess().Get();
   if (failures.count == 0) return 0;  // The caller knows.
   try {
-    pybind11::module_::import("absl.logging")
-        .attr("warning")(
-            "%s The activations are NaN, and the batch updates no table. "
-            "embedding.raise_errors() raises this, and allows the next "
-            "warning.",
-            failures.first);
+    warning(
+        "%s The activations are NaN, and the batch updates no table. "
+        "embedding.raise_errors() raises this, and allows the next warning.",
+        failures.first);
   } catch (pybind11::error_already_set& error) {
     error.discard_as_unraisable("the warning of a batch that failed");
   }
@@ -102,6 +105,9 @@ PYBIND11_MODULE(ffi_cpu, module) {
              "Target name -> capsule for jax.ffi.register_ffi_target.");
   module.def("update_rules", &jte::ffi::UpdateRules,
              "The names of the optimizers that jte_update_cpu has.");
+  pybind11::object warning =
+      pybind11::module_::import("absl.logging").attr("warning");
+  jte::ffi::warning = warning.release();
   jte::ffi::RecordedFailures::OfProcess().SetAnnounce(&jte::ffi::WarnSoon);
   module.def("take_failures", &jte::ffi::TakeFailures,
              "The message of the first batch that failed since the last call, "

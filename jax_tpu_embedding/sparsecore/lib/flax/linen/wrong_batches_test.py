@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import threading
 from unittest import mock
 
 from absl.testing import absltest
@@ -244,6 +245,24 @@ class WrongBatchesTest(parameterized.TestCase):
       )
       with self.assertRaisesRegex(ValueError, "The first of 3 errors"):
         embedding.raise_errors()
+
+  def test_it_is_logged_whatever_python_does(self):
+    # The main thread, which logs it, runs code without built-ins, as it does
+    # for a moment where a namedtuple is made.
+    training, done = _Training(1, "refs"), []
+
+    def apply():
+      jax.block_until_ready(training.apply(_wrong_ids()))
+      done.append(True)
+
+    thread = threading.Thread(target=apply)
+    with self.assertLogs("absl", "WARNING") as logs:
+      thread.start()
+      exec("while not done: pass", {"__builtins__": {}, "done": done})
+    thread.join()
+    self.assertRegex(logs.output[0], "has id 1000 .* The activations are NaN")
+    with self.assertRaises(ValueError):
+      embedding.raise_errors()
 
 
 if __name__ == "__main__":
