@@ -183,9 +183,8 @@ class PipelineStatesTest(small_pipeline.TestCase):
       self.assertEqual(batches.limits.state_dict(), before)
 
   def test_states_are_shared_with_nobody(self):
-    class Source(
-        small_pipeline.Source
-    ):  # that changes the state that it was given
+    # It changes the state that it was given.
+    class Source(small_pipeline.Source):
 
       def __init__(self):
         self.state = {"position": [0]}

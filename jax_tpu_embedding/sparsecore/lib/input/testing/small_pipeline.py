@@ -62,7 +62,7 @@ class Source:
 
 
 def pipeline(source, **options):
-  """Of `source`, with options of InputPipeline in place of what it needs."""
+  """Of `source`; options, and `specs` among them, replace these defaults."""
   return input_pipeline.InputPipeline(
       source,
       options.pop("specs", None) or specs(),
