@@ -60,7 +60,7 @@ def _read_settings(data: bytes) -> tuple[_buffers.BufferSettings | None]:
       for name, limits in fields["limits"]
   )
   fields["batches"] = tuple(map(tuple, fields["batches"]))
-  # Programs of earlier versions have none.
+  # Those of earlier versions have none.
   fields["layouts"] = tuple(
       _buffers.StackLayout(name, num_samples, tuple(map(tuple, features)))
       for name, num_samples, features in fields.get("layouts", ())

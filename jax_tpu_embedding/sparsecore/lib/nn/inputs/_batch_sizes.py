@@ -143,7 +143,9 @@ def layouts(
       those of the others stay empty: so do buffers whose settings got lost. It
       does not suit STACK_THEN_SPLIT, where each sample of a stack counts.
   """
-  if not batches and _are_as_planned(features):
+  if not batches and (
+      _are_as_planned(features) or _are_as_planned(_in_order(features))
+  ):
     return ()
   by_stack = collections.defaultdict(list)
   for feature in features:
@@ -158,7 +160,8 @@ def layouts(
 
 def _are_as_planned(features: Sequence[embedding_spec.FeatureSpec]) -> bool:
   """Whether they are whole stacks; False also if they are in another order."""
-  # One loop over plain attributes: it runs for every batch.
+  # One loop over plain attributes, as it runs for every batch. The order is
+  # mostly that of the plan.
   ends, stacks = {}, {}
   for feature in features:
     stack = feature.table_spec.stacked_table_spec
@@ -172,6 +175,13 @@ def _are_as_planned(features: Sequence[embedding_spec.FeatureSpec]) -> bool:
   return all(
       end == stacks[name].total_sample_count for name, end in ends.items()
   )
+
+
+def _in_order(
+    features: Sequence[embedding_spec.FeatureSpec],
+) -> list[embedding_spec.FeatureSpec]:
+  """By their places in the plan of a stack."""
+  return sorted(features, key=lambda x: x.id_transformation.row_offset)
 
 
 def _num_samples(output_shape: Sequence[int]) -> int:
@@ -188,9 +198,7 @@ def _layout(
 ) -> _buffers.StackLayout | None:
   """That of one stack; None if it is the planned one."""
   stack = features[0].table_spec.stacked_table_spec
-  features = sorted(
-      features, key=lambda feature: feature.id_transformation.row_offset
-  )
+  features = _in_order(features)
   if batches.keys().isdisjoint(feature.name for feature in features):
     planned = tuple(
         (f.name, f.id_transformation.row_offset, _num_samples(f.output_shape))
@@ -230,7 +238,7 @@ def of_settings(
   if settings is None:  # as declared
     return feature_specs
   batches = dict(settings.batches)
-  if not settings.layouts:  # those of a program of an earlier version
+  if not settings.layouts:  # made or pickled by an earlier version
     return resize(feature_specs, batches)
   return lay_out(feature_specs, batches, settings.layouts)
 
@@ -254,7 +262,8 @@ def lay_out(
     return feature_specs
   by_stack = {layout.stack_name: layout for layout in layouts}
   features, structure = jax.tree.flatten(feature_specs)
-  copies, tables = [], {}
+  # One spec for all tables of a stack: who converts reads each object once.
+  copies, tables, stacks = [], {}, {}
   for feature in features:
     table = feature.table_spec
     layout = by_stack.get(table.setting_in_stack.stack_name)
@@ -266,12 +275,12 @@ def lay_out(
           feature.id_transformation, row_offset=_place(feature, layout)
       )
       if table.name not in tables:
+        if layout.stack_name not in stacks:
+          stacks[layout.stack_name] = table.stacked_table_spec.replace(
+              total_sample_count=layout.num_samples
+          )
         tables[table.name] = copy.copy(table)
-        tables[table.name].stacked_table_spec = (
-            table.stacked_table_spec.replace(
-                total_sample_count=layout.num_samples
-            )
-        )
+        tables[table.name].stacked_table_spec = stacks[layout.stack_name]
       feature.table_spec = tables[table.name]
     copies.append(feature)
   return jax.tree.unflatten(structure, copies)

@@ -74,7 +74,8 @@ def read(
     num_sc_per_device: SparseCores per device.
     enable_minibatching: whether the buffers have the layout of minibatches.
     feature_stacking_strategy: in any letter case.
-    num_samples: stack name -> how many one device has; default: of the specs.
+    num_samples: stack name -> how many of one device have gradients; default:
+      as many as the specs say.
 
   Raises:
     ValueError: if stacks are missing; the caller, the tables or the shapes
@@ -133,10 +134,21 @@ def read(
     check_tables(feature_specs, embedding_variables, settings.topology)
   feature_specs = _batch_sizes.of_settings(feature_specs, settings)
   stacks = _plan.get_stacked_table_specs(feature_specs)
+  num_samples = num_samples or {}
+  for of_stack in settings.layouts:
+    expected = of_stack.num_samples // settings.global_device_count
+    found = num_samples.get(of_stack.stack_name, expected)
+    if found != expected and of_stack.stack_name in stacks:
+      raise ValueError(
+          f"Stack {of_stack.stack_name!r}: the gradients have {found} samples,"
+          f" and the inputs {expected} on each of"
+          f" {settings.global_device_count} devices. They are of features"
+          f" {[name for name, *_ in of_stack.features]}, laid out for these:"
+          " pass gradients by feature, with perform_stacking=True."
+      )
   for name, stack in stacks.items():
     expected = stack.total_sample_count // settings.global_device_count
-    if num_samples is not None:
-      expected = num_samples.get(name, expected)
+    expected = num_samples.get(name, expected)
     _check_samples(stack, buffers[name], settings.global_device_count, expected)
   return DeviceBatch(settings, feature_specs, stacks, buffers)
 

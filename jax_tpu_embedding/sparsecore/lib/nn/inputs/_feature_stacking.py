@@ -98,6 +98,9 @@ def check_spans(
 ) -> None:
   """Checks that the samples of features are in the runs of a device batch.
 
+  A feature with fewer samples than there is room for passes: inputs that were
+  made for more of them have to say so in their settings.
+
   Args:
     spans: the features of a stack and their span_in_run, in order.
     run_size: samples of a run.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
+import functools
 from typing import Any
 
 import jax
@@ -64,26 +65,37 @@ def flatten_weights(
   # None is a tree without leaves, and here it has to be one, but where the
   # specs have None, too.
   no_weights = object()
-  is_none = lambda node: node is None
-  like = jax.tree.unflatten(structure, range(structure.num_leaves))
-  no_features = {
-      jax.tree_util.keystr(path)
-      for path, leaf in jax.tree.leaves_with_path(like, is_leaf=is_none)
-      if leaf is None
-  }
+  no_features = _paths_of_none(structure)
 
   def mark(path, leaf):
-    if leaf is None and jax.tree_util.keystr(path) not in no_features:
+    if leaf is None and (
+        not no_features or jax.tree_util.keystr(path) not in no_features
+    ):
       return no_weights
     return leaf
 
   leaves = flatten_as(
-      jax.tree.map_with_path(mark, features_weights, is_leaf=is_none),
+      jax.tree.map_with_path(mark, features_weights, is_leaf=_is_none),
       structure,
       "features_weights",
       "feature_specs",
   )
   return [None if leaf is no_weights else leaf for leaf in leaves]
+
+
+@functools.lru_cache(maxsize=64)
+def _paths_of_none(structure: jax.tree_util.PyTreeDef) -> frozenset[str]:
+  """Where a tree has None, which is no leaf of it."""
+  like = jax.tree.unflatten(structure, range(structure.num_leaves))
+  return frozenset(
+      jax.tree_util.keystr(path)
+      for path, leaf in jax.tree.leaves_with_path(like, is_leaf=_is_none)
+      if leaf is None
+  )
+
+
+def _is_none(node: Any) -> bool:
+  return node is None
 
 
 def assert_same_structure(a: Any, b: Any, a_name: str, b_name: str) -> None:

@@ -259,12 +259,10 @@ def cut_of_lookup(
   another row is another function to compile: 1,024 times a tanh, for example.
   On CPUs the primitive is one call, and what follows is compiled once.
   """
-  num_samples = num_runs * sum(part.end - part.begin for part in parts)
   if (
       len(parts) < _MANY_FEATURES
       or stacked.ndim != 2
       or stacked.dtype != jnp.float32
-      or stacked.shape[0] != num_samples
   ):
     return _cut(stacked, parts, num_runs)
   return _cut_with_primitive(stacked, parts, num_runs)
@@ -273,7 +271,10 @@ def cut_of_lookup(
 def _cut_with_primitive(
     stacked: jax.Array, parts: Sequence[_Part], num_runs: int
 ) -> list[jax.Array]:
-  """The same for parts that are the whole stack."""
+  """The same by the primitive, for parts that are the whole stack."""
+  num_samples = num_runs * sum(part.end - part.begin for part in parts)
+  if stacked.shape[0] != num_samples:
+    return _cut(stacked, parts, num_runs)
   primitive = (
       sparse_dense_matmul_activation_unstack.tpu_sparse_dense_matmul_activation_unstack_primitive
   )

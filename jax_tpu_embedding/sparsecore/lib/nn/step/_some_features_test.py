@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
@@ -94,6 +95,77 @@ class SomeFeaturesTest(parameterized.TestCase):
         _step(inputs, variables, specs),
         (activations, *({n: x[n] for n in stacks} for x in expected)),
     )
+
+  def test_gradients_that_are_laid_out_as_planned_are_refused(self):
+    model = two_table_model.TwoTableModel(2)
+    specs = {"last": model.specs["last"]}
+    options = dict(feature_stacking_strategy="STACK_THEN_SPLIT")
+    inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+        {"last": model.ids["last"]},
+        None,
+        specs,
+        1,
+        1,
+        num_sc_per_device=2,
+        **options,
+    )
+    # The samples of the inputs begin with those of "last", as of no others.
+    gradients = embedding.stack_embedding_gradients(
+        {"last": jnp.ones(specs["last"].output_shape)}, specs, 2, 1, **options
+    )
+    stacks = embedding.get_stacked_table_specs(specs)
+    variables = {name: model.variables[name] for name in stacks}
+    with self.assertRaisesRegex(
+        ValueError, r"have \d+ samples, and the inputs 24 .* \['last'\]"
+    ):
+      embedding.tpu_sparse_dense_matmul_grad(
+          gradients, inputs, variables, specs, perform_stacking=False
+      )
+
+  def test_one_primitive_cuts_activations_with_others_between_them(self):
+    model = two_table_model.TwoTableModel(2)
+    specs = {name: model.specs[name] for name in ("user", "last")}
+    of_all = embedding.tpu_sparse_dense_matmul(
+        model.inputs, model.variables, model.specs, perform_unstacking=False
+    )
+    cut, by_primitive = (
+        embedding.unstack_embedding_activations(
+            of_all, specs, 1, 2, use_activation_unstack_primitive=flag
+        )
+        for flag in (False, True)
+    )
+    _assert_close(by_primitive, cut)
+
+  def test_whole_stacks_are_as_planned_in_any_order(self):
+    model = two_table_model.TwoTableModel(2)
+    for names in (sorted(model.specs), sorted(model.specs, reverse=True)):
+      inputs, _ = embedding.preprocess_sparse_dense_matmul_input(
+          [model.ids[name] for name in names],
+          None,
+          [model.specs[name] for name in names],
+          1,
+          1,
+          num_sc_per_device=2,
+      )
+      self.assertEqual(inputs.settings.layouts, ())
+
+  def test_tables_of_a_stack_share_its_spec(self):
+    model = two_table_model.TwoTableModel(2)
+    specs = {name: model.specs[name] for name in ("user", "last")}
+    features = list(specs.values())
+    for batches in ({}, {"user": 4}):
+      laid_out = _batch_sizes.lay_out(
+          specs,
+          batches,
+          _batch_sizes.layouts(features, batches, 2, keeps_places=False),
+      )
+      tables = [x.table_spec for x in laid_out.values()]
+      by_name = {x.stacked_table_spec.stack_name: x for x in tables}
+      for table in tables:
+        name = table.stacked_table_spec.stack_name
+        self.assertIs(
+            table.stacked_table_spec, by_name[name].stacked_table_spec
+        )
 
   def test_one_primitive_joins_gradients_with_zeros_between_them(self):
     model = two_table_model.TwoTableModel(2)
