@@ -83,26 +83,6 @@ def _chosen() -> list[tuple[cases.Case, str]]:
   return chosen
 
 
-def _check_output_dir() -> None:
-  """A part of a run does not take the place of a whole one.
-
-  They cannot share a file either: its head says of what machine, load and
-  versions all its numbers are.
-
-  Raises:
-    app.UsageError: if it would.
-  """
-  if not _OUTPUT_DIR.value or not (_ONLY.value or _CASES.value):
-    return
-  path = results_folder.make(_OUTPUT_DIR.value) / "RESULTS.md"
-  if path.exists():
-    raise app.UsageError(
-        f"{path} has the results of another run, and --only and --cases"
-        " measure a part. Write it to another --output_dir, or remove the file"
-        " first."
-    )
-
-
 def _workers(
     stack: contextlib.ExitStack,
 ) -> tuple[list[worker_process.WorkerProcess], str]:
@@ -177,8 +157,8 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
   only = _ONLY.value or ["peers", *_SECTIONS]
   chosen = _chosen() if "peers" in only else []
-  _check_output_dir()
-  folder = results_folder.make(_OUTPUT_DIR.value)
+  part_by = "--only or --cases" if _ONLY.value or _CASES.value else None
+  folder = results_folder.make(_OUTPUT_DIR.value, part_by=part_by)
   load_before = os.getloadavg()[0]
   results, versions, missing = [], "", ""
   sections = []

@@ -80,7 +80,9 @@ def main(argv: Sequence[str]) -> None:
     )
   if _QUICK.value:
     chosen = [workloads.shrink(workload) for workload in chosen]
-  folder = results_folder.make(_OUTPUT_DIR.value)
+  folder = results_folder.make(
+      _OUTPUT_DIR.value, part_by=_WORKLOADS.value and "--workloads"
+  )
   load_before = os.getloadavg()[0]
   results = []
   with contextlib.ExitStack() as stack:
