@@ -396,9 +396,8 @@ def kernels(where: platforms.Platform) -> Iterator[platforms.Finding]:
   for case in where.cases:
     batches, buffers = case_programs.make_batches(where, case)
     convert = case_programs.convert_program(where.lowering, case)
-    lookup, update = case_programs.lookup_program(
-        where, case
-    ), case_programs.update_program(where, "adagrad")
+    lookup = case_programs.lookup_program(where, case)
+    update = case_programs.update_program(where, "adagrad")
     tables = case_programs.make_tables(where, case, "adagrad")
     gradient = case_programs.make_gradient(where, case)
     ids = jax.device_put(batches[0].ids, where.device)

@@ -176,6 +176,7 @@ def seconds(
 
 
 def make_gradient(where: platforms.Platform, case: cases_lib.Case) -> jax.Array:
+  """That of the activations, on the device."""
   return jax.device_put(
       np.full((case.batch_size, case.dim), 1e-3, np.float32), where.device
   )

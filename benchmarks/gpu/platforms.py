@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What runs the kernels, a GPU or a CPU that stands for it."""
+"""What runs the kernels, a GPU or a CPU that stands for it; what is found."""
 
 from __future__ import annotations
 
