@@ -89,11 +89,14 @@ def _mean(text: str) -> tuple[str, float]:
   """The feature and the mean of "item=7.5"."""
   feature, _, mean = text.rpartition("=")
   try:
-    return feature, float(mean)
-  except ValueError as error:
+    number = float(mean)
+  except ValueError:
+    number = None
+  if not feature or number is None:
     raise ValueError(
         f"--ids-per-sample is FEATURE=MEAN, like item=7.5, got {text!r}."
-    ) from error
+    )
+  return feature, number
 
 
 def _rows(reports: Sequence[cost_report.CostReport]) -> str:

@@ -830,6 +830,18 @@ class CommandTest(parameterized.TestCase):
             [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f"],
             "FEATURE=MEAN, like item=7.5, got 'f'",
         ),
+        (
+            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=3"],
+            "FEATURE=MEAN, like item=7.5, got '3'",
+        ),
+        (
+            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f=-1"],
+            "ids_per_sample['f'] must be a number from 0 on, got -1.0.",
+        ),
+        (
+            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f=nan"],
+            "ids_per_sample['f'] must be a number from 0 on, got nan.",
+        ),
     ):
       code, out, err = self._run(*arguments)
       self.assertEqual((code, out), (1, ""))

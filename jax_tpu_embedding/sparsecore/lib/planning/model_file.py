@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
@@ -91,17 +92,19 @@ def _first_on_path(folder: pathlib.Path) -> Iterator[None]:
       sys.path.remove(str(folder))
 
 
+def _parse_text(data: bytes, message: Any) -> None:
+  text_format.Parse(data.decode(), message)
+
+
 _PARSERS = {
     ".pb": lambda data, message: message.ParseFromString(data),
-    ".pbtxt": lambda data, message: text_format.Parse(data.decode(), message),
-    ".textproto": lambda data, message: text_format.Parse(
-        data.decode(), message
-    ),
+    ".pbtxt": _parse_text,
+    ".textproto": _parse_text,
     ".json": lambda data, message: json_format.Parse(data.decode(), message),
 }
 
 
-def _of_message(path: pathlib.Path, parse: Any) -> Any:
+def _of_message(path: pathlib.Path, parse: Callable[[bytes, Any], Any]) -> Any:
   data = path.read_bytes()
   message = embedding_spec_pb2.EmbeddingSpecProto()
   try:

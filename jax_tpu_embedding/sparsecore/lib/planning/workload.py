@@ -170,7 +170,7 @@ def draw_batches(
 
 def num_ids_per_sample(
     feature: embedding_spec.FeatureSpec, means: Mapping[str, float]
-) -> float:
+) -> int | float:
   """How many ids a sample has on average.
 
   Args:
@@ -178,10 +178,16 @@ def num_ids_per_sample(
     means: feature name -> as many; others have as many as input_shape says.
 
   Raises:
-    ValueError: if neither says it.
+    ValueError: if neither says it, or the mean is none.
   """
   if feature.name in means:
-    return means[feature.name]
+    mean = means[feature.name]
+    if not 0 <= mean < math.inf:
+      raise ValueError(
+          f"ids_per_sample[{feature.name!r}] must be a number from 0 on, got"
+          f" {mean}."
+      )
+    return mean
   if None in feature.input_shape[1:]:
     raise ValueError(
         f"Feature {feature.name!r}: input_shape {tuple(feature.input_shape)}"
