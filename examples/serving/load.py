@@ -27,7 +27,7 @@ def ask(port: int, bodies: list[bytes], seconds: float) -> list[float]:
   """Sends bodies in turn over one connection; the seconds that each one took.
 
   Raises:
-    RequestError: the server does not answer, or that it cannot.
+    RequestError: the server does not answer, or answers with an error.
   """
   connection = http.client.HTTPConnection("127.0.0.1", port)
   took = []

@@ -77,7 +77,7 @@ def main(
     logging.set_verbosity(logging.WARNING)
   # Text may have characters that stdout has no code for, and what was trained
   # is not to be lost for one.
-  if hasattr(sys.stdout, "reconfigure"):
+  if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape"):
     sys.stdout.reconfigure(errors="replace")
   # Unless the user asks for something else, the examples are about the CPU.
   jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")

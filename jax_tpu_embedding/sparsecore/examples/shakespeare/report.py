@@ -19,7 +19,7 @@ from matplotlib import ticker
 import numpy as np
 
 _TRAINING, _HELDOUT, _UNIGRAM = "#8fb8de", "#c1121f", "#555555"
-# Guessing has that of the size of the vocabulary.
+# Far beyond a guess, whose perplexity is the size of the vocabulary.
 _DIVERGED_PERPLEXITY = 1e9
 
 
@@ -32,7 +32,7 @@ def _perplexity(loss: float) -> float:
 
 
 def has_diverged(loss: float) -> bool:
-  """Whether a model with this loss, in nats per word, is worse than a guess."""
+  """Whether a loss, in nats per word, is far beyond that of a guess, or NaN."""
   return not _perplexity(loss) < _DIVERGED_PERPLEXITY  # NaN is not below it.
 
 
