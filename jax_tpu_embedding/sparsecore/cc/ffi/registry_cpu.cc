@@ -68,9 +68,10 @@ std::pair<std::string, int64_t> TakeFailures() {
   return {std::move(failures.first), failures.count};
 }
 
-// absl.logging.warning, from the start: a pending call runs in any frame, of
-// whose built-ins an import asks for __import__, and some have none. It is
-// never freed, as there may be no interpreter any more.
+// absl.logging.warning, imported with this module. A pending call runs in
+// whatever frame the main thread is in; an import there would ask the built-ins
+// of that frame for __import__, and some frames have none. It is never freed:
+// there may be no interpreter any more.
 pybind11::handle warning;
 
 // A pending call of the interpreter.
@@ -105,9 +106,8 @@ PYBIND11_MODULE(ffi_cpu, module) {
              "Target name -> capsule for jax.ffi.register_ffi_target.");
   module.def("update_rules", &jte::ffi::UpdateRules,
              "The names of the optimizers that jte_update_cpu has.");
-  pybind11::object warning =
-      pybind11::module_::import("absl.logging").attr("warning");
-  jte::ffi::warning = warning.release();
+  const auto logging = pybind11::module_::import("absl.logging");
+  jte::ffi::warning = pybind11::object(logging.attr("warning")).release();
   jte::ffi::RecordedFailures::OfProcess().SetAnnounce(&jte::ffi::WarnSoon);
   module.def("take_failures", &jte::ffi::TakeFailures,
              "The message of the first batch that failed since the last call, "

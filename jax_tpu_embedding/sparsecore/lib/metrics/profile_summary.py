@@ -29,7 +29,8 @@ _SCOPES = {
         r"(?:^|/)(?:tpu_sparse_dense_matmul_grad|apply_sparse_gradients)/"
         r"(?:.*?/)?update/(.+/.+)"
     ),
-    # No function is around it: the last one, with a conversion in it.
+    # No named function is around conversions. This takes the last "convert/" of
+    # a path; `_scopes` drops those of names that are no stack.
     "convert": re.compile(r".*(?:^|/)convert/(.+/.+)"),
 }
 _CONVERSION = "/convert_ids"
@@ -158,7 +159,7 @@ def _scopes(text: str, names: set[str]) -> dict[str, tuple[str, str]]:
         if kind != "convert" or path.endswith(_CONVERSION):
           stacks.add(stack)
         break
-  # Others are modules of a model that is called "convert".
+  # Others are modules of a model, in one that is called "convert".
   return {name: scope for name, scope in scopes.items() if scope[1] in stacks}
 
 

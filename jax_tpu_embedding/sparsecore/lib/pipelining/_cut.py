@@ -370,9 +370,9 @@ class _Flat:
     if runs_once:
       raise ValueError(
           f"The ids or weights of {site} depend on"
-          f" {', '.join(sorted(runs_once)[:3])}, which would run once to look"
-          " them up and again to train, with other results. Do it before the"
-          " step, and pass what it returns as a part of the batch, arguments"
+          f" {', '.join(sorted(runs_once)[:3])}, which has effects: a pipeline"
+          " would run it once to look them up and again to train. Do it before"
+          " the step, and pass what it returns as a part of the batch, arguments"
           f" {_numbers(self._batch_argnums)}."
       )
     for table in jax.tree.leaves(tables):

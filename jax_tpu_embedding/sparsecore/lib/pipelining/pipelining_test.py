@@ -612,7 +612,7 @@ class ErrorsTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(
         ValueError,
-        rf"depend on {operation}.* \(.*pipelining_test.py.* run once to look"
+        rf"depend on {operation}.* \(.*pipelining_test.py.* run it once to look"
         r" them up and again .* arguments \(1\)",
     ):
       self._start(step, dense, ids)

@@ -5,7 +5,7 @@
 // makes an InputBatch of it.
 //
 //   std::vector<RawBatch> raw = ...;                  // views of user memory
-//   ... CheckNumIds(raw[0]) ...                       // an error?
+//   if (auto done = CheckNumIds(raw[0]); !done) ...   // too many
 //   auto prepared = Prepare(raw, executor);           // what had to be copied
 //   (*prepared)[0].batch                              // views of both
 //

@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The check of COO buffers before a plain rule: an error on CPU, else NaN.
+"""The check of COO buffers before a plain rule: an error, or NaN.
 
 The plain rules for one device (lookup_and_update.py) leave out what is out of range, so
 that without it ids would be lost, and nobody would know. What packs messages

@@ -149,7 +149,10 @@ def _update_over_devices(
 def custom_update(
     operands: Arrays, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Arrays:
-  """Rule of the update with a computation of the caller: plain, but it raises."""
+  """Rule of the update with a computation of the caller: plain, but it raises.
+
+  Unless other devices would wait for it; see _OR_NAN.
+  """
   rule = plain.with_options(plain.custom_rule(operands, params), params)
   named = rule.group_operands(operands)
   axis = devices.axis_of(named.table)

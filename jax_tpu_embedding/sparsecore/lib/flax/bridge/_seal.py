@@ -289,8 +289,9 @@ def replace(old: Any, new: Any, seal: jax.Array) -> Any:
       _check_concrete(of_layer)
     if len(used) == math.prod(seal.shape[:-1]):
       return new
-  # The first number is a constant, 1 of a lookup and 0 of none, so XLA makes
-  # the choice when it compiles, and copies no table for it.
+  # The first number of a layer is a constant, 1 of a lookup and 0 of none, so
+  # XLA makes the choice when it compiles, and copies no table for it. Of layers
+  # in a scan it is none, and tables are copied.
   is_used = seal[..., 0] != 0
   return jax.tree.map(
       lambda a, b: jnp.where(_of_layers(is_used, b), b, a), old, new

@@ -252,8 +252,10 @@ class WrongBatchesTest(parameterized.TestCase):
     training, done = _Training(1, "refs"), []
 
     def apply():
-      jax.block_until_ready(training.apply(_wrong_ids()))
-      done.append(True)
+      try:
+        jax.block_until_ready(training.apply(_wrong_ids()))
+      finally:
+        done.append(True)
 
     thread = threading.Thread(target=apply)
     with self.assertLogs("absl", "WARNING") as logs:
