@@ -264,9 +264,9 @@ def _any_rows() -> Any:
 class _Function:
   """A function, equal to another of the same code and the same numbers in it.
 
-  Only for functions of JAX: those of others may read what is not compared, such
-  as globals or `self`. `jax.nn.initializers.normal(0.01)` is a new function for each table, and all
-  of them do the same.
+  `jax.nn.initializers.normal(0.01)` is a new function for each table, and all
+  of them do the same. Only for functions of JAX: those of others may read what
+  is not compared, such as globals or `self`.
   """
 
   def __init__(self, function: Callable[..., Any]):
