@@ -56,7 +56,13 @@ def resolve(
     check_scalar(f"The learning rate {rate!r} at step {step}", value)
   else:
     value = rate
-  return jnp.reshape(jnp.asarray(value, jnp.float32), ())
+  return as_scalar(value)
+
+
+def as_scalar(value: jax.typing.ArrayLike) -> jax.Array:
+  """One number, of any shape, as an operand of an update: f32[]."""
+  value = jnp.asarray(value, jnp.float32)
+  return value if value.ndim == 0 else value.reshape(())
 
 
 def depends_on_step(rate: LearningRate) -> bool:

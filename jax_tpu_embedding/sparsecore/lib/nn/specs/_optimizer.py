@@ -174,7 +174,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
     numbers_of = {
         name: None
         if name in row_options.FLAGS
-        else jnp.reshape(jnp.asarray(value, jnp.float32), ())
+        else _learning_rate.as_scalar(value)
         for name, value in self._given_row_options().items()
     }
     if "decoupled_weight_decay" in numbers_of:

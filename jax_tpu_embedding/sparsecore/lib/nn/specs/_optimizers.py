@@ -93,8 +93,7 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
 
   def _float32(self, *names: str) -> _Hyperparameters:
     return tuple(
-        jnp.reshape(jnp.asarray(getattr(self, name), jnp.float32), ())
-        for name in names
+        _learning_rate.as_scalar(getattr(self, name)) for name in names
     )
 
 

@@ -439,9 +439,10 @@ def stack_embedding_gradients(
           " devices."
       )
     setting = feature.table_spec.setting_in_stack
-    samples = gradient.reshape(-1, gradient.shape[-1])
+    samples = jnp.asarray(gradient).reshape(-1, gradient.shape[-1])
     padding = setting.padded_embedding_dim - samples.shape[-1]
-    samples = jnp.pad(samples, ((0, 0), (0, padding)))
+    if padding:
+      samples = jnp.pad(samples, ((0, 0), (0, padding)))
     span = _feature_stacking.span_in_run(feature, global_device_count, num_runs)
     by_stack[setting.stack_name].append((feature, span, samples))
     sizes[setting.stack_name] = (
@@ -499,6 +500,8 @@ def _without_gaps(
 
 def _join(gradients: Sequence[jax.Array], num_runs: int) -> jax.Array:
   """Runs of a stack, of the runs of each of its features."""
+  if len(gradients) == 1:
+    return gradients[0]
   width = gradients[0].shape[1]
   runs = [gradient.reshape(num_runs, -1, width) for gradient in gradients]
   return jnp.concatenate(runs, axis=1).reshape(-1, width)
