@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/cache_budget.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/keep_freed_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
@@ -113,6 +114,16 @@ PYBIND11_MODULE(ffi_cpu, module) {
              "The message of the first batch that failed since the last call, "
              "and how many did. Of those of check_batch and lookup_ids that "
              "keep errors.");
+  module.def(
+      "use_huge_pages",
+      [](uintptr_t address, size_t num_bytes) {
+        return jte::UseHugePages(
+            {reinterpret_cast<std::byte*>(address), num_bytes});
+      },
+      pybind11::arg("address"), pybind11::arg("num_bytes"),
+      pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "Moves memory into huge pages, as far as the system has them; returns "
+      "how many bytes are in them.");
   // lib/core/memory.py documents these.
   module.def("keep_freed_memory", &jte::KeepFreedMemory,
              pybind11::arg("num_bytes"));

@@ -13,14 +13,19 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
 from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
+from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 import numpy as np
+
+# As cc/ffi/table_memory.h has it.
+_MIN_BYTES_OF_HUGE_PAGES = 16 * 2**20
 
 
 class EmbeddingVariablesInitializer(NamedTuple):
@@ -310,6 +315,24 @@ def _run(
     of_fill = [next(programs) for _ in fill.programs]
     # Before the next one begins, which needs memory, too.
     stack = jax.block_until_ready(fill.run(of_fill, stack))
-  if not commit or _shardings.auto(global_sharding) == global_sharding:
-    return stack
-  return jax.device_put(stack, _fills.layout_of(global_sharding, stack.dtype))
+  if commit and _shardings.auto(global_sharding) != global_sharding:
+    layout = _fills.layout_of(global_sharding, stack.dtype)
+    stack = jax.device_put(stack, layout)
+  _use_huge_pages(stack)
+  return stack
+
+
+def _use_huge_pages(stack: jax.Array) -> None:
+  """Moves what XLA or NumPy allocated, on CPU devices, to huge pages.
+
+  The first steps would do so otherwise, and take longer.
+  """
+  if isinstance(stack, jax.core.Tracer):
+    return
+  if not _host_fill.is_memory_of(list(stack.sharding.device_set)):
+    return
+  for part in stack.addressable_shards:
+    if part.data.nbytes >= _MIN_BYTES_OF_HUGE_PAGES:
+      ffi_cpu.use_huge_pages(
+          part.data.unsafe_buffer_pointer(), part.data.nbytes
+      )

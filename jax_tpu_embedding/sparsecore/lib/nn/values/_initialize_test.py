@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.core import recent_values
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.testing import huge_pages
 from jax_tpu_embedding.sparsecore.lib.nn.values import _compile_once
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initializers
@@ -322,6 +323,35 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
     expected = init(tables, 2)["a"].table
     np.testing.assert_array_equal(got["a"].table, expected.reshape(2, -1, 8))
     self.assertEqual(got["a"].table.sharding.spec, P("x", None, None))
+
+
+class HugePagesTest(parameterized.TestCase):
+
+  @parameterized.product(
+      # In blocks; by NumPy, as it is small; by XLA.
+      case=((False, 80), (False, 40), (True, 40)),
+      devices=(1, 2),
+  )
+  def test_tables_and_slots_are_in_huge_pages(self, case, devices):
+    draws_from_another_key, mib = case
+
+    def initialize(key, shape):
+      if draws_from_another_key:
+        key = jax.random.fold_in(key, 1)
+      return jax.random.uniform(key, shape)
+
+    (spec,) = prepared(
+        table(
+            "a",
+            mib * 2**20 // (4 * 64),
+            64,
+            initialize,
+            optimizer=embedding_spec.AdagradOptimizerSpec(),
+        ),
+        devices=devices,
+    )
+    for values in jax.tree.leaves(init([spec], devices)):
+      huge_pages.assert_are_under(self, values)
 
 
 class CompilationTest(parameterized.TestCase):
