@@ -123,8 +123,12 @@ class BufferSettings:
         num_sc_per_device=self.num_sc_per_device,
     )
 
+  @functools.cached_property
+  def _limits_by_stack(self) -> dict[str, PartitionLimits]:
+    return dict(self.limits)
+
   def limits_of(self, stack_name: str) -> PartitionLimits:
-    return dict(self.limits)[stack_name]
+    return self._limits_by_stack[stack_name]
 
 
 @dataclasses.dataclass(frozen=True)
