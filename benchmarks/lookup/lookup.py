@@ -32,6 +32,7 @@ from benchmarks.lookup import cases
 from benchmarks.lookup import compile_time
 from benchmarks.lookup import devices
 from benchmarks.lookup import dispatch
+from benchmarks.lookup import estimates
 from benchmarks.lookup import measure
 from benchmarks.lookup import report
 from benchmarks.lookup import table_size
@@ -41,6 +42,7 @@ _SECTIONS = {
     "table_size": table_size.section,
     "compile_time": compile_time.section,
     "devices": devices.section,
+    "estimates": estimates.section,
 }
 
 _PEERS = flags.DEFINE_string(

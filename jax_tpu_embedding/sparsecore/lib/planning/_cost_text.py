@@ -42,13 +42,10 @@ def describe(costs: _costs.ModelCost) -> str:
       f"{ms:.3f} ms ({ms * efficiency:.3f} at 1.0,"
       f" {ms * efficiency / 0.25:.3f} at 0.25)"
   )
-  source = "which nobody measured on these devices"
-  if costs.is_calibrated:
-    source = "which follows from a measured lookup"
+  if costs.is_measured:
+    band = lambda ms, _: f"{ms:.3f} ms"
   lines = [
-      f"{'Calibrated' if costs.is_calibrated else 'Not calibrated'}: times are"
-      " bounds by bandwidth, divided by an efficiency of"
-      f" {costs.efficiency_in_words}, {source}.",
+      _source_of_times(costs),
       f"{topology.name}: {topology.num_devices} devices of"
       f" {topology.chip.num_sc} SparseCores, {gib(topology.chip.memory_bytes)}"
       f" each. {costs.workload[0].upper()}{costs.workload[1:]}.",
@@ -117,3 +114,20 @@ def _row(costs: _costs.ModelCost, stack: _costs.StackCost) -> Sequence[str]:
       f"{stack.update_seconds * 1e3:.3f}",
       stack.update_bound,
   )
+
+
+def _source_of_times(costs: _costs.ModelCost) -> str:
+  """Where lookups and updates have their seconds from, in a sentence."""
+  if costs.is_measured:
+    factor = ", times a measured lookup over that" * costs.is_calibrated
+    return (
+        "Measured: times are what rows took in lookups and updates of this"
+        f" machine{factor}."
+    )
+  bounds = (
+      "times are bounds by bandwidth, divided by an efficiency of"
+      f" {costs.efficiency_in_words}"
+  )
+  if costs.is_calibrated:
+    return f"Calibrated: {bounds}, which follows from a measured lookup."
+  return f"Not calibrated: {bounds}, which nobody measured on these devices."

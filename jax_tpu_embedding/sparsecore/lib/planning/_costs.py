@@ -107,6 +107,11 @@ class ModelCost:
   is_calibrated: bool = False
 
   @property
+  def is_measured(self) -> bool:
+    """Whether rows of such devices were timed, so that none is estimated."""
+    return self.topology.chip.lookup_times is not None
+
+  @property
   def efficiency_in_words(self) -> str:
     of_lookups, of_updates = (
         f"{x:.2f}" for x in (self.efficiency, self.update_efficiency)

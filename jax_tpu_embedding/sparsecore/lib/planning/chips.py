@@ -21,6 +21,39 @@ _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RowTimes:
+  """Seconds of a lookup or an update, for what is known of its batch.
+
+  Attributes:
+    per_id: of each id, whatever its row.
+    per_byte: of the row that belongs to an id, in a cache: a lookup reads it of
+      the table, an update of the gradient.
+    per_new_byte: of each row that the batch names, for the first time: it comes
+      from memory, and an update writes it and its slots.
+  """
+
+  per_id: float
+  per_byte: float
+  per_new_byte: float
+
+  def seconds(
+      self, num_ids: float, id_bytes: float, num_rows: float, row_bytes: float
+  ) -> float:
+    """Of a batch.
+
+    Args:
+      num_ids: ids.
+      id_bytes: of the row that belongs to an id.
+      num_rows: distinct rows.
+      row_bytes: of each, and its slots.
+    """
+    return (
+        num_ids * (self.per_id + id_bytes * self.per_byte)
+        + num_rows * row_bytes * self.per_new_byte
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
   """A device, as JAX sees it.
 
@@ -39,6 +72,9 @@ class Chip:
       seen to take, with 128 columns; None: no limit is known.
     lookup_efficiency: share of the bandwidth that lookups are taken to have.
     update_efficiency: the same of updates.
+    lookup_times: of the rows of a lookup, where they were measured: on CPUs.
+      They take the place of bandwidth and efficiency.
+    update_times: the same of an update.
     source: of the numbers.
   """
 
@@ -54,6 +90,8 @@ class Chip:
   max_unique_ids_per_partition: int | None = None
   lookup_efficiency: float = 0.5
   update_efficiency: float = 0.5
+  lookup_times: RowTimes | None = None
+  update_times: RowTimes | None = None
   source: str
 
   @property
@@ -155,7 +193,8 @@ def topology(name: str) -> Topology:
   """The topology of a name: "v6e:4x4", "tpu7x:2x2x1", "h100:8", "cpu:4".
 
   The sizes are those of chips, as in names of TPU slices. Devices of a CPU
-  share the machine that this runs on, which is measured for that, in a second.
+  share the machine that this runs on. What it takes to look up and update rows
+  is measured for that, once, in a process that takes some seconds.
 
   Raises:
     ValueError: if the name is none.

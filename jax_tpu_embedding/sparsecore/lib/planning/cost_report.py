@@ -8,9 +8,10 @@
     print(report.describe())
 
 Memory follows from the plan and from limits; these from batches that are drawn
-and go through the real converter. Times are bounds by bandwidth, divided by an
-efficiency that nobody measured yet: they say what is large and what bounds it,
-not how long a step takes. Replicated tables are looked up by products with all
+and go through the real converter. Times of TPUs and GPUs are bounds by bandwidth,
+divided by an efficiency that nobody measured yet: they say what is large and
+what bounds it, not how long a step takes. Those of a CPU are measured on this
+machine (_row_probe.py). Replicated tables are looked up by products with all
 of their rows, and bounds are those of the products too.
 """
 
@@ -140,7 +141,8 @@ def estimate(
       was lowered for the topology's TPUs, which is compiled, and whose
       parameters are not counted.
     sc_efficiency: of lookups and updates, the share of the bandwidth that they
-      are taken to have; default: that of the chip.
+      are taken to have; default: that of the chip, or what its rows took where
+      that was measured.
     batches: how many are drawn or taken; needs are the largest of them.
 
   Raises:
@@ -154,6 +156,11 @@ def estimate(
         "sc_efficiency is a share of the bandwidth, above 0 and at most 1, got"
         f" {sc_efficiency}."
     )
+  if sc_efficiency is not None:
+    by_bandwidth = dataclasses.replace(
+        topology.chip, lookup_times=None, update_times=None
+    )
+    topology = dataclasses.replace(topology, chip=by_bandwidth)
   num_devices, num_sc = topology.num_devices, topology.chip.num_sc
   features = prepared_specs.prepared(feature_specs, num_devices, num_sc)
   plan = embedding.get_plan(features, num_devices, num_sc)
@@ -498,6 +505,17 @@ def _stack_cost(
       + 2 * asked * row_bytes
       + activation_bytes
   ) / bandwidth
+  if chip.lookup_times and chip.update_times:
+    lookup_efficiency = update_efficiency = 1.0
+    lookup = activation_bytes / bandwidth + chip.lookup_times.seconds(
+        counts.num_ids, row_bytes, asked, row_bytes
+    )
+    update = chip.update_times.seconds(
+        counts.num_ids,
+        stack.num_columns * _VALUE_BYTES,
+        owned,
+        row_bytes + slot_bytes,
+    )
   bound = lambda memory: "memory" if memory >= network else "network"
   return StackCost(
       name=stack.name,
