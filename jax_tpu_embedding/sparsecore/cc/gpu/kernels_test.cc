@@ -274,10 +274,18 @@ TEST_P(GpuKernelsTest, SumsLongRowsInBlocks) {
   EXPECT_EQ(Bytes(sums), Bytes(expected));
 }
 
+// (S, minibatches; seed of the order of threads).
+class ManyTermsTest : public testing::TestWithParam<
+                          std::tuple<std::tuple<int64_t, int64_t>, unsigned>> {
+};
+
 // So many that loads of the next ones are under way, in rows with one block of
 // terms and with several.
-TEST_P(GpuKernelsTest, ManyTermsAreAddedInTheOrderOfTheCpu) {
-  const auto [num_scs, num_minibatches] = std::get<0>(GetParam());
+TEST_P(ManyTermsTest, AreAddedInTheOrderOfTheCpu) {
+  const auto [layout, seed] = GetParam();
+  const auto [num_scs, num_minibatches] = layout;
+  SeedOrder(seed);
+  InlineExecutor executor;
   const auto coo = kernels::MakeRandomCoo(
       {.num_sc_per_device = num_scs,
        .rows_per_shard = 40,
@@ -291,7 +299,7 @@ TEST_P(GpuKernelsTest, ManyTermsAreAddedInTheOrderOfTheCpu) {
   std::vector<float> expected(coo.num_rows() * kDim);
   ASSERT_TRUE(kernels::GradientsOfRows(coo.buffers(), coo.geometry, gradient,
                                        kDim, {expected_rows, expected},
-                                       executor_));
+                                       executor));
   const Batch batch(coo.buffers(), coo.geometry);
   const auto groups = GroupedRows::Of(batch, kBlockSize);
   const GroupCounts& counts = *groups.view().counts;
@@ -308,11 +316,12 @@ TEST_P(GpuKernelsTest, ManyTermsAreAddedInTheOrderOfTheCpu) {
   EXPECT_EQ(Bytes(sums), Bytes(expected));
 }
 
+const auto kLayouts =
+    testing::Values(std::tuple(1, 0), std::tuple(4, 0), std::tuple(2, 3));
+INSTANTIATE_TEST_SUITE_P(Orders, ManyTermsTest,
+                         testing::Combine(kLayouts, testing::Values(0, 1, 2)));
 INSTANTIATE_TEST_SUITE_P(Orders, GpuKernelsTest,
-                         testing::Combine(testing::Values(std::tuple(1, 0),
-                                                          std::tuple(4, 0),
-                                                          std::tuple(2, 3)),
-                                          testing::Values(4, 24, 6),
+                         testing::Combine(kLayouts, testing::Values(4, 24, 6),
                                           testing::Values(0, 1, 2)));
 // In one layout: threads of wide rows exchange many values.
 INSTANTIATE_TEST_SUITE_P(WideRows, GpuKernelsTest,
