@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
+import threading
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -71,7 +72,10 @@ def is_counted(number: str) -> bool:
 
 
 class Every:
-  """Gives a sink the numbers of so many batches, then those of the next."""
+  """Gives a sink the numbers of so many batches, then those of the next.
+
+  Threads may share it: the sink is called by one at a time.
+  """
 
   def __init__(
       self,
@@ -97,6 +101,7 @@ class Every:
     self._num_batches, self._sink, self._prefix = num_batches, sink, prefix
     self._values: dict[str, float] = {}
     self._num_seen = 0
+    self._lock = threading.Lock()
 
   def __call__(
       self,
@@ -105,6 +110,10 @@ class Every:
       timings: Any,
   ) -> None:
     """Adds a batch. The arguments are those of on_batch."""
+    with self._lock:
+      self._add(number, stats, timings)
+
+  def _add(self, number, stats, timings) -> None:
     for name, value in stats.to_scalars(self._prefix).items():
       old = self._values.get(name, 0.0)
       counted = is_counted(name.rsplit("/", 1)[1])

@@ -3,6 +3,10 @@
 
 import pathlib
 import re
+import socket
+import threading
+import time
+from unittest import mock
 import urllib.error
 import urllib.request
 
@@ -111,6 +115,32 @@ class InputMetricsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "num_batches must be a positive"):
       input_metrics.Every(number, print)
 
+  def test_threads_may_share_it(self):
+    written = []
+    every = input_metrics.Every(
+        20, lambda step, numbers: written.append(numbers)
+    )
+    stats = embedding.SparseDenseMatmulInputStats({}, {}, entries={"t": 1})
+    timings = input_pipeline.Timings(0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def is_counted(number):  # is asked between reading a sum and writing it
+      time.sleep(0.001)
+      return number == "entries"
+
+    def add():
+      for number in range(5):
+        every(number, stats, timings)
+
+    with mock.patch.object(input_metrics, "is_counted", is_counted):
+      threads = [threading.Thread(target=add) for _ in range(4)]
+      for thread in threads:
+        thread.start()
+      for thread in threads:
+        thread.join()
+    self.assertEqual(
+        [numbers["embedding/stack/t/entries"] for numbers in written], [20]
+    )
+
   def test_the_page_names_all_numbers(self):
     rows = re.findall(r"^\| `(\w+/\w+)` \| (.*) \|$", _PAGE.read_text(), re.M)
     self.assertEqual(dict(rows), input_metrics.NUMBERS)
@@ -186,8 +216,31 @@ class PrometheusTest(parameterized.TestCase):
     self.assertEndsWith(prometheus.text({name: 3.0}), f"\n{line} 3.0\n")
 
   def test_other_numbers_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "'loss' is no number of input_m"):
-      prometheus.text({"loss": 1.0})
+    numbers = {"input/source_ms": 1.0, "loss": 1.0}
+    with prometheus.Exporter(0, host="127.0.0.1") as exporter:
+      for take in (prometheus.text, lambda numbers: exporter(0, numbers)):
+        with self.assertRaisesRegex(ValueError, "'loss' is no number of input"):
+          take(numbers)
+      self.assertEqual(exporter.text(), "")  # which would fail from then on
+
+  def test_numbers_of_numpy_are_numbers(self):
+    text = prometheus.text({"input/source_ms": np.float64(3.0)})
+    self.assertEndsWith(text, "\ninput_source_ms 3.0\n")
+
+  def test_no_name_begins_with_a_digit(self):
+    text = prometheus.text({"2nd/input/source_ms": 3.0})
+    self.assertEndsWith(text, "\n_2nd_input_source_ms 3.0\n")
+
+  def test_may_listen_at_addresses_of_the_later_kind(self):
+    try:
+      with socket.socket(socket.AF_INET6) as any_port:
+        any_port.bind(("::1", 0))
+    except OSError:
+      self.skipTest("This machine has no IPv6.")
+    with prometheus.Exporter(0, host="::1") as exporter:
+      url = f"http://[::1]:{exporter.port}/metrics"
+      with urllib.request.urlopen(url) as response:
+        self.assertEqual(response.read(), b"")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import http.server
 import re
+import socket
 import threading
 
 from jax_tpu_embedding.sparsecore.lib.metrics import input_metrics
@@ -59,7 +60,10 @@ class Exporter:
       def log_message(self, *unused_args):
         pass
 
-    self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+    class Server(http.server.ThreadingHTTPServer):
+      address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    self._server = Server((host, port), Handler)
     self._thread = threading.Thread(
         target=self._server.serve_forever, daemon=True, name="prometheus"
     )
@@ -70,8 +74,15 @@ class Exporter:
     return self._server.server_address[1]
 
   def __call__(self, number: int, scalars: Mapping[str, float]) -> None:
-    """Takes numbers, as the sink of input_metrics.Every."""
+    """Takes numbers, as the sink of input_metrics.Every.
+
+    Raises:
+      ValueError: for a name that input_metrics.NUMBERS does not have. It takes
+        none of the numbers then.
+    """
     del number
+    for name in scalars:
+      _split(name)
     with self._lock:
       for name, value in scalars.items():
         if input_metrics.is_counted(name.rsplit("/", 1)[1]):
@@ -107,6 +118,8 @@ def text(scalars: Mapping[str, float]) -> str:
     prefix, kind, *owner, number = _split(name)
     metric = "_".join(re.sub("[^a-zA-Z0-9_]", "_", x) for x in (prefix, kind))
     metric = f"{metric}_{number}".lstrip("_")
+    if metric[0].isdigit():
+      metric = f"_{metric}"
     is_counted = input_metrics.is_counted(number)
     metric += "_total" if is_counted else ""
     labels = ""
@@ -122,7 +135,7 @@ def text(scalars: Mapping[str, float]) -> str:
             f"# TYPE {metric} {'counter' if is_counted else 'gauge'}",
         ],
     )
-    lines.append(f"{metric}{labels} {value!r}")
+    lines.append(f"{metric}{labels} {float(value)!r}")
   return "".join(f"{line}\n" for lines in metrics.values() for line in lines)
 
 
