@@ -31,6 +31,8 @@ _FIELDS = {
     field.metadata["suffix"]: field.name for field in dataclasses.fields(Stats)
 }
 
+_SUFFIXES = {name: suffix for suffix, name in _FIELDS.items()}
+
 
 class FileFDOClient(fdo_client.FDOClient):
   """Files of one format in a directory that all processes share.
@@ -132,6 +134,7 @@ class FileFDOClient(fdo_client.FDOClient):
         history.setdefault(key, []).extend(records)
     if len(paths) > 1 or not self._retain_history:
       history = _largest(history)
+    _fill_alignment(history)
     self._history = history
     return _unflatten(history)
 
@@ -183,6 +186,21 @@ def _largest(history: Mapping[str, list[np.ndarray]]) -> History:
       key: [np.max(np.vstack(records), axis=0)]
       for key, records in history.items()
   }
+
+
+def _fill_alignment(history: History) -> None:
+  """Gives batches of before there was minibatching an alignment, which is zero.
+
+  It is added to the cells that the same batch needed.
+  """
+  suffix = _SUFFIXES["minibatch_alignment_per_sc"]
+  for key, alignments in history.items():
+    if key.endswith(suffix):
+      of_sizes = key.removesuffix(suffix) + (
+          _SUFFIXES["required_buffer_size_per_sc"]
+      )
+      missing = len(history.get(of_sizes, ())) - len(alignments)
+      alignments[:0] = [np.zeros_like(alignments[0])] * missing
 
 
 def _flatten(stats: Stats) -> History:

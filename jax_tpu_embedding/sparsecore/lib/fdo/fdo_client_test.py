@@ -160,6 +160,32 @@ class FDOClientTest(parameterized.TestCase):
     np.testing.assert_array_equal(loaded.max_ids_per_partition["t"], [4, 5])
 
   @parameterized.parameters(NPZ, CSV)
+  def test_minibatching_may_begin_later(self, client_class):
+    sizes = lambda *values: dict(
+        max_ids_per_partition={"t": np.array(values)},
+        max_unique_ids_per_partition={"t": np.array(values)},
+        required_buffer_size_per_sc={"t": np.array(values)},
+    )
+    aligned = dict(minibatch_alignment_per_sc={"t": np.array([4, 0])})
+    self.publish(
+        client_class(self.dir),
+        0,
+        stats(**sizes(8, 16)),
+        stats(**sizes(16, 8)),
+        stats(**sizes(8, 8), **aligned),
+    )
+    client = client_class(self.dir)
+    loaded = client.load()
+    np.testing.assert_array_equal(
+        loaded.minibatch_alignment_per_sc["t"], [[0, 0], [0, 0], [4, 0]]
+    )
+    # Of two SparseCores, as much as the one with most.
+    self.assertEqual(loaded.get_required_buffer_size_per_device("t", 2), 32)
+    self.publish(client, 0, stats(**sizes(8, 8)))  # and may end
+    loaded = client_class(self.dir).load()
+    self.assertEqual(loaded.get_required_buffer_size_per_device("t", 2), 32)
+
+  @parameterized.parameters(NPZ, CSV)
   def test_latest_file_of_each_process_counts(self, client_class):
     for name, values in (
         ("fdo_stats_0_5", (100, 100)),
