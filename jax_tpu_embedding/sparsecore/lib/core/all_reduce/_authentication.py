@@ -15,6 +15,7 @@ and made again.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 from collections.abc import Sequence
 import hashlib
@@ -33,7 +34,7 @@ Contribution = tuple[int, int, str | None, bool | int | None, int]
 
 # A shorter secret could be found by trying, from one recorded message.
 MIN_SECRET_BYTES = 16
-# Calls of one host that may overtake each other.
+# Calls of one host to another that may overtake each other.
 _WINDOW = 1024
 
 
@@ -111,15 +112,18 @@ class BySecret:
           f" {len(self._secret)}. Make one with: openssl rand -hex 32"
       )
     self._own = own
-    self._numbers = itertools.count()
+    # Of the calls to each receiver: its window is for those to itself.
+    self._numbers = collections.defaultdict(itertools.count)
     self._windows: dict[str, _Window] = {}
     self._lock = threading.Lock()
 
   def call(self, receiver, contribution):
+    with self._lock:
+      number = next(self._numbers[receiver])
     said = (
         *self._own.to_metadata(),
         ("jte-receiver-id", receiver or ""),
-        ("jte-call-number", str(next(self._numbers))),
+        ("jte-call-number", str(number)),
     )
     return (*said, ("jte-mac", self._mac("call", said, contribution)))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import importlib
+import operator
 import os
 import types
 from typing import Any
@@ -26,6 +27,7 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _authentication
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _reductions
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _timeouts
+import numpy as np
 
 Timeouts = _timeouts.Timeouts
 
@@ -164,10 +166,22 @@ class MinibatchingNode:
   def reduce(self, sync_key: int, value: bool | int) -> bool | int:
     """The OR of the values of all hosts, each of which calls this once.
 
+    Args:
+      sync_key: names the reduction; of 32 bits, with a sign.
+      value: a bool, or an integer of 64 bits, without a sign; the same kind on
+        all hosts.
+
     Raises:
+      ValueError, TypeError: for another sync_key or value. No host has heard of
+        it: it may be called again.
       RuntimeError: naming the host, if one is gone, does not answer in time,
         restarted or does not fit this one; if `sync_key` was used before.
     """
+    sync_key = _checked_integer("sync_key", sync_key, -(2**31), 2**31)
+    if isinstance(value, (bool, np.bool_)):
+      value = bool(value)
+    else:
+      value = _checked_integer("value", value, 0, 2**64)
     reductions = self._reductions
     reductions.start(sync_key, value)
     try:
@@ -261,6 +275,20 @@ def _check_arguments(task_id: int, num_tasks: int, port: int) -> None:
     )
   if not 0 <= port < 2**16:
     raise ValueError(f"port must be in [0, 65536), got {port}.")
+
+
+def _checked_integer(name: str, value: Any, least: int, end: int) -> int:
+  try:
+    integer = operator.index(value)
+  except TypeError as error:
+    raise TypeError(
+        f"{name} of a reduction must be an integer, got {value!r}."
+    ) from error
+  if not least <= integer < end:
+    raise ValueError(
+        f"{name} of a reduction must be in [{least}, {end}), got {integer}."
+    )
+  return integer
 
 
 def _check_peers(peer_addresses: Sequence[str], num_tasks: int) -> None:

@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _identity
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import _server
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
+import numpy as np
 
 MinibatchingNode = minibatching_node.MinibatchingNode
 
@@ -229,6 +230,38 @@ class MinibatchingNodeTest(parameterized.TestCase):
       hosts[0].reduce(0, True)
     results = self.run_all(*((host.reduce, 2, True) for host in hosts))
     self.assertEqual(results, [True, True])
+
+  @parameterized.parameters(
+      (2**31, True, ValueError, r"sync_key .* in \[-2147483648, .* 2147483648"),
+      (1.0, True, TypeError, "sync_key .* must be an integer, got 1.0"),
+      (1, -1, ValueError, r"value .* in \[0, 18446744073709551616\), got -1"),
+      (1, 2**64, ValueError, "value .* got 18446744073709551616"),
+      (1, None, TypeError, "value .* must be an integer, got None"),
+      (1, 0.5, TypeError, "value .* must be an integer, got 0.5"),
+  )
+  def test_what_cannot_be_sent_is_an_error_that_spoils_nothing(
+      self, key, value, error, message
+  ):
+    ports = local_ports.free(2)
+    hosts = [self.node(i, ports) for i in range(2)]
+    with self.assertRaisesRegex(error, message):
+      hosts[0].reduce(key, value)
+    results = self.run_all(*((host.reduce, 1, 3) for host in hosts))
+    self.assertEqual(results, [3, 3])
+
+  @parameterized.parameters(
+      (np.uint64(2**63), 1, 2**63 + 1),
+      (np.int32(2), 1, 3),
+      (np.True_, False, True),
+  )
+  def test_numbers_of_numpy_are_numbers(self, first, second, expected):
+    ports = local_ports.free(2)
+    hosts = [self.node(i, ports) for i in range(2)]
+    results = self.run_all(
+        (hosts[0].reduce, np.int64(1), first), (hosts[1].reduce, 1, second)
+    )
+    self.assertEqual(results, [expected, expected])
+    self.assertIs(type(results[0]), type(expected))
 
   def test_host_that_stays_silent_is_named(self):
     ports = local_ports.free(2)

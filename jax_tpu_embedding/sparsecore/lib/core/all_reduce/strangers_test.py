@@ -202,6 +202,24 @@ class StrangersTest(parameterized.TestCase):
     )
     self.assertLess(len(window._seen), 2100)
 
+  def test_calls_to_others_do_not_make_a_call_late(self):
+    caller, receiver = (
+        _identity.Identity(task_id=i, num_tasks=2048) for i in range(2)
+    )
+    calls, answers = (
+        _authentication.BySecret(b"x" * 32, own) for own in (caller, receiver)
+    )
+    contribution = (1, 0, "bool_val", True, 0)
+    call = lambda to: calls.call(to, contribution)
+    first = call(receiver.instance_id)
+    for i in range(2 * 2047):  # twice everyone
+      call(f"other {i % 2047}")
+    second = call(receiver.instance_id)
+    for metadata in (second, first):
+      self.assertEqual(answers.read_call(metadata, contribution), caller)
+    with self.assertRaisesRegex(RuntimeError, "was made before"):
+      answers.read_call(first, contribution)
+
   def test_unprotected_port_that_others_reach_is_a_warning(self):
     with self.assertLogs(level="WARNING") as logs:
       self.nodes(None, None, listen_addresses=["0.0.0.0"])
