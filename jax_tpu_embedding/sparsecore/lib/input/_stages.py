@@ -11,6 +11,7 @@ been, after all before it.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import logging
 import threading
 from typing import Any
@@ -235,5 +236,7 @@ def noted(error: BaseException, number: int, stage: str) -> BaseException:
         " or a default."
     )
     error.__cause__ = stop
-  error.add_note(f"input batch {number}, stage {stage}")
+  # An error of a frozen dataclass takes no note. It is still raised.
+  with contextlib.suppress(Exception):
+    error.add_note(f"input batch {number}, stage {stage}")
   return error

@@ -1,6 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
+import dataclasses
 import random
 import threading
 import time
@@ -147,6 +148,21 @@ class StagesTest(parameterized.TestCase):
       stages.close()
     with self.assertRaisesRegex(RuntimeError, "is closed"):
       stages.next()
+
+  def test_an_error_that_takes_no_note_is_raised_as_it_is(self):
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+      reason: str
+
+    error = Frozen("no such file")
+    # Not by a thread, for whose item `next` would wait.
+    self.assertIs(_stages.noted(error, 0, "read"), error)
+    stages = _stages_of([0], work=lambda number, item: 1 / item)
+    with self.assertRaises(ZeroDivisionError) as caught:
+      stages.next()
+    self.assertEqual(
+        caught.exception.__notes__, ["input batch 0, stage preprocess"]
+    )
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ class InputPipeline:
         adds; 0: none has. It takes two fifths of the time of preprocessing.
 
     Raises:
-      ValueError: for bad numbers, limits of other specs, or where a mesh is
-        missing or given twice.
+      ValueError: for bad numbers, limits of other specs or devices, or where a
+        mesh is missing or given twice.
     """
     for name, value, least in (
         ("host_prefetch", host_prefetch, 0),
@@ -199,6 +199,12 @@ class InputPipeline:
       raise ValueError(
           "limits are of other feature_specs than those of the pipeline. Make"
           " them with the same object."
+      )
+    elif limits.local_device_count != num_local:
+      raise ValueError(
+          f"limits are for {limits.local_device_count} devices of this process,"
+          f" and along {sharding_axis!r} the mesh has {num_local} of them. Make"
+          f" limits for {num_local}."
       )
     self._limits = limits
     self._source = source
@@ -296,7 +302,8 @@ class InputPipeline:
 
   def _start(self) -> None:
     if self._iterator is None:
-      self._iterator = _begin(self._source)
+      source = self._source
+      self._iterator = _not_the_end("iter", source, lambda: iter(source))
     limits = self._limits
     node = _restart(limits)
     get_ids, get_weights, get_rest = self._functions
@@ -312,7 +319,10 @@ class InputPipeline:
     def read():
       begin = clock()
       item = next(iterator)
-      state = copy.deepcopy(iterator.get_state()) if saves else None
+      state = None
+      if saves:
+        state = _not_the_end("get_state", iterator, iterator.get_state)
+        state = copy.deepcopy(state)
       return item, state, clock() - begin
 
     def work(number, item_and_state):
@@ -329,7 +339,10 @@ class InputPipeline:
       nonlocal sized_for
       converted, rest, state, seconds = result
       begin = clock()
-      settled = limits.settle_until_end(converted)
+      shapes = (
+          _shapes(rest, num_local) if limits.is_of_several_processes else ""
+      )
+      settled = limits.settle_until_end(converted, shapes)
       if settled is None:
         logging.getLogger(__name__).info(
             "input: another process has no batch %d, so all end here.", number
@@ -424,10 +437,11 @@ class InputPipeline:
       raise RuntimeError(
           "set_state comes before the first batch. Make a new pipeline."
       )
-    if state.get("version") != _STATE_VERSION:
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != _STATE_VERSION:
       raise ValueError(
-          f"The state has version {state.get('version')!r}, expected"
-          f" {_STATE_VERSION}."
+          f"The state has version {version!r}, expected {_STATE_VERSION}. Pass"
+          " what get_state returned."
       )
     for key in ("number", "source"):
       if key not in state:
@@ -546,15 +560,15 @@ def _close(
     stages.close()
 
 
-def _begin(source: Any) -> Iterator[Any]:
-  """iter(source), whose StopIteration would end a loop over batches."""
+def _not_the_end(name: str, source: Any, call: Callable[[], Any]) -> Any:
+  """call(), whose StopIteration would be taken for the end of the batches."""
   try:
-    return iter(source)
+    return call()
   except StopIteration as error:
     raise RuntimeError(
-        f"iter({_short(source)}) raised StopIteration, which only its iterator"
-        " may, at the end. If __iter__ calls next() of something, give it more"
-        " items, or a default."
+        f"{name}({_short(source)}) raised StopIteration, which only the next of"
+        " an iterator may, at the end. If it calls next() of something, give it"
+        " more items, or a default."
     ) from error
 
 
@@ -602,6 +616,7 @@ def _checked_rest(
   """`rest` as arrays of NumPy, of the types that they have on devices.
 
   Raises:
+    TypeError: if one has no numbers.
     ValueError: if one has not as many samples as the ids of some feature, nor a
       multiple, or has a value that its type on devices cannot hold.
   """
@@ -625,6 +640,11 @@ def _checked_rest(
           " as the ids have: devices share it like them. Leave what is not of"
           " samples out of `rest`, and pass it to the step by itself."
       )
+    if x.dtype != bool and not jax.dtypes.issubdtype(x.dtype, np.number):
+      raise TypeError(
+          f"{name} has dtype {x.dtype}, which devices do not have. Make numbers"
+          " of it, or leave it out of `rest`."
+      )
     dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     if dtype == x.dtype:
       return x
@@ -643,6 +663,21 @@ def _checked_rest(
     return narrow
 
   return jax.tree_util.tree_map_with_path(check, rest)
+
+
+def _shapes(rest: Any, num_local: int) -> str:
+  """What programs know of `rest`, which is to be the same on all processes."""
+
+  def of_device(x):
+    x = np.asarray(x)
+    samples, *others = x.shape or (0,)
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    return f"{dtype}{[samples // num_local, *others]}"
+
+  return ", ".join(
+      f"rest{jax.tree_util.keystr(path)} as {of_device(x)} per device"
+      for path, x in jax.tree.leaves_with_path(rest)
+  )
 
 
 def _send(tree: Any, sharding: jax.sharding.Sharding) -> Any:

@@ -393,6 +393,19 @@ class InputPipelineTest(small_pipeline.TestCase):
       next(batches)
       self.assertIs(batches.limits, limits)
 
+  @parameterized.parameters((1, 2), (2, 1))
+  def test_limits_must_be_of_the_devices_of_the_mesh(self, num, num_of_mesh):
+    specs = small_pipeline.specs(num_devices=num)
+    limits = embedding.AdaptiveLimits(specs, num, num)
+    mesh = jax.sharding.Mesh(jax.devices()[:num_of_mesh], ("x",))
+    with self.assertRaisesRegex(
+        ValueError,
+        f"limits are for {num} devices .* the mesh has {num_of_mesh}",
+    ):
+      small_pipeline.pipeline(
+          small_pipeline.items(), specs=specs, limits=limits, mesh=mesh
+      )
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.input import input_pipeline
 from jax_tpu_embedding.sparsecore.lib.input.testing import small_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
+import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -84,6 +85,22 @@ class _Nodes:
     if errors:
       raise errors[0]
     return results
+
+
+@jax.tree_util.register_pytree_node_class
+class _Node:
+  """Of which each has another repr."""
+
+  def __init__(self, x):
+    self.x = x
+
+  def tree_flatten(self):
+    return [self.x], None
+
+  @classmethod
+  def tree_unflatten(cls, aux, children):
+    del aux
+    return cls(*children)
 
 
 def _half(i, process):
@@ -171,6 +188,51 @@ class PipelineJobsTest(small_pipeline.TestCase):
     with self.assertRaisesRegex(RuntimeError, "from its first batch on"):
       pipeline.limits.preprocess({"f": _half(0, 0)["ids"]})
     self.assertEmpty(nodes.num_made)
+
+  @parameterized.parameters(
+      (
+          np.zeros((12, 3)),
+          np.zeros((12, 4)),
+          r", with rest as float32\[12, [34]\] per device",
+      ),
+      (
+          np.zeros(12),
+          np.zeros(12, np.int8),
+          r", with rest as (float32|int8)\[12\] per device",
+      ),
+      (np.zeros(12), None, r"(, with rest as .*)?"),
+      # As they are on devices, in whatever tree.
+      (np.zeros(12), np.zeros(12, np.float32), None),
+      (_Node(np.zeros(12)), _Node(np.zeros(12)), None),
+  )
+  def test_another_rest_is_an_error_on_all_processes(
+      self, first, second, message
+  ):
+    nodes = _Nodes(self)
+    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+
+    def process(i):
+      item = _half(0, i) | {"label": (first, second)[i]}
+      with small_pipeline.pipeline(
+          [_half(0, i), item],
+          mesh=two,
+          specs=small_pipeline.specs(num_devices=2),
+      ) as batches:
+        next(batches)
+        try:
+          return next(batches).number
+        except ValueError as error:
+          return f"{error} {error.__notes__}"
+
+    for result in nodes.run(process):
+      if message is None:
+        self.assertEqual(result, 1)
+      else:
+        self.assertRegex(
+            result,
+            f"Batch 1: .* of the declared size{message}. Give all .* batch 1,"
+            " stage send",
+        )
 
   @parameterized.parameters("set_state", "limits", "not closed", "minibatches")
   def test_a_pipeline_of_a_job_goes_on_with_earlier_limits(self, how):

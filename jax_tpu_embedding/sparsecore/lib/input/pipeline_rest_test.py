@@ -108,6 +108,26 @@ class PipelineRestTest(small_pipeline.TestCase):
         ):
           next(batches)
 
+  @parameterized.parameters("<U4", "S4", "O", "M8[s]", "i4,f4")
+  def test_the_rest_is_numbers(self, dtype):
+    item = small_pipeline.item(0) | {"a": [np.zeros(24, dtype)]}
+    with (
+        small_pipeline.pipeline([item], rest=None) as batches,
+        self.assertRaisesRegex(
+            TypeError, r"rest\['a'\]\[0\] has dtype .* leave it out of"
+        ),
+    ):
+      next(batches)
+
+  @parameterized.parameters("bool", "int4", "bfloat16", "float8_e4m3fn")
+  def test_the_rest_is_numbers_of_any_kind(self, dtype):
+    label = np.ones(24, jax.numpy.dtype(dtype))
+    item = small_pipeline.item(0) | {"label": label}
+    with small_pipeline.pipeline([item]) as batches:
+      rest = next(batches).rest
+    self.assertEqual(rest.dtype, label.dtype)
+    np.testing.assert_array_equal(rest, label)
+
   def test_the_rest_has_the_samples_of_ids(self):
     with (
         small_pipeline.pipeline(

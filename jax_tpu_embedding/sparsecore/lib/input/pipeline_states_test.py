@@ -118,6 +118,22 @@ class PipelineStatesTest(small_pipeline.TestCase):
     with self.assertRaisesRegex(ValueError, r"\[\{'ids': .* has no set_state"):
       small_pipeline.pipeline(small_pipeline.items()).set_state(state)
 
+  def test_a_state_that_cannot_be_had_is_no_end(self):
+    class Source(small_pipeline.Source):
+
+      def get_state(self):
+        return next(iter([self.position][: 3 - self.position]))
+
+      def __repr__(self):
+        return "Source()"
+
+    with small_pipeline.pipeline(Source()) as batches:
+      self.assertEqual([next(batches).number for _ in range(2)], [0, 1])
+      with self.assertRaisesRegex(
+          RuntimeError, r"get_state\(Source\(\)\) raised StopIteration"
+      ):
+        next(batches)
+
   def test_states_that_do_not_fit_are_refused(self):
     with small_pipeline.pipeline(small_pipeline.items()) as batches:
       for _ in range(5):
@@ -131,6 +147,9 @@ class PipelineStatesTest(small_pipeline.TestCase):
       small_pipeline.pipeline(small_pipeline.items()).set_state(
           state | {"version": 7}
       )
+    for other in (None, [state], "state"):
+      with self.assertRaisesRegex(ValueError, "version None, expected 1. Pass"):
+        small_pipeline.pipeline(small_pipeline.items()).set_state(other)
     for number in (-1, None, 1.5, "5"):
       with self.assertRaisesRegex(
           ValueError, f"has number {number!r}, expected how many batches"

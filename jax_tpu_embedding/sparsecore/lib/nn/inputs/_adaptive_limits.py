@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 import dataclasses
-import functools
 import logging
-import operator
 import threading
 from typing import Any
 from typing import Literal
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _agreement
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
@@ -34,14 +32,7 @@ import numpy as np
 _GROWTHS_BEFORE_DOUBLING = 16
 # Conversions of a batch. Each one after the first has limits that grew.
 _MAX_ATTEMPTS = 16
-# Reductions are numbered, and the converter makes two keys of 31 bits of each
-# number. Numbers that come again are new ones: of keys, a node remembers the
-# last 1,024, to tell who contributes twice.
-_MAX_REDUCTION = (1 << 30) - 1
-_BITS_PER_REDUCTION = 64
 _BATCHES_PER_FILE = 1000  # of an FDO client
-# Contributions to the reduction of each batch.
-_DOES_NOT_FIT, _HAS_ENDED = 1, 2
 
 Growth = _limit_history.Growth
 
@@ -179,7 +170,7 @@ class AdaptiveLimits:
     self._on_growth = on_growth
     self._lock = threading.RLock()
     self._num_batches = 0
-    self._num_reductions = 0
+    self._agreement = self._agreement_by(all_reduce_interface)
     self._num_grown = 0  # batches at which limits grew
     self._history = _limit_history.LimitHistory(self._rule)
     self._growths: list[Growth] = []
@@ -244,7 +235,9 @@ class AdaptiveLimits:
     else:
       needs = self._ceiling.cut(needs)
       rungs = self._rule.wanted(self._limits, needs, needs)
-    self._limits = self._grown(self._rule, rungs)
+    self._limits = self._ceiling.below(
+        self._grown(self._rule, rungs), self._limits, self._rule
+    )
     if needs is not None:
       self._limits.set_on(self._feature_specs, self.num_sc_per_device)
 
@@ -286,6 +279,10 @@ class AdaptiveLimits:
   @property
   def num_sc_per_device(self) -> int:
     return self._conversion.num_sc_per_device
+
+  @property
+  def local_device_count(self) -> int:
+    return self._conversion.local_device_count
 
   @property
   def is_of_several_processes(self) -> bool:
@@ -352,6 +349,8 @@ class AdaptiveLimits:
 
     Raises:
       RuntimeError: another process has no more batches.
+      ValueError: its batch, or its limits, are not as those of this one. All
+        raise it, and may go on with the next batch.
     """
     with self._lock:
       result = self._settle(converted)
@@ -362,45 +361,52 @@ class AdaptiveLimits:
         )
       return result
 
-  def settle_until_end(self, converted: Converted | None):
+  def settle_until_end(self, converted: Converted | None, rest: str = ""):
     """`settle`, where processes may have different numbers of batches.
 
     Args:
       converted: the batch; None if this process has none left.
+      rest: what else is to be the same on all processes, as messages say it.
 
     Returns:
       None as soon as some process has none left.
     """
     with self._lock:
-      return self._settle(converted)
+      return self._settle(converted, rest)
 
-  def _settle(self, converted):
+  def _settle(self, converted, rest=""):
     if converted is None:
-      self._reduce(_HAS_ENDED)
+      self._agreement.union(_agreement.HAS_ENDED)
       return None
     attempt = 0
     if converted.inputs is None:
       # Before the reductions of the converter: who has no batch makes none.
-      if self._reduce(0) & _HAS_ENDED:
+      if self._agreement.union(0) & _agreement.HAS_ENDED:
         return None
       converted = self._convert_again(converted, attempt)
     while True:
       needs = _limits.needs_of(converted.stats)
       if not attempt:
-        self._history.add(needs)
+        self._history.add(needs, converted.batch_number)
       if self._largest is None or not self._largest.covers(needs):
         self._largest = needs.union(self._largest or needs)
       needs = self._ceiling.cut(needs)
       fits = self._limits.covers(needs)
-      state = self._reduce(0 if fits else _DOES_NOT_FIT)
-      if state & _HAS_ENDED:
+      settings = converted.inputs.settings
+      state = self._agreement.union_of_batch(
+          0 if fits else _agreement.DOES_NOT_FIT,
+          (settings.batches, settings.layouts, rest, self._limits),
+      )
+      if state & _agreement.HAS_ENDED:
         return None
-      if not state & _DOES_NOT_FIT:
+      if state & _agreement.DIFFERS:
+        raise _not_alike(converted, rest)
+      if not state & _agreement.DOES_NOT_FIT:
         break
       self._grow(converted.batch_number, needs)
+      attempt += 1
       if self._limits.enable_minibatching:
         # Passes are agreed upon, so all processes convert again.
-        attempt += 1
         converted = self._convert_again(converted, attempt)
     # Limits may have grown since it was converted.
     is_older = converted.limits is not self._limits
@@ -408,7 +414,7 @@ class AdaptiveLimits:
       converted = self._convert_again(converted, attempt + 1)
     if self._limits.enable_minibatching:
       was_split = not self._limits.covers(_limits.needs_of(converted.stats))
-      if self._reduce(int(was_split)):
+      if self._agreement.union(int(was_split)):
         # Now an id that no number of passes has room for is an error.
         converted = self._convert_again(converted, attempt + 1, drops=False)
     inputs = converted.inputs
@@ -453,7 +459,7 @@ class AdaptiveLimits:
         self._specs_with(limits),
         # Only to count: what does not fit is converted again.
         drops,
-        self._next_reduction() if reduces else 0,
+        self._agreement.next_number() if reduces else 0,
     )
     return Converted(number, features, weights, limits, inputs, stats)
 
@@ -465,37 +471,10 @@ class AdaptiveLimits:
       self._copies = limits, specs
     return specs
 
-  def _reduce(self, value: int) -> int:
-    """The bits that any process has."""
-    if not self.is_of_several_processes:
-      return value
-    # Converters use positive keys.
-    return self._all_reduce.bitwise_or(-self._next_reduction(), value)
-
-  def _next_reduction(self) -> int:
-    """Its number. All processes make the same reductions, in one order."""
-    self._num_reductions = self._num_reductions % _MAX_REDUCTION + 1
-    return self._num_reductions
-
-  def _highest(self, values: Sequence[int]) -> list[int]:
-    """Of each value, the highest that any process has."""
-    if not self.is_of_several_processes:
-      return list(values)
-    # A union of bits says whether any process has as much as is tried: from the
-    # highest bit down, that is the number.
-    union = self._reduce(functools.reduce(operator.or_, values, 0))
-    highest = [0] * len(values)
-    for bit in reversed(range(union.bit_length())):
-      for first in range(0, len(values), _BITS_PER_REDUCTION):
-        some = range(first, min(first + _BITS_PER_REDUCTION, len(values)))
-        tried = {i: highest[i] | (1 << bit) for i in some}
-        found = self._reduce(
-            sum((values[i] >= tried[i]) << (i - first) for i in some)
-        )
-        for i in some:
-          if found & (1 << (i - first)):
-            highest[i] = tried[i]
-    return highest
+  def _agreement_by(self, all_reduce_interface) -> _agreement.Agreement:
+    return _agreement.Agreement(
+        all_reduce_interface if self.is_of_several_processes else None
+    )
 
   def _grow(self, batch_number: int, needs: _limits.Limits) -> None:
     rule = self._rule
@@ -528,7 +507,9 @@ class AdaptiveLimits:
       self, rule: _limits.GrowthRule, rungs: list[int]
   ) -> _limits.Limits:
     """The limits with numbers raised to the highest rungs of all processes."""
-    return rule.grown(self._limits, self._highest(rungs), self._bounds)
+    return rule.grown(
+        self._limits, self._agreement.highest(rungs), self._bounds
+    )
 
   def restart(self, all_reduce_interface: Any) -> None:
     """Agrees with other processes by another interface from now on.
@@ -550,11 +531,11 @@ class AdaptiveLimits:
         self._conversion = self._conversion._replace(
             all_reduce_interface=all_reduce_interface
         )
-      self._num_reductions = 0
+      self._agreement = self._agreement_by(all_reduce_interface)
       numbers = [self._num_grown]
       for _, of_stack in self._limits.stacks:
         numbers += dataclasses.astuple(of_stack)
-      self._num_grown, *numbers = self._highest(numbers)
+      self._num_grown, *numbers = self._agreement.highest(numbers)
       numbers = iter(numbers)
       stacks = tuple(
           (name, _limits.StackLimits(*(next(numbers) for _ in _limits.NUMBERS)))
@@ -572,13 +553,16 @@ class AdaptiveLimits:
     than now. Of several processes, each has its own: take those of one.
 
     Raises:
-      ValueError: if the share is not in (0, 1], or before the first batch.
+      ValueError: if the share is not in (0, 1], or before the first batch. A
+        state has the largest needs of the batches before it, and no more.
     """
     if not 0 < quantile <= 1:
       raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
     with self._lock:
-      if self._largest is None:
-        raise ValueError("There was no batch yet that limits could shrink to.")
+      if self._history.is_empty:
+        raise ValueError(
+            "There was no batch yet in this run that limits could shrink to."
+        )
       rungs = []
       for name, _ in self._limits.stacks:
         for number in _limits.NUMBERS:
@@ -656,14 +640,16 @@ class AdaptiveLimits:
     Raises:
       ValueError: as load_state_dict.
     """
-    return _saved_limits.from_json(
-        state,
-        self.snapshot(),
-        self._rule,
-        self._bounds,
-        self._conversion.global_device_count,
-        self.num_sc_per_device,
-    )
+    with self._lock:
+      return _saved_limits.from_json(
+          state,
+          self.snapshot(),
+          self._rule,
+          self._bounds,
+          self._ceiling,
+          self._conversion.global_device_count,
+          self.num_sc_per_device,
+      )
 
   def load_snapshot(self, snapshot: _saved_limits.Snapshot) -> None:
     """Continues with it: the second half of `load_state_dict`."""
@@ -679,7 +665,7 @@ class AdaptiveLimits:
   def describe(self) -> str:
     """The limits as text: beside the largest needs, and what is empty."""
     with self._lock:
-      shrunk = self.shrunk() if self._largest is not None else None
+      shrunk = None if self._history.is_empty else self.shrunk()
       return "\n".join(
           [
               f"limits of {len(self._limits.stacks)} stack(s), after"
@@ -688,6 +674,18 @@ class AdaptiveLimits:
               *_limit_history.describe(self._limits, self._largest, shrunk),
           ]
       )
+
+
+def _not_alike(batch: Converted, rest: str) -> ValueError:
+  """What all processes raise for a batch that is not alike on all of them."""
+  size = dict(batch.inputs.settings.batches) or "the declared size"
+  return ValueError(
+      f"Batch {batch.batch_number}: processes have parts of other sizes,"
+      " features or shapes, or other limits. That of this one is of a batch of"
+      f" {size}{rest and ', with '}{rest}. Give all of them as many samples, of"
+      " the same features, in arrays of the same shapes. Where they started"
+      " with other limits, or states, call restart()."
+  )
 
 
 def preprocess_growing(

@@ -101,6 +101,7 @@ class LimitHistory:
     # Needs repeat, and their rungs take a logarithm.
     self._rung_above = functools.lru_cache(maxsize=4096)(rule.rung_above)
     self._block_size = _FIRST_BLOCK
+    self._first_number: int | None = None  # of the batches
     self._blocks: dict[tuple[str, str], list[_Block]] = collections.defaultdict(
         list
     )
@@ -109,8 +110,14 @@ class LimitHistory:
         collections.defaultdict(collections.Counter)
     )
 
-  def add(self, needs: _limits.Limits) -> None:
-    """Adds a batch."""
+  @property
+  def is_empty(self) -> bool:
+    return self._first_number is None
+
+  def add(self, needs: _limits.Limits, batch_number: int) -> None:
+    """Adds a batch. The number of the first counts: others follow it."""
+    if self._first_number is None:
+      self._first_number = batch_number
     is_long = False
     for stack, of_stack in needs.stacks:
       for number in _limits.NUMBERS:
@@ -157,13 +164,14 @@ class LimitHistory:
         len(names), len(_limits.NUMBERS), squeeze=False, sharex=True
     )
     growths = list(growths)
+    first = self._first_number or 0
     for name, of_stack in zip(names, all_axes):
       for number, axes in zip(_limits.NUMBERS, of_stack):
         blocks = self._blocks[name, number]
         ends = []
         for block in blocks:
-          ends.append((ends[-1] if ends else 0) + block.size)
-        begins = [0, *ends[:-1]]
+          ends.append((ends[-1] if ends else first) + block.size)
+        begins = [first, *ends[:-1]]
         x = [at for pair in zip(begins, ends) for at in pair]
         twice = lambda values: [v for value in values for v in (value, value)]
         axes.fill_between(
@@ -183,7 +191,7 @@ class LimitHistory:
         at = [growth.batch_number for growth in grown]
         values = [growth.new for growth in grown]
         if not grown:
-          at, values = [0], [now]
+          at, values = [first], [now]
         axes.step(
             [*at, max([*at, *ends])],
             [*values, values[-1]],

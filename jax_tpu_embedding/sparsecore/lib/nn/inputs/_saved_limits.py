@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 
 _VERSION = 1
@@ -60,6 +61,7 @@ def from_json(
     now: Snapshot,
     rule: _limits.GrowthRule,
     bounds: _limits.Bounds,
+    ceiling: _limit_ceiling.LimitCeiling,
     num_devices: int,
     num_sc_per_device: int,
 ) -> Snapshot:
@@ -73,11 +75,13 @@ def from_json(
     now: of the run.
     rule: of the run, like the others.
     bounds: what its limits make sense up to.
+    ceiling: what they can be on these devices.
     num_devices: of all processes.
     num_sc_per_device: SparseCores per device.
 
   Raises:
-    ValueError: if the state is of another version, layout or model.
+    ValueError: if the state is of another version, layout or model, or what it
+      needs on these devices cannot be had.
   """
   expected = to_json(now, num_devices, num_sc_per_device)
   for key in ("version", "enable_minibatching"):
@@ -103,6 +107,7 @@ def from_json(
   limits = _transferred(
       largest, state["topology"], expected["topology"], rule, bounds
   )
+  limits = ceiling.below(limits, now.limits, rule)
   return dataclasses.replace(now, limits=limits, num_batches=num_batches)
 
 
