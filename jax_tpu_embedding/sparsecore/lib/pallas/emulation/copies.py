@@ -20,6 +20,7 @@ from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.pallas import jax_versions
 from jax_tpu_embedding.sparsecore.lib.pallas.emulation import memory
+from jax_tpu_embedding.sparsecore.lib.pallas.emulation import mistakes
 
 # In `Memory.owners`: 0 is nobody, a worker w is w + 1, and after a barrier of
 # the subcores of SparseCore c its workers are this plus c.
@@ -39,11 +40,17 @@ def start(worker: Any, equation: Any, *operands: Any) -> list[Any]:
       equation, operands
   )
   if device is not None:
-    target = _of_other_worker(worker, target, device)
-    semaphore = _of_other_worker(worker, semaphore, device)
+    target = _of_other_worker(worker, equation, target, device)
+    semaphore = _of_other_worker(worker, equation, semaphore, device)
   sizes = _sizes_of_bounded_copy(source, target)
   source = _select(worker, equation, source, sizes)
   target = _select(worker, equation, target, sizes)
+  if target.view.memory.is_read_only and worker.kernel.log.is_enabled:
+    raise mistakes.KernelMistake(
+        f"{worker.kernel.described(equation)}: a copy into an operand that is"
+        " no result. On a TPU that changes the array of who calls the kernel."
+        " Name it in in_place of kernel(), or pass a jax.Ref."
+    )
   add = equation.params.get("add", False)
   if add and target.view.space is memory.Space.HBM:
     raise NotImplementedError(
@@ -52,9 +59,9 @@ def start(worker: Any, equation: Any, *operands: Any) -> list[Any]:
     )
   target.write(source.read(), add=add, kept=source.ignored)
   num_bytes = target.count * target.view.dtype.itemsize
-  _add(semaphore, num_bytes)
+  _add(worker, equation, semaphore, num_bytes)
   if device is not None:
-    _add(send_semaphore, num_bytes)
+    _add(worker, equation, send_semaphore, num_bytes)
   return []
 
 
@@ -66,7 +73,7 @@ def wait(worker: Any, equation: Any, *operands: Any) -> list[Any]:
   view, transforms = parts(target)
   count = _count(view, transforms, _sizes_of_bounded_copy(source, target))
   num_bytes = count * view.dtype.itemsize
-  under_way = _value(semaphore)
+  under_way = _part(worker, equation, semaphore)[...].reshape(())
   worker.note(
       equation,
       under_way < num_bytes,
@@ -75,7 +82,7 @@ def wait(worker: Any, equation: Any, *operands: Any) -> list[Any]:
       found=under_way,
       limit=num_bytes,
   )
-  _add(semaphore, -num_bytes)
+  _add(worker, equation, semaphore, -num_bytes)
   return []
 
 
@@ -96,7 +103,7 @@ def signal(worker: Any, equation: Any, *operands: Any) -> list[Any]:
   if device is not None:
     index, _ = worker.kernel.worker_at(equation, device, worker.index)
     semaphore = semaphore.of(index)
-  place = semaphore.at(transforms)
+  place = worker.part(equation, semaphore, transforms)
   place[...] = place[...] + increment
   return []
 
@@ -106,7 +113,7 @@ def wait_for_signals(worker: Any, equation: Any, *operands: Any) -> list[Any]:
   semaphore, transforms, needed, decrement = jax.tree.unflatten(
       equation.params["args_tree"], operands
   )
-  place = semaphore.at(transforms)
+  place = worker.part(equation, semaphore, transforms)
   value = place[...]
   worker.note(
       equation,
@@ -123,14 +130,12 @@ def wait_for_signals(worker: Any, equation: Any, *operands: Any) -> list[Any]:
   return []
 
 
-def read_semaphore(
-    unused_worker: Any, equation: Any, *operands: Any
-) -> list[Any]:
+def read_semaphore(worker: Any, equation: Any, *operands: Any) -> list[Any]:
   """The value of a semaphore."""
   semaphore, transforms = jax.tree.unflatten(
       equation.params["args_tree"], operands
   )
-  return [semaphore.at(transforms)[...]]
+  return [worker.part(equation, semaphore, transforms)[...]]
 
 
 RULES = {
@@ -176,21 +181,19 @@ def _operands(equation: Any, operands: Sequence[Any]) -> Any:
   return equation.params["tree"].unflatten(list(operands))
 
 
-def _add(semaphore: Any, num_bytes: Any) -> None:
+def _add(worker: Any, equation: Any, semaphore: Any, num_bytes: Any) -> None:
   if semaphore is None:
     return
-  view, transforms = parts(semaphore)
-  place = view.at(transforms)
+  place = _part(worker, equation, semaphore)
   place[...] = place[...] + num_bytes
 
 
-def _value(semaphore: Any) -> jax.Array:
-  view, transforms = parts(semaphore)
-  return view.at(transforms)[...].reshape(())
+def _part(worker: Any, equation: Any, semaphore: Any) -> Any:
+  return worker.part(equation, *parts(semaphore))
 
 
-def _of_other_worker(worker: Any, x: Any, device: Any) -> Any:
-  index, others = worker.kernel.worker_at(None, device, worker.index)
+def _of_other_worker(worker: Any, equation: Any, x: Any, device: Any) -> Any:
+  index, others = worker.kernel.worker_at(equation, device, worker.index)
   if others:
     raise NotImplementedError(
         f"Kernel {worker.kernel.name!r} copies to another device, along"
@@ -222,29 +225,40 @@ class _Part:
 
   def read(self) -> jax.Array:
     self.worker.check_bounds(self.equation, self.transforms)
+    owners = self._owners()
+    if owners is not None:
+      _check_owners(self.worker, self.equation, owners[...], "reads", None)
     return self.view.at(self.transforms)[...]
 
   def write(self, value: jax.Array, *, add: bool, kept: Any) -> None:
     self.worker.check_bounds(self.equation, self.transforms)
     place = self.view.at(self.transforms)
+    _check_alike(self.worker, self.equation, value, place)
+    owners = self._owners()
+    if owners is not None:
+      old = owners[...]
+      _check_owners(
+          self.worker, self.equation, old, "adds to" if add else "writes", kept
+      )
+      if not add:
+        new = jnp.broadcast_to(_code(self.worker, old), old.shape)
+        jax_versions.store(owners, _combine(old, new, False, kept))
     if add or kept is not None:
       old = place[...]
-      value = _combine(old, value.reshape(old.shape), add, kept)
-    if not add:
-      self._claim(kept)
-    jax_versions.store(place, value.reshape(place.shape))
+      if add:
+        used = _combine(jnp.zeros_like(old), old, False, kept)
+        self.worker.check_written(self.equation, used)
+      value = _combine(old, value, add, kept)
+    jax_versions.store(place, value)
 
-  def _claim(self, kept: Any) -> None:
-    """Notes two workers that write one element."""
+  def _owners(self) -> Any:
+    """Who wrote the elements, as a ref; None if that is not known."""
     is_plain = all(
         isinstance(t, jax_versions.Selection) for t in self.transforms
     )
     if self.view.memory.owners is None or not is_plain:
-      return
-    place = self.view.owners_at(self.transforms)
-    old = place[...]
-    new = _new_owners(self.worker, self.equation, old, kept)
-    jax_versions.store(place, new)
+      return None
+    return self.view.owners_at(self.transforms)
 
 
 @dataclasses.dataclass
@@ -260,6 +274,7 @@ class _Scattered:
   count: Any
 
   def read(self) -> jax.Array:
+    self._check_owners("reads")
     whole = self.view.at(self.transforms)[...]
     return whole.at[self.indices].get(mode="fill")
 
@@ -272,22 +287,38 @@ class _Scattered:
     place = self.view.at(self.transforms)
     whole = place[...]
     update = whole.at[self.indices]
-    if not add:
-      self._claim()
+    old = update.get(mode="fill", fill_value=0)
+    _check_alike(self.worker, self.equation, value, old)
+    self._check_owners("adds to" if add else "writes")
+    if add:
+      self.worker.check_written(self.equation, old)
+    elif self.view.memory.owners is not None:
+      owners = self.view.owners_at(self.transforms)
+      of_all = owners[...]
+      code = _code(self.worker, of_all)
+      owners[...] = of_all.at[self.indices].set(code, mode="drop")
     place[...] = (
         update.add(value, mode="drop")
         if add
         else update.set(value, mode="drop")
     )
 
-  def _claim(self) -> None:
+  def _check_owners(self, what: str) -> None:
     if self.view.memory.owners is None:
       return
-    place = self.view.owners_at(self.transforms)
-    whole = place[...]
-    old = whole.at[self.indices].get(mode="fill", fill_value=0)
-    new = _new_owners(self.worker, self.equation, old, None)
-    place[...] = whole.at[self.indices].set(new, mode="drop")
+    owners = self.view.owners_at(self.transforms)[...]
+    old = owners.at[self.indices].get(mode="fill", fill_value=0)
+    _check_owners(self.worker, self.equation, old, what, None)
+
+
+def _check_alike(worker, equation, source, target):
+  """Raises for what the compiler of a TPU refuses as a fault of its own."""
+  found, expected = (f"{x.dtype.name}{list(x.shape)}" for x in (source, target))
+  if found != expected:
+    raise mistakes.KernelMistake(
+        f"{worker.kernel.described(equation)}: a copy of {found} to {expected}."
+        " Source and target have the same shape and type."
+    )
 
 
 def _combine(old, new, add, kept):
@@ -298,22 +329,25 @@ def _combine(old, new, add, kept):
   return jnp.where(kept.reshape(kept.shape + (1,) * (old.ndim - 1)), old, new)
 
 
-def _new_owners(worker, equation, old, kept):
-  """Owners of elements that `worker` writes, which had `old`."""
-  code = worker.index + 1
+def _code(worker, owners):
+  """What `worker` is called in them."""
+  return jnp.asarray(worker.index + 1).astype(owners.dtype)
+
+
+def _check_owners(worker, equation, owners, what, kept):
+  """Notes elements that another worker has written; it `what` them."""
   core = _FIRST_CORE + worker.index // worker.kernel.workers_per_core
-  code, core = (jnp.asarray(x).astype(old.dtype) for x in (code, core))
-  is_other = (old != 0) & (old != code) & (old != core)
+  core = jnp.asarray(core).astype(owners.dtype)
+  is_mine = (owners == _code(worker, owners)) | (owners == core)
+  is_other = (owners != 0) & ~is_mine
   if kept is not None:
-    is_other &= ~kept.reshape(kept.shape + (1,) * (old.ndim - 1))
+    is_other &= ~kept.reshape(kept.shape + (1,) * (owners.ndim - 1))
   worker.note(
       equation,
       jnp.any(is_other),
-      "writes what another worker has written, and there is no barrier between"
-      " them. Give every row to one worker.",
+      f"{what} what another worker has written, and there is no barrier between"
+      " them. Give every row to one worker, or let all wait there.",
   )
-  new = jnp.broadcast_to(code, old.shape)
-  return _combine(old, new, False, kept)
 
 
 def _select(worker, equation, x, sizes):

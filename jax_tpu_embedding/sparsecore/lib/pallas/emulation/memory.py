@@ -96,7 +96,9 @@ class Memory:
   space: Space
   # How many neighbouring workers share a copy; None if there is one for all.
   workers_per_copy: int | None = None
-  # uint8, like `array`: who wrote an element of HBM; see copies.py.
+  is_read_only: bool = False  # an operand that is no result
+  # uint8, like `array`: who wrote an element of HBM or VMEM_SHARED; see
+  # copies.py.
   owners: jax.Ref | None = None
 
   def seen_by(self, worker: jax.typing.ArrayLike) -> View:
@@ -144,16 +146,19 @@ class View:
 
   def owners_at(self, transforms: Sequence[Any] = ()) -> Any:
     """The same part of the owners."""
+    transforms = (*self.prefix, *transforms)
     if not transforms:
       return self.memory.owners
-    return jax_versions.TransformedRef(self.memory.owners, tuple(transforms))
+    return jax_versions.TransformedRef(self.memory.owners, transforms)
 
   def of(self, worker: jax.typing.ArrayLike) -> View:
     """The same ref of another worker."""
     return self.memory.seen_by(worker)
 
 
-def allocate(aval: Any, copies: int | None, num_workers: int) -> Memory:
+def allocate(
+    aval: Any, copies: int | None, num_workers: int, check: bool
+) -> Memory:
   """New memory in which nothing is written, and semaphores that are zero.
 
   Args:
@@ -161,6 +166,7 @@ def allocate(aval: Any, copies: int | None, num_workers: int) -> Memory:
     copies: how many there are, one after another, for equal numbers of workers;
       None is one for all.
     num_workers: of the kernel.
+    check: whether it is remembered who wrote what several can write.
   """
   space = space_of(aval)
   if space is Space.SEMAPHORE:
@@ -169,9 +175,13 @@ def allocate(aval: Any, copies: int | None, num_workers: int) -> Memory:
     value = unwritten(aval.shape, aval.dtype)
   if copies is not None:
     value = jnp.broadcast_to(value, (copies, *aval.shape))
+  owners = None
+  if check and space is Space.SHARED:
+    owners = jax.new_ref(jnp.zeros(value.shape, jnp.uint8))
   return Memory(
       array=jax.new_ref(value),
       aval=aval,
       space=space,
+      owners=owners,
       workers_per_copy=None if copies is None else num_workers // copies,
   )

@@ -22,6 +22,7 @@ _NUM_WORKERS = _MESH.size
 _ROWS = jax.ShapeDtypeStruct((_NUM_WORKERS, 8), jnp.int32)
 _DMA = pltpu.SemaphoreType.DMA
 _ROW = pltpu.VMEM((8,), jnp.int32)
+_SHARED = pltpu.VMEM_SHARED((_NUM_SUBCORES, 8), jnp.int32)
 
 
 def _me():
@@ -177,6 +178,166 @@ def signal_that_never_comes(mistaken, x, o, row, sem):
   pltpu.sync_copy(row, o.at[_me()])
 
 
+@_copy([_ROW, _ROW])
+def expanded_out_of_range(mistaken, x, o, row, found):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, 4 if mistaken else 0, 0)
+  found[...] = plsc.load_expanded(row.at[pl.ds(start, 8)], mask=row[...] >= 0)
+  pltpu.sync_copy(found, o.at[_me()])
+
+
+@_copy([_ROW, _ROW])
+def masked_out_of_range(mistaken, x, o, row, found):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, 4 if mistaken else 0, 0)
+  found[...] = pltpu.load(row.at[pl.ds(start, 8)], mask=row[...] >= 0)
+  pltpu.sync_copy(found, o.at[_me()])
+
+
+@_copy([_ROW, _ROW])
+def gathered_out_of_range(mistaken, x, o, row, found):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, 4 if mistaken else 0, 0)
+  lanes = jax.lax.iota(jnp.int32, 8)
+  found[...] = plsc.load_gather(row.at[pl.ds(start, 8)], [lanes])
+  pltpu.sync_copy(found, o.at[_me()])
+
+
+@_copy([_ROW, _ROW])
+def scattered_out_of_range(mistaken, x, o, row, found):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, 4 if mistaken else 0, 0)
+  lanes = jax.lax.iota(jnp.int32, 8)
+  plsc.store_scatter(found.at[pl.ds(start, 8)], [lanes], row[...])
+  pltpu.sync_copy(found, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.SMEM((2,), jnp.int32)])
+def counter_out_of_range(mistaken, x, o, row, counters):
+  counters[0] = counters[1] = 0
+  plsc.subcore_barrier()
+  which = jnp.where(_me() == 5, 2 if mistaken else 1, 0)
+  plsc.fetch_and_add(counters.at[which], 1, subcore_id=0)
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, _DMA((2,))])
+def semaphore_out_of_range(mistaken, x, o, row, sems):
+  which = jnp.where(_me() == 5, 2 if mistaken else 1, 0)
+  pltpu.async_copy(x.at[_me()], row, sems.at[which]).wait()
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.SemaphoreType.REGULAR((2,))])
+def signal_out_of_range(mistaken, x, o, row, sems):
+  which = jnp.where(_me() == 5, 2 if mistaken else 1, 0)
+  pl.semaphore_signal(sems.at[which], 1)
+  pl.semaphore_wait(sems.at[which], 1)
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.SemaphoreType.REGULAR])
+def signal_to_nobody(mistaken, x, o, row, sem):
+  core, subcore = jax.lax.axis_index("core"), jax.lax.axis_index("subcore")
+  other = core + 2 if mistaken else 1 - core
+  pl.semaphore_signal(sem, 1, device_id={"core": other, "subcore": subcore})
+  pl.semaphore_wait(sem, 1)
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def unwritten_sum(mistaken, x, o, row):
+  del x
+  if not mistaken:
+    row[...] = jnp.zeros((8,), jnp.int32)
+  plsc.addupdate(row.at[...], jnp.ones((8,), jnp.int32))
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def unwritten_scattered_sum(mistaken, x, o, row):
+  del x
+  if not mistaken:
+    row[...] = jnp.zeros((8,), jnp.int32)
+  lanes = jax.lax.iota(jnp.int32, 8)
+  plsc.addupdate_scatter(row, [lanes], jnp.ones((8,), jnp.int32))
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, _ROW, pltpu.VMEM((8, 8), jnp.int32), _SHARED])
+def unwritten_shared_sum(mistaken, x, o, row, rows, buffer, shared):
+  subcore = jax.lax.axis_index("subcore")
+  pltpu.sync_copy(x.at[_me()], row)
+  if not mistaken:
+    pltpu.sync_copy(row, shared.at[subcore])
+  plsc.subcore_barrier()
+  for i in range(8):
+    buffer[i, :] = row[...]
+  rows[...] = jax.lax.iota(jnp.int32, 8)
+  pltpu.sync_copy(buffer, shared.at[rows], add=True)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.VMEM((8, 8), jnp.int32)])
+def unwritten_gathered_sum(mistaken, x, o, rows, buffer):
+  lanes = jax.lax.iota(jnp.int32, 8)
+  rows[...] = jnp.where(lanes == 0, _me(), -1)
+  if not mistaken:
+    buffer[0, :] = lanes  # Others are ignored, and may be anything.
+  wanted = plsc.Indices(rows, ignored_value=-1)
+  pltpu.sync_copy(x.at[wanted], buffer, add=True)
+  pltpu.sync_copy(buffer.at[0], o.at[_me()])
+
+
+@_copy([_ROW, pltpu.SMEM((1,), jnp.int32)])
+def unwritten_counter(mistaken, x, o, row, counter):
+  if not mistaken:
+    counter[0] = 0
+  plsc.subcore_barrier()
+  plsc.fetch_and_add(counter.at[0], 1, subcore_id=0)
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def read_of_another(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, o.at[_me()])
+  if not mistaken:
+    plsc.subcore_barrier()
+  first = jax.lax.axis_index("core") * _NUM_SUBCORES
+  pltpu.sync_copy(o.at[first], row)
+
+
+@_copy([_ROW, _SHARED])
+def shared_read_of_another(mistaken, x, o, row, shared):
+  subcore = jax.lax.axis_index("subcore")
+  pltpu.sync_copy(x.at[_me()], row)
+
+  # A loop, after whose barriers everybody may write and read again.
+  @pl.loop(0, 2)
+  def _(k):
+    del k
+    pltpu.sync_copy(row, shared.at[subcore])
+    if not mistaken:
+      plsc.subcore_barrier()
+    pltpu.sync_copy(shared.at[jnp.maximum(subcore - 1, 0)], row)
+    plsc.subcore_barrier()
+
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, _SHARED])
+def two_shared_writers(mistaken, x, o, row, shared):
+  subcore = jax.lax.axis_index("subcore")
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, shared.at[0 if mistaken else subcore])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
 _WHERE = r"core 0, subcore 5, mistakes_test.py:\d+"
 _MISTAKES = (
     (never_waited_for, "core 0, subcore 0.*ends with a semaphore that is 32"),
@@ -191,6 +352,31 @@ _MISTAKES = (
     (barrier_of_one_core, "core 0, subcore 0.*another worker has written"),
     (barrier_that_some_miss, _WHERE + ".*does not reach a barrier"),
     (signal_that_never_comes, "the semaphore is 1, and 2 is waited for"),
+    (
+        expanded_out_of_range,
+        _WHERE + r".*rows 4 to 4 \+ 8 of memory that has 8",
+    ),
+    (masked_out_of_range, _WHERE + r".*rows 4 to 4 \+ 8 of memory that has 8"),
+    (
+        gathered_out_of_range,
+        _WHERE + r".*rows 4 to 4 \+ 8 of memory that has 8",
+    ),
+    (scattered_out_of_range, _WHERE + r".*rows 4 to 4 \+ 8 of memory that has"),
+    (
+        counter_out_of_range,
+        _WHERE + ".*index 2 of memory whose size there is 2",
+    ),
+    (semaphore_out_of_range, _WHERE + ".*row 2 of memory that has 2 there"),
+    (signal_out_of_range, _WHERE + ".*row 2 of memory that has 2 there"),
+    (signal_to_nobody, "core 0, subcore 0.*names core 2 of 2 in device_id"),
+    (unwritten_sum, r"core 0, subcore 0.*nobody has written \(8 of 8 numbers"),
+    (unwritten_scattered_sum, r"core 0, subcore 0.*written \(8 of 8 numbers"),
+    (unwritten_shared_sum, r"core 0, subcore 0.*written \(64 of 64 numbers"),
+    (unwritten_gathered_sum, r"core 0, subcore 0.*written \(8 of 64 numbers"),
+    (unwritten_counter, r"core 0, subcore 0.*written \(1 of 1 numbers"),
+    (read_of_another, "core 0, subcore 1.*reads what another worker has writt"),
+    (shared_read_of_another, "core 0, subcore 1.*reads what another worker"),
+    (two_shared_writers, "core 0, subcore 1.*writes what another worker has"),
 )
 
 
@@ -212,6 +398,98 @@ class MistakesTest(parameterized.TestCase):
   @parameterized.parameters(*(make for make, _ in _MISTAKES))
   def test_its_twin_without_the_mistake_is_silent(self, make):
     self.run_kernel(make, mistaken=False)
+
+
+@_copy([_ROW, pltpu.VMEM((2, 4), jnp.int32)])
+def copy_to_another_shape(mistaken, x, o, row, other):
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row if mistaken else row.at[pl.ds(0, 4)], other.at[0])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, pltpu.VMEM((8,), jnp.float32)])
+def copy_to_another_type(mistaken, x, o, row, other):
+  pltpu.sync_copy(x.at[_me()], other if mistaken else row)
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def copy_into_an_operand(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  pltpu.sync_copy(row, x.at[_me()] if mistaken else o.at[_me()])
+
+
+@_copy([_ROW])
+def load_from_hbm(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  row[...] = (x[_me(), :] if mistaken else row[...]) + 1
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW, _SHARED])
+def store_to_shared_memory(mistaken, x, o, row, shared):
+  pltpu.sync_copy(x.at[_me()], row)
+  if mistaken:
+    shared[0, :] = row[...]
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+_SEEN_IN_THE_PROGRAM = (
+    (
+        copy_to_another_shape,
+        pallas.KernelMistake,
+        r"a copy of int32\[8\] to int32\[4\]",
+    ),
+    (
+        copy_to_another_type,
+        pallas.KernelMistake,
+        r"a copy of int32\[8\] to float32\[8\]",
+    ),
+    (
+        copy_into_an_operand,
+        pallas.KernelMistake,
+        "a copy into an operand that is no result.*Name it in in_place",
+    ),
+    (load_from_hbm, NotImplementedError, "'get' on a ref in HBM"),
+    (store_to_shared_memory, NotImplementedError, "'swap' on .* VMEM_SHARED"),
+)
+
+
+class ProgramsTest(parameterized.TestCase):
+  """Mistakes that are there before a kernel runs."""
+
+  @parameterized.parameters(*_SEEN_IN_THE_PROGRAM)
+  def test_mistake_is_an_error_of_the_call(self, make, error, message):
+    x = jnp.zeros(_ROWS.shape, jnp.int32)
+    where = r"Kernel '\w+', mistakes_test\.py:\d+: "
+    with self.assertRaisesRegex(error, where + message):
+      jax.eval_shape(make(mistaken=True), x)
+    jax.eval_shape(make(mistaken=False), x)
+
+  def test_arrays_that_a_core_map_closes_over_are_in_hbm(self):
+    @pallas.emulate
+    def run(x):
+      source, target = jax.new_ref(x), jax.new_ref(jnp.zeros_like(x))
+
+      @pl.core_map(_MESH)
+      def copy_all_to_one_row():
+        pl.run_scoped(
+            lambda row: (
+                pltpu.sync_copy(source.at[_me()], row),
+                pltpu.sync_copy(row, target.at[0]),
+            )[:0],
+            _ROW,
+        )
+
+      return target[...]
+
+    sharded = jax.shard_map(
+        run, mesh=_V6E, in_specs=P(), out_specs=P(), check_vma=False
+    )
+    with self.assertRaisesRegex(
+        jax.errors.JaxRuntimeError, "writes what another worker has written"
+    ):
+      jax.block_until_ready(jax.jit(sharded)(jnp.zeros(_ROWS.shape, jnp.int32)))
 
 
 class SizesTest(parameterized.TestCase):

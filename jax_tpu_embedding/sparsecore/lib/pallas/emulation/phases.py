@@ -119,13 +119,15 @@ class _Phases:
 
   def __init__(self, kernel: workers.Kernel, refs: Sequence[memory.Memory]):
     self._kernel = kernel
-    self._refs = refs
+    self._blocks = list(refs)  # that are there, whose owners a barrier ends
     # bool[num_workers], or None for all: who runs a branch or a loop that
     # others do not.
     self._active: jax.Array | None = None
 
   def allocate(self, avals: Sequence[Any]) -> list[memory.Memory]:
-    return [self._kernel.blank(aval, one_for_all_phases=True) for aval in avals]
+    blocks = [self._kernel.blank(x, one_for_all_phases=True) for x in avals]
+    self._blocks += blocks
+    return blocks
 
   def check_semaphores(self, equations, blocks):
     """Notes what nobody waited for; `equations` say where."""
@@ -142,6 +144,7 @@ class _Phases:
       self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]
   ) -> list[Any]:
     """Runs a jaxpr in phases."""
+    num_blocks = len(self._blocks)
     values = dict(zip(jaxpr.constvars, consts))
     values.update(zip(jaxpr.invars, args))
     needed_after = _needed_after(jaxpr)
@@ -165,6 +168,8 @@ class _Phases:
       else:
         phase.append(equation)
     finish(len(jaxpr.eqns))
+    # What was allocated inside, perhaps of a loop, is not there any more.
+    del self._blocks[num_blocks:]
     return [_value(values, x) for x in jaxpr.outvars]
 
   def _is_of_all(self, equation):
@@ -235,7 +240,7 @@ class _Phases:
     """All active workers are here: what that means for who may write what."""
     if equation.primitive.name != _BARRIER:
       if self._kernel.log.is_enabled:
-        copies.release_owners(self._refs)
+        copies.release_owners(self._blocks)
       return
     if not self._kernel.log.is_enabled:
       return
@@ -250,7 +255,7 @@ class _Phases:
           line=self._kernel.line_of(equation),
           worker=jnp.argmax(missing),
       )
-    copies.share_owners(self._refs, per_core)
+    copies.share_owners(self._blocks, per_core)
 
   # --- Equations of all workers at once ---
 

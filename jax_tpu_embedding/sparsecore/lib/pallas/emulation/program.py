@@ -48,8 +48,10 @@ def emulate(
     ValueError: when it is called on a mesh that does not say the chip.
     NotImplementedError: when it is called, for what is not emulated, by name:
       copies to other devices, random bits and matrix units of TensorCores,
-      kernels of several bodies (MPMD).
-    KernelMistake: when it is called, if scratch memory does not fit.
+      kernels of several bodies (MPMD); and for loads and stores of HBM.
+    KernelMistake: when it is called, if scratch memory does not fit, or for a
+      copy between different shapes or types, or into an operand that is no
+      result.
   """
 
   def run(*args):
@@ -185,13 +187,16 @@ def _run_kernel(params, operands, chip, check):
   (mesh,), (jaxpr,) = params["meshes"], params["jaxprs"]
   jaxpr, consts = jax_versions.open_jaxpr(jaxpr)
   kernel = _kernel(params, mesh, chip, check)
-  refs = [_block(x, v.aval, check) for x, v in zip(operands, jaxpr.invars)]
   in_memory_of = {
       result: operand
       for operand, result in dict(
           params.get("input_output_aliases", ())
       ).items()
   }
+  refs = [
+      _block(x, v.aval, check, is_result=number in in_memory_of.values())
+      for number, (x, v) in enumerate(zip(operands, jaxpr.invars))
+  ]
   results = []
   for number, aval in enumerate(params["out_avals"]):
     if number in in_memory_of:
@@ -209,14 +214,23 @@ def _kernel(params, mesh, chip, check):
   return worker.Kernel(str(name), mesh, chip, check)
 
 
-def _block(x: Any, aval: Any, check: bool) -> Any:
+def _block(x: Any, aval: Any, check: bool, is_result: bool = False) -> Any:
   """An operand of a kernel as memory of all workers; scalars as they are."""
   if not isinstance(aval, jax_versions.AbstractRef):
     return x
   is_mutable = jax_versions.is_ref(x)
   array = x if is_mutable else jax.new_ref(x)
-  space = memory.space_of(aval)
+  space = memory.Space.HBM  # where arrays are that say nothing else
+  if aval.memory_space is not None:
+    space = memory.space_of(aval)
+  is_read_only = not (is_mutable or is_result)
   owners = None
-  if check and space is memory.Space.HBM:
+  if check and space is memory.Space.HBM and not is_read_only:
     owners = jax.new_ref(jnp.zeros(aval.shape, jnp.uint8))
-  return memory.Memory(array=array, aval=aval, space=space, owners=owners)
+  return memory.Memory(
+      array=array,
+      aval=aval,
+      space=space,
+      is_read_only=is_read_only,
+      owners=owners,
+  )

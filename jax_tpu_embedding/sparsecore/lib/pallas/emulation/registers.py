@@ -23,7 +23,7 @@ def load_expanded(worker: Any, equation: Any, ref: Any, *rest: Any) -> Any:
     return NotImplemented
   *transforms, mask = rest
   transforms = jax.tree.unflatten(equation.params["tree"], transforms)
-  source = ref.at(transforms)[...]
+  source = worker.part(equation, ref, transforms)[...]
   place = jnp.where(mask, jnp.cumsum(mask) - 1, 0)
   value = jnp.where(
       mask, source[place], memory.unwritten(mask.shape, ref.dtype)
@@ -41,14 +41,16 @@ def store(worker: Any, equation: Any, ref: Any, x: Any, *rest: Any) -> Any:
   if params["has_mask"]:
     *rest, mask = rest
   transforms = jax.tree.unflatten(params["tree"], rest)
-  worker.check_bounds(equation, transforms)
-  place = ref.at(transforms)
+  place = worker.part(equation, ref, transforms)
   old = place[...]
   if mask is None:
+    worker.check_written(equation, old)
     new = old + x
   else:
     index = jnp.where(mask, jnp.cumsum(mask) - 1, old.shape[0])
     update = old.at[index]
+    if params["add"]:
+      worker.check_written(equation, update.get(mode="fill", fill_value=0))
     new = (
         update.add(x, mode="drop")
         if params["add"]
@@ -62,7 +64,7 @@ def load_gather(worker: Any, equation: Any, *operands: Any) -> Any:
   if not isinstance(operands[0], memory.View):
     return NotImplemented
   ref, transforms, indices, mask = equation.params["tree"].unflatten(operands)
-  source = ref.at(transforms)[...]
+  source = worker.part(equation, ref, transforms)[...]
   _check_indices(worker, equation, indices, mask, source.shape)
   value = source[tuple(indices)]
   if mask is not None:
@@ -80,7 +82,7 @@ def store_scatter(worker: Any, equation: Any, *operands: Any) -> Any:
   ref, transforms, indices, x, mask = equation.params["tree"].unflatten(
       operands
   )
-  place = ref.at(transforms)
+  place = worker.part(equation, ref, transforms)
   old = place[...]
   _check_indices(worker, equation, indices, mask, old.shape)
   if mask is not None:
@@ -88,6 +90,8 @@ def store_scatter(worker: Any, equation: Any, *operands: Any) -> Any:
     indices = (first, *indices[1:])
   update = old.at[tuple(indices)]
   add = equation.params["add"]
+  if add:
+    worker.check_written(equation, update.get(mode="fill", fill_value=0))
   new = update.add(x, mode="drop") if add else update.set(x, mode="drop")
   jax_versions.store(place, new)
   return []
@@ -213,9 +217,18 @@ def fetch_and_add(worker, equation, ref, value, *indices_and_subcore):
       found=subcore,
       limit=kernel.workers_per_core,
   )
+  for index, size in zip(indices, ref.shape, strict=True):
+    worker.note(
+        equation,
+        (index < 0) | (index >= size),
+        "uses index {found} of memory whose size there is {limit}.",
+        found=index,
+        limit=size,
+    )
   view = ref.of(first + subcore)
   array, old = view.at(()), view.at(())[...]
   at = tuple(indices)
+  worker.check_written(equation, old[at])
   array[...] = old.at[at].add(value)
   return [old[at]]
 

@@ -66,7 +66,7 @@ class Kernel:
     return result
 
   def worker_at(
-      self, unused_equation: Any, device: Any, worker: jax.typing.ArrayLike
+      self, equation: Any, device: Any, worker: jax.typing.ArrayLike
   ) -> tuple[Any, dict[str, Any]]:
     """The worker that a device_id names, and the axes that are not of cores."""
     if not isinstance(device, dict):
@@ -77,7 +77,16 @@ class Kernel:
     device = dict(device)
     index = jnp.int32(0)
     for axis, mine in reversed(self.coordinates(worker).items()):
-      index = index * self.axes[axis] + device.pop(axis, mine)
+      place, size = device.pop(axis, mine), self.axes[axis]
+      self.log.note(
+          (place < 0) | (place >= size),
+          f"names {axis} {{found}} of {{limit}} in device_id.",
+          line=self.line_of(equation),
+          worker=worker,
+          found=place,
+          limit=size,
+      )
+      index = index * size + place
     return index, device
 
   def described(self, equation: Any) -> str:
@@ -109,7 +118,9 @@ class Kernel:
       copies_of_it = self.num_workers // self.workers_per_core
     elif one_for_all_phases:
       copies_of_it = self.num_workers
-    return memory.allocate(aval, copies_of_it, self.num_workers)
+    return memory.allocate(
+        aval, copies_of_it, self.num_workers, self.log.is_enabled
+    )
 
   @contextlib.contextmanager
   def allocated(self, avals: Sequence[Any]) -> Iterator[None]:
@@ -217,14 +228,25 @@ class Worker:
         **numbers,
     )
 
+  def part(
+      self, equation: Any, view: memory.View, transforms: Sequence[Any] = ()
+  ) -> Any:
+    """(A part of) a ref, which registers are loaded from or stored to."""
+    if view.space in (memory.Space.HBM, memory.Space.SHARED):
+      raise NotImplementedError(
+          f"{self.kernel.described(equation)}: {equation.primitive.name!r} on a"
+          f" ref in {view.space.value}, which cores reach by copies only. Copy"
+          " it to VMEM or from there, by pltpu.sync_copy."
+      )
+    self.check_bounds(equation, transforms)
+    return view.at(transforms)
+
   def read(
       self, equation: Any, view: memory.View, transforms: Sequence[Any] = ()
   ) -> jax.Array:
     """What is in (a part of) a ref."""
-    self.check_bounds(equation, transforms)
-    value = view.at(transforms)[...]
-    if view.space is not memory.Space.HBM:
-      self.check_written(equation, value)
+    value = self.part(equation, view, transforms)[...]
+    self.check_written(equation, value)
     return value
 
   def check_written(self, equation: Any, value: jax.Array) -> None:
@@ -300,8 +322,7 @@ def _swap(worker, equation, ref, value, *indices):
   if "tree" not in equation.params or "has_mask" in equation.params:
     return registers.store(worker, equation, ref, value, *indices)
   transforms = jax.tree.unflatten(equation.params["tree"], indices)
-  worker.check_bounds(equation, transforms)
-  return [jax_versions.store(ref.at(transforms), value)]
+  return [jax_versions.store(worker.part(equation, ref, transforms), value)]
 
 
 def _add(worker, equation, ref, value, *indices):
@@ -317,7 +338,7 @@ def _masked_load(worker, equation, *operands):
   )
   if mask is None:
     return [worker.read(equation, ref, transforms)]
-  value = ref.at(transforms)[...]
+  value = worker.part(equation, ref, transforms)[...]
   worker.check_written(equation, jnp.where(mask, value, jnp.zeros_like(value)))
   return [value if other is None else jnp.where(mask, value, other)]
 
@@ -326,8 +347,7 @@ def _masked_store(worker, equation, *operands):
   ref, transforms, value, mask = jax.tree.unflatten(
       equation.params["args_tree"], operands
   )
-  worker.check_bounds(equation, transforms)
-  place = ref.at(transforms)
+  place = worker.part(equation, ref, transforms)
   if mask is not None:
     value = jnp.where(mask, value, place[...])
   return [jax_versions.store(place, value)]
