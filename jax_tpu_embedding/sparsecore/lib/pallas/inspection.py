@@ -17,6 +17,7 @@ import functools
 import multiprocessing
 import os
 import pathlib
+import pickle
 import re
 import tempfile
 from typing import Any
@@ -68,13 +69,20 @@ def inspect(
     donate: numbers of the arguments that are donated.
 
   Raises:
-    ValueError: if there is no such chip.
+    ValueError: if there is no such chip, or a new process cannot import `f`.
     RuntimeError: if the compiler does not take it, or ends the process, with
       what it said; or if libtpu is not installed.
   """
   name = chip.split(":")[0].removeprefix("tpu")
   slice_name = chip if ":" in chip else chips.find_chip(name).topology
   chips.find_chip(name)
+  try:
+    pickle.dumps(f)
+  except (AttributeError, TypeError, pickle.PicklingError) as error:
+    raise ValueError(
+        f"{_name_of(f)} cannot be imported by the process that compiles it:"
+        f" {error}. Pass a function at the top of a module, which may call it."
+    ) from error
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
   process = context.Process(

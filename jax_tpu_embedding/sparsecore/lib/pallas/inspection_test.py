@@ -69,6 +69,12 @@ class InspectTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "There is no chip 'v9'"):
       pallas.inspect(in_place, _TABLE, chip="v9")
 
+  def test_functions_that_no_process_can_import_are_errors(self):
+    with self.assertRaisesRegex(
+        ValueError, "'<lambda>' cannot be imported by the process .* top of a m"
+    ):
+      pallas.inspect(lambda table: in_place(table), _TABLE)
+
 
 if __name__ == "__main__":
   absltest.main()
