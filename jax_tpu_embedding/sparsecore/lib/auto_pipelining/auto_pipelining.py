@@ -27,6 +27,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.pipelining import _arguments
 from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 
 Carry = Any
@@ -83,7 +84,7 @@ def init_state() -> EmbeddingPipeliningState:
 def auto_pipelining(
     fn: Callable[..., Any],
     out_shardings: tuple[Any, ...],
-    static_argnums: tuple[int, ...] = (),
+    static_argnums: int | Sequence[int] = (),
 ) -> PipeliningFunction:
   """`fn(carry, *data)` as a step that is one batch ahead.
 
@@ -98,8 +99,10 @@ def auto_pipelining(
 
   Raises:
     AssertionError: by the first call, if `fn` returns something else.
-    ValueError: by it, if `fn` cannot be a pipeline.
+    ValueError: by it, if `fn` cannot be a pipeline; now, if static_argnums are
+      no positions.
   """
+  static_argnums = _arguments.argnums("static_argnums", static_argnums)
 
   @functools.cache
   def pipeline(num_arguments):

@@ -177,9 +177,10 @@ class AutoPipeliningTest(parameterized.TestCase):
     ap.finalize_pipelining(step, state, new)
     self.assertTrue(new["matrix"].is_deleted())
 
-  def test_static_arguments(self):
+  @parameterized.parameters([3], [(3,)])
+  def test_static_arguments(self, static_argnums):
     model, losses = _Model(), []
-    step = self._step(model, static_argnums=(3,))
+    step = self._step(model, static_argnums=static_argnums)
     batch = _batches()[0]
     for has_offset in (False, True):
       state, (carry, *_) = step(

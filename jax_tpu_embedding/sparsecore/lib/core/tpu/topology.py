@@ -28,7 +28,7 @@ _ENVIRONMENT = {
 
 
 def topology_mesh(
-    name: str, axis_names: Sequence[str] = ("x",), **options: Any
+    name: str, axis_names: str | Sequence[str] = ("x",), **options: Any
 ) -> jax.sharding.Mesh:
   """A mesh of all devices of a TPU slice, along the first of its axes.
 
@@ -38,7 +38,8 @@ def topology_mesh(
 
   Args:
     name: of the slice, as in "v5p:2x2x1", "v6e:4x4" or "tpu7x:2x2x1".
-    axis_names: those of the mesh; all but the first have size 1.
+    axis_names: those of the mesh, or the one that it has; all but the first
+      have size 1.
     **options: of jax.experimental.topologies.get_topology_desc, such as
       num_slices.
 
@@ -63,6 +64,8 @@ def topology_mesh(
         "Compiling for TPU needs libtpu, which cannot be loaded. Install it"
         f" with: pip install 'jax[tpu]'. JAX: {error}"
     ) from error
+  if isinstance(axis_names, str):
+    axis_names = (axis_names,)  # as jax.sharding.Mesh does
   devices = np.array(topology.devices)
   return jax.sharding.Mesh(
       devices.reshape(-1, *(1,) * (len(axis_names) - 1)), tuple(axis_names)

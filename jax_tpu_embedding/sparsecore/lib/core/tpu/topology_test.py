@@ -26,6 +26,10 @@ class TopologyMeshTest(parameterized.TestCase):
     self.assertEqual(dict(mesh.shape), {"rows": count, "rest": 1})
     self.assertEqual({d.device_kind for d in mesh.devices.flat}, {kind})
 
+  def test_one_name_is_that_of_the_only_axis(self):
+    mesh = topology.topology_mesh("v6e:2x2", "rows")
+    self.assertEqual(dict(mesh.shape), {"rows": 4})
+
   def test_options_of_jax_are_passed_on(self):
     mesh = topology.topology_mesh("v6e:2x2", num_slices=2)
     self.assertEqual(mesh.size, 8)
