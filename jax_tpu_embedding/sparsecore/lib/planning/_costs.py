@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Self
 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -176,12 +177,12 @@ class ModelCost:
       seconds: of a step's lookups.
 
     Raises:
-      ValueError: the seconds are not positive.
+      ValueError: the seconds are not positive and finite.
     """
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
       raise ValueError(
-          f"seconds must be positive, got {seconds}. Pass the seconds of a"
-          " step's lookups."
+          f"seconds must be positive and finite, got {seconds}. Pass those of"
+          " a step's lookups."
       )
     factor = self.lookup_seconds / seconds
     return dataclasses.replace(

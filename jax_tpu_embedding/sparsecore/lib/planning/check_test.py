@@ -128,7 +128,7 @@ class ReportTest(absltest.TestCase):
     importlib.util.find_spec("libtpu") is None,
     "libtpu is not installed: pip install 'jax[tpu]'.",
 )
-class CommandTest(absltest.TestCase):
+class CommandTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -178,17 +178,22 @@ class CommandTest(absltest.TestCase):
     (problem,) = report.problems
     self.assertRegex(problem, "large: The compiler ended its process")
 
-  def test_a_step_that_cannot_be_traced_is_a_problem_of_its_stack(self):
+  @parameterized.parameters(
+      ("row.reshape(3)", "TypeError: .*reshape"),
+      ("row.no_such_thing", "AttributeError: .*no_such_thing"),
+      ("next(iter(()))", "StopIteration: $"),  # an error that says nothing
+  )
+  def test_a_step_that_cannot_be_traced_is_a_problem_of_its_stack(
+      self, result, said
+  ):
     program = _PROGRAM.replace(
         "AdagradOptimizerSpec(0.1)",
         "CustomOptimizerSpec(0.1, custom_computation_fn=_step)",
     )
-    step = "def _step(grad, row, learning_rate): return row.reshape(3)\n"
+    step = f"def _step(grad, row, learning_rate): return {result}\n"
     report = check.check(self._file(step + program), "v6e:2x2")
     (problem,) = report.problems
-    self.assertRegex(
-        problem, "large: It does not compile: TypeError: .*reshape"
-    )
+    self.assertRegex(problem, f"large: It does not compile: {said}")
 
   def test_errors_are_printed(self):
     self.assertEqual(check.main(["specs.json", "--topology", "v6e:2x2"]), 1)

@@ -468,8 +468,12 @@ class CostsTest(parameterized.TestCase):
     calibrated = report.with_measured_lookup(measured)
     self.assertAlmostEqual(calibrated.lookup_seconds, measured)
     self.assertAlmostEqual(calibrated.efficiency, report.efficiency / 2)
-    with self.assertRaisesRegex(ValueError, "seconds must be positive, got 0"):
+    with self.assertRaisesRegex(
+        ValueError, "seconds must be positive .*, got 0"
+    ):
       report.with_measured_lookup(0)
+    with self.assertRaisesRegex(ValueError, "positive and finite, got inf"):
+      report.with_measured_lookup(np.inf)
     self.assertIn("Not calibrated: ", report.describe())
     self.assertRegex(
         calibrated.describe(),
@@ -551,6 +555,10 @@ class CostsTest(parameterized.TestCase):
       estimate().step_seconds("fast")
     with self.assertRaisesRegex(ValueError, "no features"):
       cost_report.estimate([], "v6e:2x2")
+    with self.assertRaisesRegex(
+        TypeError, r"feature_specs\['a'\]\[1\] must be a FeatureSpec, got int"
+    ):
+      cost_report.estimate({"a": [_feature(), 3]}, "v6e:2x2")
 
 
 def _with_cpus(n):

@@ -29,11 +29,18 @@ def prepared(
     num_sc: SparseCores of a device.
 
   Raises:
+    TypeError: if something else is among them.
     ValueError: if there are no features, or they cannot be stacked.
   """
   features = jax.tree.leaves(feature_specs)
   if not features:
     raise ValueError("feature_specs has no features.")
+  for path, feature in jax.tree.leaves_with_path(feature_specs):
+    if not isinstance(feature, embedding_spec.FeatureSpec):
+      raise TypeError(
+          f"feature_specs{jax.tree_util.keystr(path)} must be a FeatureSpec,"
+          f" got {type(feature).__name__}."
+      )
 
   def copied(**changes):
     tables, copies = {}, []
