@@ -41,12 +41,12 @@ class SparseDenseMatmulInputStats:
     max_unique_ids_per_partition: i32[L * N]: the same for distinct rows.
     required_buffer_size_per_sc: i32[L * S]: cells that the entries of each
       SparseCore take.
-    minibatch_alignment_per_sc: i32[L * S]: cells that the alignment of several
-      minibatches takes on top of that; zeros when the batch needed one. Not
-      recorded without minibatching.
     id_drop_counters: ids left out of the buffers, all local devices together:
       beyond a limit, or by a feature's policy; and entries beyond the end of a
       buffer, where equal ids of a sample count once.
+    minibatch_alignment_per_sc: i32[L * S]: cells that the alignment of several
+      minibatches takes on top of the required ones; zeros when the batch needed
+      one. Not recorded without minibatching.
     entries: in the buffers of all local devices; equal ids of a sample are one.
     distinct_rows: that each SparseCore asks each other for, added up.
     dropped_by_limit: the dropped ids that no policy dropped.
@@ -63,11 +63,12 @@ class SparseDenseMatmulInputStats:
   required_buffer_size_per_sc: dict[str, np.ndarray] = _stat(
       "_required_buffer_size", default_factory=dict
   )
-  minibatch_alignment_per_sc: dict[str, np.ndarray] = _stat(
-      "_minibatch_alignment", default_factory=dict
-  )
   id_drop_counters: dict[str, int] = _stat(
       "_id_drop_counters", default_factory=dict
+  )
+  # Behind the four that programs for the reference pass by position.
+  minibatch_alignment_per_sc: dict[str, np.ndarray] = _stat(
+      "_minibatch_alignment", default_factory=dict
   )
   entries: dict[str, int] = _count("_entries")
   distinct_rows: dict[str, int] = _count("_distinct_rows")
@@ -88,9 +89,9 @@ class SparseDenseMatmulInputStats:
         max_ids_per_partition=stats.max_ids_per_partition,
         max_unique_ids_per_partition=stats.max_unique_ids_per_partition,
         required_buffer_size_per_sc=stats.required_buffer_sizes,
+        id_drop_counters=stats.dropped_id_count,
         # A later member, which other converters do not have.
         minibatch_alignment_per_sc=getattr(stats, "minibatch_alignment", {}),
-        id_drop_counters=stats.dropped_id_count,
         entries={},
         distinct_rows={},
         dropped_by_limit={},
@@ -142,7 +143,9 @@ class SparseDenseMatmulInputStats:
       return None
     per_sc = np.asarray(self.required_buffer_size_per_sc[table_name])
     aligned = per_sc + self.minibatch_alignment_per_sc.get(table_name, 0)
-    return int(np.max(aligned) * (num_sc_per_device or per_sc.size))
+    # A record of several batches has a row for each.
+    recorded = np.atleast_1d(per_sc).shape[-1]
+    return int(np.max(aligned) * (num_sc_per_device or recorded))
 
   def set_required_buffer_size_per_device(
       self,
@@ -220,7 +223,8 @@ def update_preprocessing_parameters(
     if required is not None:
       changes["suggested_coo_buffer_size_per_device"] = required
     for field, value in changes.items():
-      value = math.ceil(headroom * value)
+      # Where no batch had an id, buffers are as small as can be.
+      value = max(math.ceil(headroom * value), 1)
       if keep_larger:
         value = max(value, getattr(stack, field) or 0)
       changes[field] = value

@@ -87,6 +87,27 @@ class StatsTest(parameterized.TestCase):
     self.assertEqual(reduced.max_ids_per_partition, {"t": 5})
     self.assertEqual(reduced.id_drop_counters, {"t": 3})
 
+  def test_buffers_of_several_batches_are_those_of_the_largest(self):
+    stats = _stats.SparseDenseMatmulInputStats(
+        {}, {}, {"t": np.array([[8, 16], [24, 8], [8, 8]])}
+    )
+    self.assertEqual(stats.get_required_buffer_size_per_device("t"), 48)
+    self.assertEqual(stats.get_required_buffer_size_per_device("t", 4), 96)
+
+  def test_the_four_of_the_reference_may_be_given_by_position(self):
+    got = _stats.SparseDenseMatmulInputStats(
+        {"t": 1}, {"t": 2}, {"t": 3}, {"t": 4}
+    )
+    self.assertEqual(
+        got,
+        stats(
+            max_ids_per_partition={"t": 1},
+            max_unique_ids_per_partition={"t": 2},
+            required_buffer_size_per_sc={"t": 3},
+            id_drop_counters={"t": 4},
+        ),
+    )
+
   def test_from_cc_takes_every_member(self):
     native = types.SimpleNamespace(
         max_ids_per_partition={"t": 1},
@@ -130,6 +151,23 @@ class UpdatePreprocessingParametersTest(absltest.TestCase):
     self.assertEqual(t2.max_ids_per_partition, 256)
     self.assertEqual(t2.suggested_coo_buffer_size_per_device, 5)
     self.assertEqual(specs[0].table_spec.max_ids_per_partition, 256)
+
+  def test_a_stack_without_ids_keeps_the_smallest_buffers(self):
+    specs = features("t1")
+    none = {"t1": np.zeros(2, np.int32)}
+    _stats.update_preprocessing_parameters(
+        specs,
+        stats(
+            max_ids_per_partition=none,
+            max_unique_ids_per_partition=none,
+            required_buffer_size_per_sc=none,
+        ),
+        num_sc_per_device=2,
+    )
+    stack = specs[0].table_spec.stacked_table_spec
+    self.assertEqual(stack.max_ids_per_partition, 1)
+    self.assertEqual(stack.max_unique_ids_per_partition, 1)
+    self.assertEqual(stack.suggested_coo_buffer_size_per_device, 1)
 
   def test_headroom_and_keeping_larger_numbers_are_asked_for(self):
     params = stats(max_ids_per_partition={"t1": np.array([3, 9])})
