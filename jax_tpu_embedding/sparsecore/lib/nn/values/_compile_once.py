@@ -30,8 +30,9 @@ def compile_all(
 ) -> list[jax.stages.Compiled]:
   """Each program compiled.
 
-  Equal are programs of the same text, whatever functions they were traced from:
-  two functions may do the same, and one may do something else in each call.
+  Equal are programs of the same text and types of arguments, whatever functions
+  they were traced from: two functions may do the same, and one may do something
+  else in each call.
 
   Args:
     programs: all for the same devices, and with keep_unused: which arguments
@@ -39,8 +40,12 @@ def compile_all(
     devices: what the programs are for beside their text. Later calls with the
       same use what was compiled before; None: they do not.
   """
-  # Often the same object many times; writing a program takes milliseconds.
-  texts = {id(program): program.as_text() for program in set(programs)}
+  # Often the same object many times; writing a program takes milliseconds. The
+  # text says u32[4] for a key, whatever its implementation.
+  texts = {
+      id(program): f"{program.in_avals}\n{program.as_text()}"
+      for program in set(programs)
+  }
   keys = []
   for i, program in enumerate(programs):
     text = texts[id(program)]

@@ -441,7 +441,8 @@ def _source_of(
   traced = None
   if not variable and not is_whole:
     declared = (table.vocabulary_size, table.embedding_dim)
-    traced = _random_blocks.trace(initializer, make_key(), declared)
+    with _initializers.naming_table(table.name):
+      traced = _random_blocks.trace(initializer, make_key(), declared)
   return _Source(
       table=table,
       variable=variable,

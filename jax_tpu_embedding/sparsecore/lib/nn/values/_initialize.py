@@ -128,6 +128,7 @@ def init_embedding_variables(
       num_sparsecore_per_device
   )
   num_devices = _num_devices(global_sharding, bypass_mesh_check)
+  _check_key(rng)
   # A key that was made in the context of a mesh is on it.
   if not isinstance(rng, jax.core.Tracer) and isinstance(
       rng.sharding, jax.sharding.NamedSharding
@@ -185,6 +186,16 @@ def init_embedding_variables(
         for tables, plan in zip(stacks.values(), plans)
     ]
   return dict(zip(stacks, variables))
+
+
+def _check_key(rng: Any) -> None:
+  """Raises TypeError unless `rng` is one key of jax.random."""
+  try:
+    jax.eval_shape(jax.random.fold_in, rng, 0)
+  except (TypeError, ValueError) as error:
+    raise TypeError(
+        f"rng must be one key, such as jax.random.key(0), got {rng!r}."
+    ) from error
 
 
 def sharding_of(

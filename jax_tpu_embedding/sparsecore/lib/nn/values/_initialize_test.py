@@ -312,6 +312,31 @@ class InitEmbeddingVariablesTest(parameterized.TestCase):
       self.assertEqual(jax.eval_shape(traced)["a_b"].table.shape, (32, 8))
       np.testing.assert_array_equal(jax.jit(traced)()["a_b"].table, expected)
 
+  def test_can_be_mapped(self):
+    tables = prepared(table("a", 13, 8, jax.nn.initializers.normal()))
+
+    def make(key):
+      return embedding.init_embedding_variables(
+          key, tables, sharding("x", None), 2, bypass_mesh_check=True
+      )["a"].table
+
+    keys = jax.random.split(jax.random.key(3), 2)
+    np.testing.assert_array_equal(
+        jax.vmap(make)(keys), [make(key) for key in keys]
+    )
+
+  def test_keys_of_implementations_of_one_shape(self):
+    tables = prepared(table("a", 13, 8, jax.nn.initializers.normal()))
+    for implementation in ("rbg", "unsafe_rbg"):
+      variables = embedding.init_embedding_variables(
+          jax.random.key(3, impl=implementation),
+          tables,
+          sharding("x", None),
+          2,
+          bypass_mesh_check=True,
+      )
+      self.assertTrue(np.any(variables["a"].table))
+
   def test_a_leading_dimension_of_devices(self):
     tables = prepared(
         table("a", 33, 6, jax.nn.initializers.normal()), devices=2
@@ -556,6 +581,11 @@ class ErrorsTest(parameterized.TestCase):
           "'a'.*must return real numbers, got complex128",
       ),
       (
+          "complex_numbers_of_a_shape",
+          lambda key, shape: jnp.full(shape, 2 + 3j),
+          "'a'.*must return real numbers, got complex64",
+      ),
+      (
           "another_shape",
           lambda key, shape: jnp.ones(shape[::-1]),
           r"'a'.*called for the shape \(16, 8\), and returned \(8, 16\)",
@@ -569,6 +599,40 @@ class ErrorsTest(parameterized.TestCase):
   def test_initializers_that_do_not_make_the_table(self, initializer, message):
     with self.assertRaisesRegex(ValueError, message):
       init(prepared(table("a", 16, 8, initializer)))
+
+  @parameterized.named_parameters(
+      ("returns_an_initializer", jax.nn.initializers.normal, TypeError),
+      ("fails", lambda key, shape: 1 // 0, ZeroDivisionError),
+      (
+          "reads_a_value",
+          lambda key, shape: float(jax.random.normal(key)),
+          jax.errors.ConcretizationTypeError,
+      ),
+  )
+  def test_errors_of_an_initializer_say_whose_it_is(self, initializer, error):
+    with self.assertRaises(error) as raised:
+      init(prepared(table("a", 16, 8, initializer)))
+    self.assertRegex(
+        "".join(raised.exception.__notes__), "initializer of table 'a'.* traced"
+    )
+
+  @parameterized.named_parameters(
+      ("number", 0),
+      ("nothing", None),
+      ("array", np.zeros(3)),
+      ("generator", np.random.default_rng(0)),
+  )
+  def test_what_is_no_key(self, rng):
+    tables = prepared(table("a", 16, 8, jax.nn.initializers.ones))
+    with self.assertRaisesRegex(TypeError, r"one key, such as jax.random.key"):
+      embedding.init_embedding_variables(rng, tables, sharding("x", None), 2)
+
+  def test_several_keys(self):
+    tables = prepared(table("a", 16, 8, jax.nn.initializers.ones))
+    with self.assertRaisesRegex(TypeError, "one key, such as jax.random.key"):
+      embedding.init_embedding_variables(
+          jax.random.split(jax.random.key(0)), tables, sharding("x", None), 2
+      )
 
   @parameterized.parameters((P(),), (P("x"),), (P(None, "x"),), (P("x", "x"),))
   def test_other_shardings(self, spec):

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import hashlib
 import inspect
 from typing import Any
@@ -59,6 +61,20 @@ def returns_whole_table(
   )
 
 
+@contextlib.contextmanager
+def naming_table(table_name: str) -> Iterator[None]:
+  """Adds the table's name to errors of its initializer."""
+  try:
+    yield
+  except Exception as error:
+    error.add_note(
+        f"In an initializer of table {table_name!r}. It is traced, and has to"
+        " return an array for (key, shape), as jax.nn.initializers.normal()"
+        " does, with parentheses; one without arguments runs on the host."
+    )
+    raise
+
+
 def call(
     initializer: Callable[..., Any],
     key: jax.Array,
@@ -68,9 +84,16 @@ def call(
   """f32 of `shape` from an initializer(key, shape).
 
   Raises:
-    ValueError: if it returns another shape.
+    ValueError: if it returns another shape, or complex numbers.
   """
-  values = jnp.asarray(initializer(key, shape), jnp.float32)
+  with naming_table(table_name):
+    values = jnp.asarray(initializer(key, shape))
+  if jnp.iscomplexobj(values):
+    raise ValueError(
+        f"Table {table_name!r}: the initializer must return real numbers, got"
+        f" {values.dtype}."
+    )
+  values = values.astype(jnp.float32)
   if values.shape != shape:
     raise ValueError(
         f"Table {table_name!r}: the initializer was called for the shape"

@@ -42,7 +42,9 @@ def random_bits(
     num_columns: of the result, the first ones of each row.
   """
   bits = jax.ShapeDtypeStruct((rows.shape[0], num_columns), np.uint32)
-  return jax.ffi.ffi_call("jte_random_bits_cpu", bits)(key, rows, width)
+  return jax.ffi.ffi_call(
+      "jte_random_bits_cpu", bits, vmap_method="sequential"
+  )(key, rows, width)
 
 
 def lookup(
