@@ -132,9 +132,17 @@ def _step(computation, grad, row, slots, hyper):
   hyper = [jnp.broadcast_to(jnp.reshape(h, ()), one_row) for h in hyper]
 
   def step_row(grad, *tables):
-    results = computation(
-        grad[None], *(values[None] for values in tables), *hyper
-    )
+    try:
+      results = computation(
+          grad[None], *(values[None] for values in tables), *hyper
+      )
+    except Exception as error:
+      error.add_note(
+          f"In the custom optimizer {computation!r}, which gets gradient, row,"
+          f" {len(slots)} slots and {len(hyper)} hyperparameters,"
+          f" float32{list(one_row)} each."
+      )
+      raise
     if not isinstance(results, (tuple, list)):
       results = (results,)
     _check_results(computation, results, len(tables), one_row)

@@ -38,5 +38,10 @@ check_seal_p = define.primitive(
     _abstract_eval,
     operation="check_seal",
     multiple_results=True,
-    differentiation_hint="it has no gradient; call it in a jax.custom_vjp.",
+    differentiation_hint=(
+        "it has no gradient. In a layer whose tables are parameters, the"
+        ' "gradient" by these are new tables, which cannot be differentiated'
+        " once more. Leave the layer's parameters out of the inner gradient, or"
+        " pass tables='ref'."
+    ),
 )

@@ -177,6 +177,14 @@ class CustomUpdateTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       jax.eval_shape(functools.partial(_bind, **change))
 
+  def test_errors_of_a_step_say_what_it_gets(self):
+    with self.assertRaises(TypeError) as raised:
+      _bind(lambda grad, row: row - grad)
+    self.assertRegex(
+        "".join(raised.exception.__notes__),
+        "gradient, row, 0 slots and 1 hyperparameters, float32.1, 8. each",
+    )
+
   def test_no_cells(self):
     no_cells = [x[:0] for x in _COO.operands[1:4]]
     (table,) = _PRIMITIVE.bind(

@@ -34,6 +34,11 @@ def resolve(
     sharding_axis: DEFAULT_AXIS, if the mesh has no axis of this name, stands
       for all axes of the mesh.
   """
+  if mesh and not isinstance(mesh, jax.sharding.Mesh):
+    raise TypeError(
+        f"mesh must be a jax.sharding.Mesh or None, got {mesh!r}. Pass"
+        " jax.make_mesh((num_devices,), (sharding_axis,))."
+    )
   is_mesh_chosen = True
   if not mesh:
     mesh = jax_private.concrete_mesh()
@@ -103,6 +108,7 @@ def lookup_config(
       ids.
     NotImplementedError: inside of jax.shard_map, over several devices.
   """
+  _tables.features_of(feature_specs)  # checks that it has such alone
   mesh, sharding_axis, is_mesh_chosen = resolve(mesh, sharding_axis)
   manual_axes = jax.sharding.get_abstract_mesh().manual_axes
   if manual_axes and mesh.size > 1:

@@ -196,7 +196,7 @@ def _read_feature(
 ) -> _Feature:
   """Checks that the arrays can be split over the devices."""
   if weights is not None:
-    weights = _without_gradient(jnp.asarray(weights))
+    weights = _without_gradient(_convert.as_weights(weights, spec))
   num_devices = config.num_shards
   if not isinstance(ids, tuple):
     ids = _convert.as_ids(ids, spec)

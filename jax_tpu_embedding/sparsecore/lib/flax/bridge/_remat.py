@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import batching
 from jax.interpreters import mlir
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
 
@@ -28,5 +29,6 @@ def save(activations: Any) -> Any:
 save_p = core.Primitive("save_activations")
 save_p.def_impl(lambda activations: activations)
 save_p.def_abstract_eval(lambda activations: activations)
+batching.defvectorized(save_p)
 mlir.register_lowering(save_p, lambda unused_ctx, activations: [activations])
 jax_private.never_recompute(save_p)

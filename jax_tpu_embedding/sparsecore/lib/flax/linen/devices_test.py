@@ -158,6 +158,19 @@ class DevicesTest(parameterized.TestCase):
           options=dict(mesh=_mesh(4), sharding_axis=axis)
       )
 
+  def test_devices_are_no_mesh(self):
+    with self.assertRaisesRegex(
+        TypeError, "mesh must be a jax.sharding.Mesh or None, got .*CpuDevice"
+    ):
+      two_feature_model.with_refs(options=dict(mesh=tuple(jax.devices())))
+
+  def test_tables_are_no_features(self):
+    tables = {name: f.table_spec for name, f in _features().items()}
+    with self.assertRaisesRegex(
+        TypeError, r"feature_specs\['tags'\] must be a FeatureSpec, got TableSp"
+    ):
+      two_feature_model.with_refs(tables, options=dict(mesh=_mesh(2)))
+
   def test_a_layer_inside_of_shard_map_raises(self):
     mesh = _mesh(2, 4)
     model, params, tables = two_feature_model.with_refs(

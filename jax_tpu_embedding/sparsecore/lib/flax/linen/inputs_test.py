@@ -188,6 +188,19 @@ class InputsTest(parameterized.TestCase):
     with self.assertRaisesRegex((TypeError, ValueError), message):
       layer.apply(variables, {"f": ids})
 
+  def test_weights_are_real_numbers(self):
+    layer, variables = make_layer(1, {"f": make_feature()})
+    ids = {"f": np.full((BATCH, 2), 3)}
+    weights = np.full((BATCH, 2), 2 + 1j)
+    for program in (layer.apply, jax.jit(layer.apply)):
+      with self.assertRaisesRegex(
+          TypeError, "'f': weights must be real numbers, got complex"
+      ):
+        program(variables, ids, {"f": weights})
+    # A type that JAX does not have.
+    out = layer.apply(variables, ids, {"f": weights.real.astype("longdouble")})
+    np.testing.assert_array_equal(out["f"], np.full((BATCH, DIM), 12))
+
   @parameterized.parameters(1, 4)
   def test_ids_of_64_bits_are_not_cut(self, num_devices):
     layer, variables = make_layer(num_devices, {"f": make_feature()})

@@ -432,6 +432,43 @@ class RefsTest(parameterized.TestCase):
           IDS,
       )
 
+  @parameterized.parameters(
+      (two_feature_model.with_refs, "update_of_stacks has no batching rule"),
+      (two_feature_model.with_parameters, "check_seal has no batching rule"),
+  )
+  def test_gradients_of_several_batches_are_refused(self, make, message):
+    model, params, *tables = make()
+    layer = embed.SparseCoreEmbed(model.feature_specs)
+    batches = [layer.preprocess_inputs(0, ids, None) for ids in (IDS, IDS)]
+    batches = jax.tree.map(lambda *x: np.stack(x), *batches)
+    gradient = jax.grad(
+        lambda p, inputs: two_feature_model.loss(model, p, inputs, *tables)
+    )
+    with self.assertRaisesRegex(NotImplementedError, message):
+      jax.vmap(gradient, (None, 0))(params, batches)
+
+  def test_lookups_of_frozen_tables_are_mapped_with_their_gradients(self):
+    model, params, tables = two_feature_model.with_refs()
+    layer = embed.SparseCoreEmbed(model.feature_specs)
+    tables = jax.tree.map(lambda ref: ref[...], tables)
+    batches = [layer.preprocess_inputs(0, x, None) for x in (IDS, OTHER_IDS)]
+    gradient = jax.grad(
+        lambda p, inputs: two_feature_model.loss(model, p, inputs, tables)
+    )
+    stack = lambda trees: jax.tree.map(lambda *x: np.stack(x), *trees)
+    assert_close(
+        jax.vmap(gradient, (None, 0))(params, stack(batches)),
+        stack([gradient(params, inputs) for inputs in batches]),
+    )
+
+  def test_second_derivatives_by_tables_in_parameters_are_refused(self):
+    model, params = two_feature_model.with_parameters()
+    gradient = jax.grad(lambda p: two_feature_model.loss(model, p, IDS))
+    with self.assertRaisesRegex(
+        NotImplementedError, "tables are parameters, .* tables='ref'"
+    ):
+      jax.grad(lambda p: optax.global_norm(gradient(p)))(params)
+
 
 if __name__ == "__main__":
   absltest.main()

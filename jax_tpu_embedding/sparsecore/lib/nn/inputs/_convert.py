@@ -251,12 +251,7 @@ def _operands(
   """One feature's arrays as the primitive takes them."""
   batch = spec.output_shape[0] // topology.global_device_count
   if weights is not None:
-    if isinstance(weights, tuple):
-      raise TypeError(
-          f"Feature {spec.name!r}: weights must be one array, got a tuple of"
-          f" {len(weights)}. Pass those of a ragged feature without row_splits."
-      )
-    weights = jnp.asarray(weights, jnp.float32)
+    weights = as_weights(weights, spec)
   if not isinstance(ids, tuple):
     ids = _samples.one_row_per_sample(as_ids(ids, spec), spec, batch)
     if weights is not None:
@@ -299,11 +294,50 @@ def _as_integers(
 ) -> np.ndarray | jax.Array:
   if not isinstance(x, jax.Array):
     x = np.asanyarray(x)  # JAX refuses masked arrays, if they remain such.
+  if x.dtype == object:
+    raise TypeError(_objects(x, spec, name))
   if not jnp.issubdtype(x.dtype, jnp.integer):
     raise TypeError(
         f"Feature {spec.name!r}: {name} must be integers, got {x.dtype}."
     )
   return x
+
+
+def as_weights(weights: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
+  """Weights as the primitive takes them, f32.
+
+  Raises:
+    TypeError: if they are no real numbers; truth values are 0 and 1.
+  """
+  if isinstance(weights, tuple):
+    raise TypeError(
+        f"Feature {spec.name!r}: weights must be one array, got a tuple of"
+        f" {len(weights)}. Pass those of a ragged feature without row_splits."
+    )
+  if not isinstance(weights, jax.Array):
+    weights = np.asanyarray(weights)  # JAX refuses masked arrays.
+  if weights.dtype == object:
+    raise TypeError(_objects(weights, spec, "weights"))
+  if weights.dtype != bool and not any(
+      jnp.issubdtype(weights.dtype, kind)
+      for kind in (jnp.integer, jnp.floating)
+  ):
+    raise TypeError(
+        f"Feature {spec.name!r}: weights must be real numbers, got"
+        f" {weights.dtype}."
+    )
+  # JAX has no types of more than 64 bits, nor of the other byte order.
+  return jnp.asarray(weights.astype(jnp.float32))
+
+
+def _objects(x: np.ndarray, spec: embedding_spec.FeatureSpec, name: str) -> str:
+  """Why an array of Python objects is neither ids nor weights."""
+  found = type(x.item()).__name__ if not x.ndim else "an array of objects"
+  return (
+      f"Feature {spec.name!r}: {name} must be numbers, got {found}. Inside of"
+      " programs, ragged ids are a pair (values, row_splits), and their weights"
+      " are shaped like the values; preprocessing takes other forms."
+  )
 
 
 def as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:

@@ -98,6 +98,18 @@ class ConvertIdsTest(parameterized.TestCase):
       np.testing.assert_array_equal(one, other)
 
   @parameterized.parameters(
+      "bool", "int8", "uint64", "float16", "bfloat16", "longdouble", ">f4"
+  )
+  def test_types_of_weights(self, dtype):
+    ids = {"a": np.array([[1, 2]] * 4), "b": np.array([[3, 4]] * 4)}
+    weights = np.array([[1, 0]] * 4)
+    one, other = (
+        _convert_ids(ids, {"a": weights.astype(kind), "b": None})
+        for kind in (jnp.float32, dtype)
+    )
+    np.testing.assert_array_equal(one[-1], other[-1])
+
+  @parameterized.parameters(
       ("SPLIT_THEN_STACK", [4, 4]), ("stack_then_split", [2, 6])
   )
   def test_strategies(self, strategy, num_ids):
@@ -177,6 +189,18 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           "masked arrays are not supported.* Use arr.filled",
       ),
       (
+          "rows_of_objects",
+          {"a": np.array([[1, 2], [3], [4], []], object)},
+          TypeError,
+          r"Feature 'a': ids must be numbers, got an array of objects.*a pair",
+      ),
+      (
+          "an_object",
+          {"a": lambda: None},
+          TypeError,
+          "Feature 'a': ids must be numbers, got function",
+      ),
+      (
           "float_splits",
           {"a": (np.ones(4, int), np.arange(5.0))},
           TypeError,
@@ -226,6 +250,24 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           (np.ones(4, np.float32), np.arange(5)),
           TypeError,
           "Feature 'a': weights must be one array, got a tuple of 2",
+      ),
+      (
+          "complex_numbers",
+          np.ones(4, complex),
+          TypeError,
+          "Feature 'a': weights must be real numbers, got complex128",
+      ),
+      (
+          "words",
+          np.array(["1"] * 4),
+          TypeError,
+          "Feature 'a': weights must be real numbers, got <U1",
+      ),
+      (
+          "rows_of_objects",
+          np.array([[1.0, 2.0], [3.0], [4.0], []], object),
+          TypeError,
+          "Feature 'a': weights must be numbers, got an array of objects",
       ),
       (
           "shape",

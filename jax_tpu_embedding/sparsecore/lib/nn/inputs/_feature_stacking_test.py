@@ -101,6 +101,23 @@ class StackAndUnstackTest(parameterized.TestCase):
     for got, want in zip(unstacked, gradients):
       np.testing.assert_array_equal(got, want)
 
+  def test_gradients_tell_the_number_of_devices(self):
+    specs = features((8, 12), num_sc=2)
+    for num_devices in (1, 2):
+      gradients = [
+          np.random.default_rng(0).normal(size=(size // num_devices, 8))
+          for size in (8, 12)
+      ]
+      np.testing.assert_array_equal(
+          embedding.stack_embedding_gradients(gradients, specs, 2)["t0_t1"],
+          embedding.stack_embedding_gradients(gradients, specs, 2, num_devices)[
+              "t0_t1"
+          ],
+      )
+    for wrong in (np.zeros(()), np.zeros((9, 8)), np.zeros((0, 8))):
+      with self.assertRaisesRegex(ValueError, "'f0': the activation gradient"):
+        embedding.stack_embedding_gradients([wrong, wrong], specs, 2)
+
   def test_only_devices_must_divide_the_batch_of_a_feature(self):
     specs = features((3, 5), num_sc=2)
     stacked = {"t0_t1": np.zeros((8, 8), np.float32)}

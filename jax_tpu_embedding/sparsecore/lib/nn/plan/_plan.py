@@ -59,7 +59,7 @@ def prepare_feature_specs_for_training(
     ValueError: if a spec is invalid.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-  for feature in jax.tree.leaves(feature_specs):
+  for feature in _tables.features_of(feature_specs):
     _check_shapes(feature)
   plan = _planner.plan_stack_alone(
       feature_specs,
@@ -228,7 +228,7 @@ def get_table_specs(
   """
   names = set()
   tables = {}
-  for feature in jax.tree.leaves(feature_specs):
+  for feature in _tables.features_of(feature_specs):
     if feature.name in names:
       raise ValueError(
           f"Feature spec {feature.name} is already defined. Rename one of the"

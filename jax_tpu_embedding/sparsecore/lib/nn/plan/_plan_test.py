@@ -175,6 +175,22 @@ class PrepareTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _plan.prepare_feature_specs_for_training(specs, **_TOPOLOGY)
 
+  @parameterized.parameters(
+      _plan.get_table_specs,
+      lambda specs: _plan.auto_stack_tables(specs, **_TOPOLOGY),
+      lambda specs: _plan.prepare_feature_specs_for_training(
+          specs, **_TOPOLOGY
+      ),
+  )
+  def test_what_is_no_feature_raises(self, use):
+    specs = _features()
+    specs["fb"] = specs["fb"].table_spec
+    with self.assertRaisesRegex(
+        TypeError,
+        r"feature_specs\['fb'\] must be a FeatureSpec, got TableSpec\(name='b'",
+    ):
+      use(specs)
+
   def test_prepares_only_what_is_not_stacked(self):
     features = _features()
     _plan.stack_tables(features, ["a", "b"], **_TOPOLOGY)

@@ -303,7 +303,7 @@ def distinct_tables(
 ) -> dict[str, _tables.TableSpec]:
   """The tables by name, in the order in which features first name them."""
   tables = {}
-  for feature in jax.tree.leaves(feature_specs):
+  for feature in _tables.features_of(feature_specs):
     table = feature.table_spec
     _check_same_table(tables.get(table.name, table), table)
     tables[table.name] = table

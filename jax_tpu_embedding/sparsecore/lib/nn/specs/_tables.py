@@ -417,6 +417,27 @@ class FeatureSpec:
     self._id_transformation = transformation
 
 
+def features_of(feature_specs: Nested[FeatureSpec]) -> list[FeatureSpec]:
+  """The leaves of a tree of feature specs.
+
+  Raises:
+    TypeError: if one is something else, such as a TableSpec.
+  """
+  features = jax.tree.leaves(feature_specs)
+  # Programs may have a class of their own.
+  if not all(hasattr(feature, "table_spec") for feature in features):
+    path, other = next(
+        (path, leaf)
+        for path, leaf in jax.tree.leaves_with_path(feature_specs)
+        if not hasattr(leaf, "table_spec")
+    )
+    raise TypeError(
+        f"feature_specs{jax.tree_util.keystr(path)} must be a FeatureSpec, got"
+        f" {other!r}."
+    )
+  return features
+
+
 def check_width(feature: FeatureSpec) -> None:
   """Raises ValueError if activations are wider than rows; fewer columns are fine.
 

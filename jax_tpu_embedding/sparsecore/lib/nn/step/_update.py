@@ -381,7 +381,7 @@ def stack_embedding_gradients(
     activation_gradients: _tables.Nested[jax.Array],
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     num_sc_per_device: int,
-    global_device_count: int,
+    global_device_count: int | None = None,
     use_gradient_stacking_primitive: bool = False,
     *,
     feature_stacking_strategy: str = "SPLIT_THEN_STACK",
@@ -396,7 +396,8 @@ def stack_embedding_gradients(
       the batch divided by `global_device_count`.
     feature_specs: the prepared specs, any tree.
     num_sc_per_device: SparseCores per device.
-    global_device_count: devices of the job.
+    global_device_count: devices of the job; default: as many as the first
+      gradient has a part of the batch for.
     use_gradient_stacking_primitive: whether one primitive joins each stack,
       which cannot be differentiated, instead of plain operations. The results
       are the same.
@@ -422,11 +423,13 @@ def stack_embedding_gradients(
       ),
       num_sc_per_device,
   )
+  features = jax.tree.leaves(feature_specs)
+  gradients = jax.tree.leaves(activation_gradients)
+  if global_device_count is None:
+    global_device_count = _num_devices(features, gradients)
   by_stack = collections.defaultdict(list)
   sizes = {}
-  for feature, gradient in zip(
-      jax.tree.leaves(feature_specs), jax.tree.leaves(activation_gradients)
-  ):
+  for feature, gradient in zip(features, gradients):
     expected = (
         feature.output_shape[0] // global_device_count,
         *feature.output_shape[1:],
@@ -461,6 +464,16 @@ def stack_embedding_gradients(
       )
       for stack_name, parts in by_stack.items()
   }
+
+
+def _num_devices(
+    features: Sequence[_tables.FeatureSpec], gradients: Sequence[jax.Array]
+) -> int:
+  """How many devices share the batch, if the first gradient is one's part."""
+  if not gradients or not gradients[0].shape:
+    return 1
+  # At least one: gradients that do not fit are refused by their shapes.
+  return max(features[0].output_shape[0] // max(gradients[0].shape[0], 1), 1)
 
 
 def _without_gaps(
