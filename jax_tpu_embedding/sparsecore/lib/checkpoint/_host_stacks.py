@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import math
+import os
 import tempfile
 
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
@@ -29,10 +31,26 @@ def scratch_array(
     shape: its shape.
     dtype: its type.
     directory: of the file; None: that of temporary files.
+
+  Raises:
+    CheckpointError: the file cannot be made, or the disk has no room for it.
   """
-  with tempfile.TemporaryFile(dir=directory) as file:
-    # A map has a hold of the file of its own.
-    return np.memmap(file, dtype, "w+", shape=tuple(shape))
+  num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+  try:
+    with tempfile.TemporaryFile(dir=directory) as file:
+      # A map of a file with holes ends the process, by SIGBUS, when the disk is
+      # full; so the disk gives the room now, or this is an error. macOS has no
+      # such call.
+      if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
+      # A map has a hold of the file of its own.
+      return np.memmap(file, dtype, "w+", shape=tuple(shape))
+  except OSError as error:
+    raise _row_blocks.CheckpointError(
+        f"Cannot keep a stack of {num_bytes} bytes in"
+        f" {directory or tempfile.gettempdir()}: {error.strerror}. Pass scratch"
+        " (--scratch), a directory with room for some stacks."
+    ) from error
 
 
 class HostStackRows:

@@ -17,6 +17,7 @@ import math
 from typing import Any
 from typing import Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
 # Of one block: what one chunk of a file is cut to, and one read of an array.
@@ -248,8 +249,8 @@ class ArrayRows:
     self.rows, self.columns = (int(size) for size in shape)
     first = np.asarray(array[0:1])
     self.dtype = first.dtype
-    # NumPy does not know that bfloat16, of ml_dtypes, is a kind of float.
-    if self.dtype.kind not in "fV" and self.dtype.name != "bfloat16":
+    # JAX, and not NumPy, knows that bfloat16 of ml_dtypes is a kind of float.
+    if not jnp.issubdtype(self.dtype, jnp.floating):
       raise ValueError(
           f"Table {name!r}: the array is {self.dtype.name}, not of floating"
           " point numbers."

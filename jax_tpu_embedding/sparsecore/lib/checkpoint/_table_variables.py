@@ -82,7 +82,9 @@ class TableVariables:
     with_slots: whether slots are needed.
 
   Raises:
-    ValueError: if variables and specs do not belong together.
+    TypeError: if the variables are no arrays on devices.
+    ValueError: if variables and specs do not belong together, or an array was
+      donated.
   """
 
   def __init__(
@@ -95,6 +97,8 @@ class TableVariables:
   ):
     stacks = by_stack(embedding.get_table_specs(feature_specs))
     _check_same_names(stacks, variables)
+    for name in stacks:
+      _check_is_there(f"Stack {name!r}, table", variables[name].table)
     feature_specs = planned(
         feature_specs,
         max(
@@ -246,12 +250,28 @@ def _num_shards(
   return num_devices * hardware.resolve_num_sc_per_device(num_sc_per_device)
 
 
+def _check_is_there(name: str, array: Any) -> None:
+  # Neither arrays of NumPy nor shapes have one, nor what jit traces.
+  if getattr(array, "sharding", None) is None:
+    raise TypeError(
+        f"{name}: is a {type(array).__name__}, not an array or jax.Ref on"
+        " devices. Pass variables as init_embedding_variables makes them, and"
+        " outside of jit."
+    )
+  if getattr(array, "is_deleted", bool)():  # jax.Refs are not.
+    raise ValueError(
+        f"{name}: is an array that was deleted, as by a step that it was"
+        " donated to. Pass the variables that the step returned."
+    )
+
+
 def _check_array(
     name: str,
     array: Any,
     placement: _placement.StackPlacement,
     dtype: np.dtype,
 ) -> None:
+  _check_is_there(name, array)
   shape = (placement.num_rows, placement.embedding_dim)
   if array.ndim not in (2, 3) or (
       (math.prod(array.shape[:-1]), array.shape[-1]) != shape

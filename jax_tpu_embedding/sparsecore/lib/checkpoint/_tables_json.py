@@ -192,6 +192,11 @@ def check_names(saved: SavedTables) -> None:
           f"{variable}: the name is empty or has a character that is not"
           " printable."
       )
+    elif "\\" in name:
+      problems.append(
+          f"{variable}: the name has a backslash, which file systems and"
+          " tensorstore do not read alike."
+      )
     elif any(
         part in ("", ".", "..")
         for key in variable.keys

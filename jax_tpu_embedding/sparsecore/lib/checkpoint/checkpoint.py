@@ -24,11 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import os
 import threading
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _path_lock
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
@@ -47,8 +50,12 @@ SavedTables = _tables_json.SavedTables
 class PendingSave:
   """A checkpoint that is being written in the background."""
 
-  def __init__(self, response: Any):
+  def __init__(
+      self, path: str, response: Any, until_saved: contextlib.ExitStack
+  ):
+    self._path = path
     self._response = response
+    self._until_saved = until_saved
 
   def wait(self, timeout: float | None = None) -> None:
     """Returns when the checkpoint is there.
@@ -60,12 +67,21 @@ class PendingSave:
       CheckpointError: it could not be written. There is none.
       TimeoutError: it is not there yet.
     """
-    self._response.result(timeout=timeout)
+    try:
+      self._response.result(timeout=timeout)
+    except TimeoutError:  # An OSError, and the save goes on.
+      raise
+    except Exception as error:
+      self._until_saved.close()
+      if isinstance(error, OSError):
+        raise _cannot_write(self._path, error) from error
+      raise
+    self._until_saved.close()
 
   def done(self) -> bool:
     """Whether wait() would return at once, or raise what went wrong."""
     try:
-      self._response.result(timeout=0)
+      self.wait(timeout=0)
     except TimeoutError:
       return False
     except Exception:  # wait() raises it
@@ -121,10 +137,11 @@ def save(
       could not prepare them, as raw ids tell sizes, as JAX's first device.
 
   Raises:
-    TypeError: step is not an integer.
-    ValueError: variables and specs do not fit each other, tables have names
-      that files cannot have, an option is out of range, or there is something
-      at `path`, or about to be. No file is made.
+    TypeError: step is not an integer, or variables are no arrays on devices.
+    ValueError: variables and specs do not fit each other, an array was donated,
+      tables have names that files cannot have, an option is out of range, or
+      there is something at `path`, or about to be: another process saves to it.
+      No file is made.
     CheckpointError: it could not be written. What there was stays.
   """
   save_async(
@@ -167,15 +184,26 @@ def save_async(
   tables = orbax_handlers.Tables(variables, feature_specs, **options)
   real_path = path if "://" in path else os.path.realpath(path)
   _reserve(real_path)
+  until_saved = contextlib.ExitStack()
+  agreement = _agreement.Agreement("path", [ValueError, CheckpointError])
   try:
-    pending = PendingSave(
-        ocp.save_checkpointables_async(path, {_tables_json.ITEM: tables})
-    )
-  except BaseException:
+    with agreement.stage():
+      if agreement.is_first:
+        until_saved.enter_context(_path_lock.locked(real_path))
+    response = ocp.save_checkpointables_async(path, {_tables_json.ITEM: tables})
+  except BaseException as error:
+    until_saved.close()
     del _saves[real_path]
+    if isinstance(error, OSError):
+      raise _cannot_write(path, error) from error
     raise
-  _saves[real_path] = pending
+  pending = _saves[real_path] = PendingSave(path, response, until_saved)
   return pending
+
+
+def _cannot_write(path: str, error: OSError) -> CheckpointError:
+  """What orbax says of directories and files that it makes itself."""
+  return CheckpointError(f"Cannot write {path}: {error}")
 
 
 def restore(

@@ -39,6 +39,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _chunk_files
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _host_stacks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _orbax_tree
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _path_lock
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
@@ -107,8 +108,8 @@ def convert(
       [num_shards * rows, D].
 
   Raises:
-    ValueError: the arguments contradict each other, or there is something at
-      `target`.
+    ValueError: the arguments contradict each other, items would have one name,
+      or there is something at `target`, or about to be.
     CheckpointError: the source is damaged, or `target` cannot be written. There
       is no target then.
   """
@@ -117,8 +118,16 @@ def convert(
   source, target = _absolute(source), _absolute(target)
   if scratch is None and "://" not in target:
     scratch = os.path.dirname(target)
-    os.makedirs(scratch, exist_ok=True)
+  _check_keys(model_key, embedding_spec_key)
   found = _open(source, model_key, embedding_spec_key, scratch)
+  if model_key == _tables_json.ITEM and not (
+      found.is_stacked and layout != "logical"
+  ):
+    raise ValueError(
+        f"model_key is {model_key!r}, which is the item with the tables of a"
+        " logical checkpoint. Give the item with the rest of the model another"
+        " name."
+    )
   if layout == "logical":
     items = _logical_items(found, model_key)
   else:
@@ -133,12 +142,38 @@ def convert(
             _write_message, message=message, name=found.message_file
         )
     )
+  converted = {model_key, embedding_spec_key}
+  if not found.is_stacked:
+    converted.add(_tables_json.ITEM)
   for name in _zarr_rows.Directory(source).directory_names():
-    if name not in (model_key, embedding_spec_key, _tables_json.ITEM):
-      items[name] = _Item(functools.partial(_copy_item, f"{source}/{name}"))
+    if name in converted:
+      continue
+    if name in items:
+      raise ValueError(
+          f"{source} has an item {name!r} beside its tables, which are to be in"
+          " an item of this name. Rename it before."
+      )
+    items[name] = _Item(functools.partial(_copy_item, f"{source}/{name}"))
   # To the logical layout is saving, which tells its own.
-  with found.progress:
-    ocp.save_checkpointables(target, items)
+  with found.progress, _path_lock.locked(target):
+    try:
+      ocp.save_checkpointables(target, items)
+    except OSError as error:  # of files and directories that orbax makes
+      raise CheckpointError(f"Cannot write {target}: {error}") from error
+
+
+def _check_keys(model_key: str, embedding_spec_key: str) -> None:
+  if model_key == embedding_spec_key:
+    raise ValueError(
+        f"model_key and embedding_spec_key are both {model_key!r}, and one item"
+        " cannot have the tables and the message."
+    )
+  for name in (model_key, embedding_spec_key):
+    if name in ("", ".", "..") or "/" in name:
+      raise ValueError(
+          f"{name!r} cannot be the name of an item, which is a directory in"
+          " that of the step."
+      )
 
 
 @dataclasses.dataclass(kw_only=True)

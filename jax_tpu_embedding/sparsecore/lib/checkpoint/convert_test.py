@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import pathlib
@@ -14,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _host_stacks
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _path_lock
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint import convert
@@ -320,6 +322,63 @@ class ConvertTest(parameterized.TestCase):
     ):
       convert.convert(self.path / "nowhere", self.path / "c")
 
+  def test_items_of_one_name_do_not_replace_each_other(self):
+    values = any_tables.values()
+    source = stacked_checkpoints.save(self.path / "a", _WRITER, values)
+    target = self.path / "b"
+    two = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    for arguments, error in (
+        (
+            dict(model_key="embedding_spec", **two),
+            "model_key and embedding_spec_key are both 'embedding_spec'",
+        ),
+        (dict(model_key="a/b", **two), "'a/b' cannot be the name of an item"),
+        (dict(embedding_spec_key="..", **two), "'..' cannot be the name"),
+    ):
+      with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+        convert.convert(source, target, **arguments)
+      self.assertFalse(target.exists())
+    (source / "model").rename(source / "tables")
+    with self.assertRaisesRegex(ValueError, "model_key is 'tables', which is"):
+      convert.convert(source, target, model_key="tables")
+    # No item of a stacked checkpoint has to have another name.
+    convert.convert(source, target, model_key="tables", **two)
+    (target / "tables").rename(target / "model")
+    self.assert_same(_read(target, _READER), values)
+
+  def test_an_item_with_the_name_of_tables_is_not_left_out(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    (source / "tables").mkdir()
+    (source / "tables" / "legs.txt").write_text("four")
+    with self.assertRaisesRegex(ValueError, "has an item 'tables' beside its"):
+      convert.convert(source, self.path / "b")
+    self.assertFalse((self.path / "b").exists())
+    convert.convert(
+        source,
+        self.path / "b",
+        layout="stacked",
+        num_devices=2,
+        num_sc_per_device=2,
+    )
+    copied = self.path / "b" / "tables" / "legs.txt"
+    self.assertEqual(copied.read_text(), "four")
+
+  def test_a_target_that_is_being_written_or_cannot_be(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    with _path_lock.locked(str(self.path / "b")):
+      with self.assertRaisesRegex(ValueError, "b is being saved to by process"):
+        convert.convert(source, self.path / "b")
+    (self.path / "file").touch()
+    for target in (self.path / "file" / "b", self.path / ("x" * 240)):
+      with self.assertRaisesRegex(
+          checkpoint.CheckpointError, f"Cannot write .*{target}"
+      ):
+        convert.convert(source, target)
+
   def test_types_and_slots_are_those_of_the_specs(self):
     source = stacked_checkpoints.save(
         self.path / "a", _WRITER, any_tables.values()
@@ -515,6 +574,16 @@ class ReferenceTest(absltest.TestCase):
 
 
 class HostStacksTest(parameterized.TestCase):
+
+  def test_a_disk_without_room_is_an_error_and_not_a_signal(self):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with mock.patch.object(os, "posix_fallocate", side_effect=full) as asked:
+      with self.assertRaisesRegex(
+          checkpoint.CheckpointError,
+          "stack of 240 bytes in /tmp: No space left on device. Pass scratch",
+      ):
+        _host_stacks.scratch_array((20, 3), np.float32, "/tmp")
+    self.assertEqual(asked.call_args.args[1:], (0, 240))
 
   @parameterized.parameters((0, 7), (3, 4), (5, 31), (0, 31))
   def test_writes_what_it_reads(self, first, end):

@@ -93,6 +93,8 @@ class LoadTablesTest(checkpoint_case.CheckpointCase):
       (np.zeros((1000, 12), np.float32), "1000 rows, the spec 1003"),
       (np.zeros((1003,), np.float32), r"shape \(1003,\), not"),
       (np.zeros((1003, 12), np.int32), "int32, not of floating point"),
+      (np.zeros((1003, 12), "V8"), "void64, not of floating point"),
+      (np.zeros((1003, 12), [("x", "f4")]), "void32, not of floating point"),
   )
   def test_arrays_that_do_not_fit_are_not_loaded(self, array, error):
     specs = any_tables.feature_specs(_ONE)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from concurrent import futures
+import contextlib
 import gc
 import os
 import shutil
@@ -17,6 +18,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _path_lock
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stack_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
@@ -219,6 +221,58 @@ class SavingTest(checkpoint_case.CheckpointCase):
     checkpoint.save(self.path, variables, specs, step=3)
     self.assertEqual(checkpoint.verify(self.path).step, 3)
 
+  def test_a_path_has_one_save_at_a_time_of_all_processes(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.random_variables(_ONE, specs, any_tables.values())
+    # As another process has it: a lock is of the file that it was opened by.
+    with _path_lock.locked(str(self.path)):
+      with self.assertRaisesRegex(
+          ValueError, f"{self.path} is being saved to by process {os.getpid()}"
+      ):
+        checkpoint.save(self.path, variables, specs)
+    pending = checkpoint.save_async(self.path, variables, specs)
+    with self.assertRaisesRegex(ValueError, "is being saved to by process"):
+      with _path_lock.locked(str(self.path)):
+        pass
+    pending.wait()
+    with _path_lock.locked(str(self.path)):
+      pass
+    checkpoint.verify(self.path)
+    self.assertEqual(os.listdir(self.path.parent), ["saved"])
+
+  def test_a_lock_file_of_a_process_that_died_keeps_nobody_out(self):
+    lock = self.path.parent / ".saved.lock"
+    lock.write_text("elsewhere 1\n")
+    specs = any_tables.feature_specs(_ONE)
+    checkpoint.save(self.path, any_tables.new_variables(_ONE, specs), specs)
+    checkpoint.verify(self.path)
+    self.assertFalse(lock.exists())
+
+  def test_a_path_where_nothing_can_be_written_is_a_checkpoint_error(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.random_variables(_ONE, specs, any_tables.values())
+    file = self.path.parent / "file"
+    file.touch()
+    # The last one is too long with what orbax adds to it.
+    for path in (file / "saved", self.path.parent / ("x" * 240)):
+      with self.assertRaisesRegex(
+          checkpoint.CheckpointError, f"Cannot write .*{path}"
+      ):
+        checkpoint.save(path, variables, specs)
+
+  def test_what_orbax_could_not_write_is_a_checkpoint_error(self):
+    response = mock.Mock()
+    response.result.side_effect = OSError(28, "No space left on device")
+    left = mock.Mock()
+    until_saved = contextlib.ExitStack()
+    until_saved.callback(left)
+    pending = checkpoint.PendingSave("/a", response, until_saved)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "Cannot write /a: .*No space left"
+    ):
+      pending.wait()
+    left.assert_called_once()
+
   def test_a_save_that_nobody_waits_for_ends(self):
     specs = any_tables.feature_specs(_ONE)
     variables = any_tables.random_variables(_ONE, specs, any_tables.values())
@@ -280,6 +334,7 @@ class SavingTest(checkpoint_case.CheckpointCase):
   @parameterized.parameters(
       ((("a/../b", 8, 3),), "'a/../b': the name has"),
       ((("a\nb", 8, 3),), "not printable"),
+      ((("a\\b", 8, 3),), "the name has a backslash"),
       ((("a", 8, 3), ("a.table/b", 8, 3)), "inside of that of table 'a'"),
   )
   def test_names_that_files_cannot_have_are_refused(self, tables, error):
@@ -316,6 +371,49 @@ class SavingTest(checkpoint_case.CheckpointCase):
           any_tables.feature_specs(_ONE),
       )
     self.assertFalse(self.path.exists())
+
+  @parameterized.parameters(
+      (np.asarray, "a ndarray, not an array or jax.Ref on devices"),
+      (
+          lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
+          "a ShapeDtypeStruct, not an array or jax.Ref",
+      ),
+  )
+  def test_what_is_on_no_device_is_not_saved(self, change, error):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    items = variables["items"]
+    for wrong, name in (
+        (items._replace(table=change(items.table)), "table"),
+        (items._replace(slot=jax.tree.map(change, items.slot)), "accumulator"),
+    ):
+      with self.assertRaisesRegex(TypeError, f"'items', {name}: is {error}"):
+        # The number of devices is that of the table's sharding then.
+        checkpoint.save(
+            self.path,
+            {**variables, "items": wrong},
+            specs,
+            num_sc_per_device=_ONE.num_sc_per_device,
+        )
+
+    @jax.jit
+    def step(variables):
+      checkpoint.save(self.path, variables, specs)
+
+    with self.assertRaisesRegex(TypeError, "Stack .* table: .*outside of jit"):
+      step(variables)
+    self.assertFalse(self.path.exists())
+
+  def test_what_was_donated_is_not_saved(self):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    jax.tree.leaves(variables["items"].slot)[0].delete()
+    with self.assertRaisesRegex(
+        ValueError, "'items', accumulator: is an array that was deleted"
+    ):
+      checkpoint.save(self.path, variables, specs)
+    self.assertFalse(self.path.exists())
+    checkpoint.save(self.path, variables, specs, slots=False)
 
   @parameterized.parameters(
       (lambda array: array, None),
