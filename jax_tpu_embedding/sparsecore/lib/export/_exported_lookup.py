@@ -348,7 +348,8 @@ def _write(
 ) -> None:
   """Writes both files, or none; also if the machine stops meanwhile."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
+  # By chance: processes in containers have the same few numbers.
+  temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
   temporary.mkdir()
   try:
     described = json.dumps(signature, indent=1) + "\n"

@@ -391,6 +391,19 @@ class ExportedLookupTest(parameterized.TestCase):
         export.export_lookup(self.path, _specs(("sum",)))
     self.assertEmpty(os.listdir(self.directory))
 
+  def test_what_an_export_that_was_killed_left_is_in_nobodys_way(self):
+    specs = _specs(("sum",))
+    with (
+        mock.patch.object(os, "fsync", side_effect=OSError("killed")),
+        mock.patch("shutil.rmtree"),
+    ):
+      with self.assertRaisesRegex(OSError, "killed"):
+        export.export_lookup(self.path, specs)
+    self.assertLen(os.listdir(self.directory), 1)
+    # Of a process with the same number, as in a container.
+    export.export_lookup(self.path, specs)
+    self.assertTrue((self.path / "signature.json").exists())
+
   def test_leaves_other_directories_alone(self):
     self.path.mkdir()
     (self.path / "notes").touch()

@@ -55,7 +55,8 @@ class Publisher:
     num_sc_per_device: default: what the specs were prepared for.
 
   Raises:
-    TypeError: tables or encoding is of another kind. No file was made.
+    TypeError: tables, encoding or a number is of another kind. No file was
+      made.
     ValueError: specs, tables and encodings do not fit each other, or what is in
       the directory. No file was made.
     RuntimeError: there is another publisher.
@@ -78,18 +79,13 @@ class Publisher:
     self._feature_specs = feature_specs
     self._encoding = encoding
     self._names = tables
-    self._full_every = full_every
-    self._keep_full = keep_full
-    self._max_file_bytes = max_file_bytes
     self._num_sc_per_device = num_sc_per_device
     with self._agreement.stage():
-      for name, value in (
-          ("full_every", full_every),
-          ("keep_full", keep_full),
-          ("max_file_bytes", max_file_bytes),
-      ):
-        if value < 1:
-          raise ValueError(f"{name} must be positive, got {value}.")
+      self._full_every = _sources.as_positive("full_every", full_every)
+      self._keep_full = _sources.as_positive("keep_full", keep_full)
+      self._max_file_bytes = _sources.as_positive(
+          "max_file_bytes", max_file_bytes
+      )
       self._tables = _sources.of_specs(feature_specs, tables, encoding)
       self._features = _sources.features_of(feature_specs, self._tables)
     self._is_open = contextlib.ExitStack()

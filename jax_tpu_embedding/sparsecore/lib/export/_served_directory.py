@@ -116,6 +116,10 @@ class ServedDirectory:
       finally:
         # Not removed: someone else may have it open.
         file.truncate(0)
+        # A process that was forked meanwhile has the file open, too, and would
+        # keep the lock.
+        with contextlib.suppress(OSError):  # where there are no locks
+          fcntl.flock(file, fcntl.LOCK_UN)
 
   def exists(self) -> bool:
     """Whether there was ever a complete version."""
@@ -166,8 +170,8 @@ class ServedDirectory:
         path = self.version_path(number) / _MANIFEST
         if json.loads(path.read_bytes())["kind"] == "full":
           result.append(number)
-      except (OSError, ValueError, KeyError):
-        pass  # of a writer that died
+      except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass  # of a writer that died, or no manifest
     return result
 
   @contextlib.contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import operator
 import os
 from typing import Any
 
@@ -115,6 +116,22 @@ def of(
       features=features_of(feature_specs, described),
       turns={name: rows.turns for name, rows in rows_of.items()},
   )
+
+
+def as_positive(name: str, value: Any) -> int:
+  """An argument as an int.
+
+  Raises:
+    TypeError: it is not an integer.
+    ValueError: it is not positive.
+  """
+  try:
+    number = operator.index(value)
+  except TypeError as error:
+    raise TypeError(f"{name} must be an integer, got {value!r}.") from error
+  if number < 1:
+    raise ValueError(f"{name} must be positive, got {number}.")
+  return number
 
 
 def _check_processes(variables: Mapping[str, Any]) -> None:

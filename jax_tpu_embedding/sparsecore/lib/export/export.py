@@ -84,7 +84,8 @@ def export_tables(
     table's values.
 
   Raises:
-    TypeError: tables or encoding is of another kind. No file was made.
+    TypeError: tables, encoding or max_file_bytes is of another kind. No file
+      was made.
     ValueError: source, specs, tables and encodings do not fit each other, the
       checkpoint has a step that readers refuse, or something is in the
       directory: no file was made. Or rows cannot be encoded (NaN, infinity, too
@@ -103,7 +104,7 @@ def export_tables(
         source, feature_specs, tables, encoding, num_sc_per_device
     )
     _table_files.check_format(file_format, found.tables)
-    _check_positive("max_file_bytes", max_file_bytes)
+    max_file_bytes = _sources.as_positive("max_file_bytes", max_file_bytes)
   with contextlib.ExitStack() as until_done:
     served = None
     with agreement.stage():
@@ -146,8 +147,3 @@ def export_tables(
       if served is not None:
         served.remove_others({version.number})
   return version
-
-
-def _check_positive(name: str, value: int) -> None:
-  if value < 1:
-    raise ValueError(f"{name} must be positive, got {value}.")

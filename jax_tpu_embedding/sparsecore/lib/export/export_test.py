@@ -305,6 +305,18 @@ class ExportTest(parameterized.TestCase):
       export.export_tables(self.served, variables, **arguments)
     self.assertFalse(self.served.exists())
 
+  @parameterized.parameters(1e9, "4096", None)
+  def test_bytes_of_a_file_are_an_integer(self, number):
+    specs, variables = self.variables()
+    with self.assertRaisesRegex(
+        TypeError, f"max_file_bytes must be an integer, got {number!r}"
+    ):
+      export.export_tables(self.served, variables, specs, max_file_bytes=number)
+    self.assertFalse(self.served.exists())
+    export.export_tables(
+        self.served, variables, specs, max_file_bytes=np.int64(4096)
+    )
+
   def test_rows_that_lookups_round_are_not_exported(self):
     checkpoint = self.directory / "100"
     any_tables.save_rows(checkpoint, self.values)
@@ -439,6 +451,19 @@ class ExportTest(parameterized.TestCase):
         RuntimeError, "process 12345 on host elsewhere"
     ):
       export.export_tables(self.served, variables, specs, overwrite=True)
+
+  def test_a_process_that_was_forked_keeps_nobody_out(self):
+    with _served_directory.ServedDirectory(self.served).locked():
+      lock = os.fspath(self.served / "LOCK")
+      (descriptor,) = (
+          int(name)
+          for name in os.listdir("/proc/self/fd")
+          if os.path.realpath(f"/proc/self/fd/{name}") == lock
+      )
+      # Of the same open file, as those of a forked process are.
+      self.addCleanup(os.close, os.dup(descriptor))
+    with _served_directory.ServedDirectory(self.served).locked():
+      pass
 
   @parameterized.parameters(errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
   def test_one_writer_at_a_time_where_there_are_no_locks(self, code):

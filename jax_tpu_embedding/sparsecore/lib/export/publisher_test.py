@@ -308,6 +308,10 @@ class PublisherTest(parameterized.TestCase):
           ValueError, f"{name} must be positive, got 0"
       ):
         self.publisher(**{name: 0})
+      with self.assertRaisesRegex(
+          TypeError, f"{name} must be an integer, got 2.0"
+      ):
+        self.publisher(**{name: 2.0})
     with self.assertRaisesRegex(ValueError, "'items': the encoding must be"):
       self.publisher(encoding="int16")
     self.assertFalse(self.served.exists())
@@ -426,6 +430,16 @@ class PublisherTest(parameterized.TestCase):
     self.assertCountEqual(
         os.listdir(self.served), ["CURRENT", "LOCK", "v000000", "v000001"]
     )
+
+  @parameterized.parameters("[]", "[" * 100_000, "{}", "?")
+  def test_what_is_no_manifest_is_removed_as_half_done(self, text):
+    with self.publisher(full_every=1, keep_full=1) as publisher:
+      publisher.publish(self.variables(), 1)
+      foreign = self.served / "v000900"
+      foreign.mkdir()
+      (foreign / "manifest.json").write_text(text)
+      self.assertEqual(publisher.publish(self.variables(), 2).number, 1)
+    self.assertFalse(foreign.exists())
 
   def test_old_versions_that_cannot_be_removed_are_tried_again(self):
     with self.publisher(full_every=1, keep_full=1) as publisher:
