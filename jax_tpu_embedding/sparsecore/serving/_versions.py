@@ -41,6 +41,10 @@ TENSOR_TYPES = {
     "int4": "U8",
 }
 _MAX_HEADER_BYTES = 100 << 20
+# More than any writer needs. What is larger is not read, as it may not fit into
+# memory.
+_MAX_CURRENT_BYTES = 100
+_MAX_MANIFEST_BYTES = 1 << 30
 
 
 class ServedFileError(ValueError):
@@ -180,9 +184,16 @@ class _Fields:
     ]
 
 
-def _read(path: pathlib.Path, expected: str) -> bytes:
+def _read(path: pathlib.Path, expected: str, max_bytes: int) -> bytes:
   try:
-    return path.read_bytes()
+    with open(path, "rb") as file:
+      size = os.fstat(file.fileno()).st_size
+      _require(
+          size <= max_bytes,
+          path,
+          f"it has {size} bytes, expected {expected}, of at most {max_bytes}.",
+      )
+      return file.read()
   except OSError as error:
     raise ServedFileError(
         f"{path}: cannot be read ({error.strerror}), expected {expected}."
@@ -201,7 +212,9 @@ def _mapped(path: pathlib.Path, expected: str) -> np.ndarray:
 def read_current(directory: pathlib.Path) -> tuple[int, str]:
   """Number and crc32 of the current version."""
   path = directory / "CURRENT"
-  text = _read(path, "the line that names the current version")
+  text = _read(
+      path, "the line that names the current version", _MAX_CURRENT_BYTES
+  )
   match = re.fullmatch(rb"(\d{1,18}) (\S+) ([0-9a-f]{8})\n", text)
   _require(
       match is not None,
@@ -224,12 +237,21 @@ def directory_of(number: int) -> str:
   return f"v{number:06d}"
 
 
+def _is_file_name(name: str) -> bool:
+  """Whether it names a file of a directory, and nothing else."""
+  try:
+    os.fsencode(name)
+  except UnicodeEncodeError:  # JSON may have half of a character.
+    return False
+  return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
 def _read_file(
     version: pathlib.Path, fields: _Fields, table_row_bytes: int
 ) -> File:
   name = fields.get("name", str)
   _require(
-      name not in ("", ".", "..") and "/" not in name and "\0" not in name,
+      _is_file_name(name),
       fields.path,
       f"'name' of {fields.where} is {name!r}, expected a file beside it.",
   )
@@ -347,7 +369,7 @@ def _read_features(
 def read_version(directory: pathlib.Path, number: int, crc32: str) -> Version:
   """The manifest of a version, which must have this checksum."""
   path = directory / directory_of(number) / "manifest.json"
-  text = _read(path, f"the manifest of version {number}")
+  text = _read(path, f"the manifest of version {number}", _MAX_MANIFEST_BYTES)
   found = f"{zlib.crc32(text):08x}"
   _require(
       found == crc32,
@@ -599,7 +621,7 @@ def _read_changes(
   data = (
       _mapped(file.path, expected)
       if in_place
-      else np.frombuffer(_read(file.path, expected), np.uint8)
+      else np.frombuffer(_read(file.path, expected, file.bytes), np.uint8)
   )
   _require(
       data.size == file.bytes,

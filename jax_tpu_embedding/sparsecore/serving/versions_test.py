@@ -446,6 +446,24 @@ class DamageTest(WithVersions):
     self.assertIn(str(path), str(e.exception))
 
   @parameterized.parameters(
+      ("CURRENT", "CURRENT: it has .*, expected the line .*of at most 100"),
+      ("v000000/manifest.json", "expected the manifest of version 0, of at"),
+      ("v000001/items.delta.safetensors", "it has .* bytes, expected changes"),
+  )
+  def test_files_that_are_too_large_are_not_read(self, name, message):
+    self.write_full(0)
+    self.write_delta(1)
+    # Of holes, which take no room on the disk.
+    os.truncate(self.directory / name, 1 << 40)
+    if "delta" not in name:
+      with self.assertRaisesRegex(embedding_tables.ServedFileError, message):
+        self.open()
+      return
+    with self.assertLogs(level="WARNING") as logs:
+      self.assertEqual(self.open().version, 0)
+    self.assertRegex(logs.output[0], message)
+
+  @parameterized.parameters(
       ("format_version", 2, "has version 2, expected 1. Install a newer"),
       ("format_version", True, "is True, expected int"),
       ("format", "other", "'format' .*expected one of jax_tpu_embedding"),
@@ -496,6 +514,7 @@ class DamageTest(WithVersions):
       ("name", "../items", "'name' .* expected a file beside it"),
       ("name", "", "'name' .* expected a file beside it"),
       ("name", "a\0b", "'name' .* expected a file beside it"),
+      ("name", "a\ud800", r"'name' .*'a.ud800', expected a file beside it"),
       ("name", "none", "v000000/none: cannot be read"),
       ("first_row", 1, "begins with row 1, expected 0"),
       ("offset", 0, "header has|rows begin"),

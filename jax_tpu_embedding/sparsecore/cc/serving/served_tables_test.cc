@@ -457,7 +457,16 @@ TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
   }
   Write(directory_ / "CURRENT", "0 v000000 00000000\n");
   EXPECT_THAT(OpenError(), HasSubstr("manifest.json: its crc32 is"));
+  // Of holes, which take no room on the disk.
+  constexpr int64_t kTooLarge = int64_t{1} << 40;
+  fs::resize_file(directory_ / "CURRENT", kTooLarge);
+  EXPECT_THAT(OpenError(), HasSubstr("CURRENT: it has 1099511627776 bytes"));
   Write(directory_ / "CURRENT", current);
+  const fs::path manifest = VersionPath(0) / "manifest.json";
+  const auto manifest_bytes = fs::file_size(manifest);
+  fs::resize_file(manifest, kTooLarge);
+  EXPECT_THAT(OpenError(), HasSubstr("manifest of version 0, of at most"));
+  fs::resize_file(manifest, manifest_bytes);
 
   for (const auto& [before, after, message] :
        std::vector<std::tuple<std::string, std::string, std::string>>{

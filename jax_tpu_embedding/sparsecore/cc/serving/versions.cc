@@ -34,6 +34,10 @@ constexpr std::string_view kFormat = "jax_tpu_embedding.tables";
 constexpr int64_t kFormatVersion = 1;
 constexpr int64_t kCheckedBytes = 4 << 20;
 constexpr int64_t kMaxHeaderBytes = 100 << 20;
+// More than any writer needs. What is larger is not read, as it may not fit
+// into memory.
+constexpr int64_t kMaxCurrentBytes = 100;
+constexpr int64_t kMaxManifestBytes = 1 << 30;
 // Of any number in a file: sums of some of them fit 64 bits.
 constexpr int64_t kMaxNumber = int64_t{1} << 60;
 
@@ -41,9 +45,14 @@ constexpr int64_t kMaxNumber = int64_t{1} << 60;
 constexpr std::string_view kTensorTypes[] = {"F32", "BF16", "F16", "U8", "U8"};
 
 Result<std::vector<std::byte>> ReadFile(const std::string& path,
-                                        std::string_view expected) {
+                                        std::string_view expected,
+                                        int64_t max_bytes) {
   const OpenFile file(path);
   JTE_ASSIGN_OR_RETURN(const int64_t size, file.Size(expected));
+  if (size > max_bytes) {
+    return InvalidArgument(path, ": it has ", size, " bytes, expected ",
+                           expected, ", of at most ", max_bytes, ".");
+  }
   return file.Read(0, size, expected);
 }
 
@@ -268,7 +277,8 @@ Result<Version> ReadVersion(const std::string& directory,
   const std::string path = version_path + "/manifest.json";
   JTE_ASSIGN_OR_RETURN(
       const std::vector<std::byte> content,
-      ReadFile(path, StrCat("the manifest of version ", key.number)));
+      ReadFile(path, StrCat("the manifest of version ", key.number),
+               kMaxManifestBytes));
   const std::string crc32 = Hexadecimal(Crc32(content));
   if (crc32 != key.crc32) {
     return InvalidArgument(path, ": its crc32 is ", crc32, ", expected ",
@@ -486,9 +496,9 @@ Result<Changes> ReadChangesOfFile(const ServedTable& table,
 
 Result<VersionKey> ReadCurrent(const std::string& directory) {
   const std::string path = directory + "/CURRENT";
-  JTE_ASSIGN_OR_RETURN(
-      const std::vector<std::byte> content,
-      ReadFile(path, "the line that names the current version"));
+  JTE_ASSIGN_OR_RETURN(const std::vector<std::byte> content,
+                       ReadFile(path, "the line that names the current version",
+                                kMaxCurrentBytes));
   // "7 v000007 9f3c21aa\n"
   const std::string_view line = Text(content);
   const size_t number_end = std::min(line.find(' '), line.size());
