@@ -3,8 +3,8 @@
 
 """Threads that take items from a source and stay ahead of who uses them.
 
-One thread reads, some work on items in any order, and one finishes them in the
-order of the source. Errors are items: they are raised where the item would have
+One thread reads, some prepare items, one of them after the other, and work on
+them, in any order, and one finishes them in the order of the source. Errors are items: they are raised where the item would have
 been, after all before it.
 """
 
@@ -28,6 +28,7 @@ class Stages:
   def __init__(
       self,
       read: Callable[[], Any],
+      prepare: Callable[[Any], Any],
       work: Callable[[int, Any], Any],
       finish: Callable[[int, Any], Any],
       *,
@@ -42,7 +43,8 @@ class Stages:
 
     Args:
       read: the next item of the source, or raises StopIteration.
-      work: called with the number of the item and the item.
+      prepare: called with each item, in order, never twice at once.
+      work: called with the number of the item and the result of `prepare`.
       finish: the same with the result of `work`; None means that all end here.
       end: called by the thread that finishes when the source has ended.
       first: the number of the first item.
@@ -51,7 +53,8 @@ class Stages:
       num_finished: the most finished items among them.
       name: of the source, for messages.
     """
-    self._read, self._work, self._finish, self._end = read, work, finish, end
+    self._read, self._prepare, self._work = read, prepare, work
+    self._finish, self._end = finish, end
     self._room, self._num_finished, self._name = room, num_finished, name
     # One lock, and a condition for whoever may wait: each change wakes those
     # that it concerns, and no others. A thread that holds the lock may take it
@@ -62,6 +65,7 @@ class Stages:
     )
     self._is_closed = False
     self._has_ended = False  # and so do the threads
+    self._is_preparing = False
     # Numbers of the next item to read, to finish and to take.
     self._next_read = self._next_finished = self._next_taken = first
     self._to_work: list[tuple[int, Any]] = []
@@ -139,11 +143,21 @@ class Stages:
   def _run_worker(self) -> None:
     while True:
       with self._lock:
-        self._has_work.wait_for(lambda: self._has_ended or self._to_work)
+        self._has_work.wait_for(
+            lambda: self._has_ended
+            or (self._to_work and not self._is_preparing)
+        )
         if self._has_ended:
           return
         number, item = self._to_work.pop(0)
+        self._is_preparing = True
       try:
+        try:
+          item = self._prepare(item)
+        finally:
+          with self._lock:
+            self._is_preparing = False
+            self._has_work.notify()
         result = self._work(number, item)
       except BaseException as error:  # pylint: disable=broad-except
         result = _Failure(noted(error, number, "preprocess"))

@@ -11,12 +11,15 @@ from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.input import _stages
 
 
-def _stages_of(items, work=None, finish=None, *, workers=1, ahead=4):
+def _stages_of(
+    items, work=None, finish=None, *, prepare=None, workers=1, ahead=4
+):
   """Stages that hand the items out as they are."""
   items = iter(items)
   same = lambda number, item: item
   return _stages.Stages(
       lambda: next(items),
+      prepare or (lambda item: item),
       work or same,
       finish or same,
       end=lambda: None,
@@ -52,6 +55,13 @@ class StagesTest(parameterized.TestCase):
   def test_items_are_finished_in_order_by_one_at_a_time(self, workers):
     rng = random.Random(workers)
     working, finishing, finished = _Most(), _Most(), []
+    preparing, prepared = _Most(), []
+
+    def prepare(item):
+      with preparing:
+        time.sleep(rng.choice((0, 0.001)))
+        prepared.append(item)
+        return item
 
     def work(number, item):
       with working:
@@ -64,7 +74,9 @@ class StagesTest(parameterized.TestCase):
         finished.append(number)
         return result
 
-    stages = _stages_of(range(100, 300), work, finish, workers=workers)
+    stages = _stages_of(
+        range(100, 300), work, finish, prepare=prepare, workers=workers
+    )
     taken = []
     with self.assertRaises(StopIteration):
       while True:
@@ -73,6 +85,8 @@ class StagesTest(parameterized.TestCase):
     self.assertEqual(finished, list(range(200)))
     self.assertEqual(finishing.value, 1)
     self.assertLessEqual(working.value, workers)
+    self.assertEqual(prepared, list(range(100, 300)))
+    self.assertEqual(preparing.value, 1)
 
   @parameterized.parameters(1, 3)
   def test_as_many_work_as_may_while_one_finishes(self, workers):

@@ -103,7 +103,7 @@ class InputPipeline:
       limits: embedding.AdaptiveLimits | None = None,
       host_prefetch: int = 2,
       device_prefetch: int = 2,
-      workers: int = 1,
+      workers: int = 2,
       num_threads: int | None = None,
       all_reduce_interface: Any | None = None,
       on_batch: Callable[..., None] | None = None,
@@ -133,7 +133,9 @@ class InputPipeline:
         had them is closed when this one starts.
       host_prefetch: batches that wait before they are sent to devices.
       device_prefetch: batches on devices that wait for the step.
-      workers: threads that preprocess, each of which uses several itself.
+      workers: threads that preprocess, each of which uses several itself. With
+        one, cores idle while it waits for the interpreter's lock. `ids`,
+        `weights` and `rest` are called for one batch after the other.
       num_threads: how many those are, for new limits.
       all_reduce_interface: how processes agree on limits; default, for new
         limits of several: the processes of jax.distributed find each other,
@@ -207,6 +209,8 @@ class InputPipeline:
           f" limits for {num_local}."
       )
     self._limits = limits
+    # The last two, and those that the sender did not forget yet.
+    self._handed_out: list[Batch] = []
     self._source = source
     self._iterator: Iterator[Any] | None = None
     self._functions = ids, weights, rest
@@ -256,7 +260,12 @@ class InputPipeline:
       )
     self.start()
     asked = time.perf_counter()
-    batch, state, limits_state, seconds = self._stages.next()
+    try:
+      batch, state, limits_state, seconds = self._stages.next()
+    except BaseException:
+      self._handed_out.clear()
+      raise
+    self._handed_out.append(batch)
     now = time.perf_counter()
     timings = Timings(*seconds, starved=now - asked)
     self._warn_if_starved(batch.number, timings.starved, now)
@@ -314,6 +323,7 @@ class InputPipeline:
     num_local = self._num_local_devices
     pool, room, sized_for = self._pool, self._room, None
     clock = time.perf_counter
+    handed_out = self._handed_out
 
     # Closures without `self`: the threads must not keep the pipeline alive.
     def read():
@@ -325,19 +335,30 @@ class InputPipeline:
         state = copy.deepcopy(state)
       return item, state, clock() - begin
 
-    def work(number, item_and_state):
+    # By one thread at a time: these are the program's functions.
+    def prepare(item_and_state):
       item, state, seconds = item_and_state
       begin = clock()
+      ids = get_ids(item)
+      weights = get_weights and get_weights(item)
+      rest = get_rest(item) if get_rest else _others(item, ids, weights)
+      return ids, weights, rest, state, (seconds, clock() - begin)
+
+    def work(number, prepared):
+      ids, weights, rest, state, (seconds, until_prepared) = prepared
+      begin = clock()
       with jax.profiler.TraceAnnotation("embedding.preprocess", batch=number):
-        ids = get_ids(item)
-        weights = get_weights and get_weights(item)
         converted = limits.convert(ids, weights, number)
-        rest = get_rest(item) if get_rest else _others(item, ids, weights)
-      return converted, rest, state, (seconds, clock() - begin)
+      seconds = seconds, until_prepared + clock() - begin
+      return converted, rest, state, seconds
 
     def finish(number, result):
       nonlocal sized_for
       converted, rest, state, seconds = result
+      # Who lets go of a batch last frees its arrays, and for each of them waits
+      # until no other thread has the interpreter's lock. Let it be this thread,
+      # and not the program's.
+      del handed_out[:-2]
       begin = clock()
       shapes = (
           _shapes(rest, num_local) if limits.is_of_several_processes else ""
@@ -375,6 +396,7 @@ class InputPipeline:
 
     self._stages = _stages.Stages(
         read,
+        prepare,
         work,
         finish,
         end=end,
@@ -398,6 +420,7 @@ class InputPipeline:
       self._is_closed = True
     if self._finalizer is not None:
       self._finalizer()
+    self._handed_out.clear()
     if self._pool is not None:
       self._pool.clear()
 

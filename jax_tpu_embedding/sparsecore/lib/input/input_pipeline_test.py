@@ -276,7 +276,7 @@ class InputPipelineTest(small_pipeline.TestCase):
     items = [small_pipeline.item(300)] * 50
     with mock.patch.object(embedding, "OutputPool", make_pool):
       pipeline = small_pipeline.pipeline(
-          items, host_prefetch=1, device_prefetch=1
+          items, host_prefetch=1, device_prefetch=1, workers=1
       )
     of_process = output_pool.of_process().num_allocated
     with (
@@ -314,6 +314,24 @@ class InputPipelineTest(small_pipeline.TestCase):
         ValueError, "specs need mesh and sharding_axis"
     ):
       small_pipeline.pipeline(small_pipeline.items(), **options)
+
+  def test_what_the_program_lets_go_of_is_freed_by_a_thread_of_its_own(self):
+    threads = []
+
+    def watch(batch):
+      array = jax.tree.leaves(batch.inputs)[0]
+      weakref.finalize(
+          array, lambda: threads.append(threading.current_thread().name)
+      )
+
+    num_batches = 20
+    with small_pipeline.pipeline(small_pipeline.items(num_batches)) as batches:
+      for batch in batches:
+        watch(batch)
+      # Of the last ones, nobody is left to do it.
+      self.assertEqual(set(threads[:10]), {"input sender"})
+    del batch
+    self.assertLen(threads, num_batches)
 
   def test_threads_and_memory_go_when_it_is_dropped(self):
     def resident_bytes():
