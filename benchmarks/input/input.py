@@ -185,7 +185,9 @@ def _report_hidden() -> None:
   print(f"| nothing to preprocess | {wall['asleep'] / step:.2f} |")
   print(f"| one after the other | {wall['plain'] / step:.2f} |")
   print(f"| InputPipeline | {wall['pipelined'] / step:.2f} |")
-  print(f"| InputPipeline, num_threads={spared} | {wall['spared'] / step:.2f} |")
+  print(
+      f"| InputPipeline, num_threads={spared} | {wall['spared'] / step:.2f} |"
+  )
 
 
 def _report_large() -> None:

@@ -294,6 +294,8 @@ def _lookup_ids(
   else:
     results = shared_memory.lookup_ids(lookups, axis)
   return [
-      activations.reshape(-1) if operation.operands[0].ndim == 1 else activations
+      activations.reshape(-1)
+      if operation.operands[0].ndim == 1
+      else activations
       for activations, operation in zip(results, operations, strict=True)
   ]
