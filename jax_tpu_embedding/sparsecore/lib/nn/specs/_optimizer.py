@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import jax
 import jax.extend
-import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
