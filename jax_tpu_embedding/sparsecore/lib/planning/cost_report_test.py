@@ -556,7 +556,7 @@ class CostsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "no features"):
       cost_report.estimate([], "v6e:2x2")
     with self.assertRaisesRegex(
-        TypeError, r"feature_specs\['a'\]\[1\] must be a FeatureSpec, got int"
+        TypeError, r"feature_specs\['a'\]\[1\] must be a FeatureSpec, got 3"
     ):
       cost_report.estimate({"a": [_feature(), 3]}, "v6e:2x2")
 

@@ -9,10 +9,10 @@ import copy
 import dataclasses
 from typing import Any
 
-import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
 def prepared(
@@ -32,15 +32,9 @@ def prepared(
     TypeError: if something else is among them.
     ValueError: if there are no features, or they cannot be stacked.
   """
-  features = jax.tree.leaves(feature_specs)
+  features = _tables.features_of(feature_specs)
   if not features:
     raise ValueError("feature_specs has no features.")
-  for path, feature in jax.tree.leaves_with_path(feature_specs):
-    if not isinstance(feature, embedding_spec.FeatureSpec):
-      raise TypeError(
-          f"feature_specs{jax.tree_util.keystr(path)} must be a FeatureSpec,"
-          f" got {type(feature).__name__}."
-      )
 
   def copied(**changes):
     tables, copies = {}, []
