@@ -4,7 +4,7 @@
 """The program in several processes, started by itself or by a job manager.
 
 ../../../../docs/several_hosts_test.py kills one of those that it starts itself.
-The environment variable KILLS says how often hosts of a job die, 2 by default;
+The environment variable KILLS says how often hosts of a job die, 12 by default;
 KILLS_SEED, when and which.
 """
 
@@ -24,7 +24,7 @@ from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 program_runs.compile_once()
 
 _PROGRAM = ("-m", "jax_tpu_embedding.sparsecore.examples.dlrm")
-_KILLS = int(os.environ.get("KILLS", "2"))
+_KILLS = int(os.environ.get("KILLS", "12"))
 _SEED = int(os.environ.get("KILLS_SEED", "0"))
 # Until processes end that wait for one that is no more.
 _HEARTBEAT_SECONDS = 15
