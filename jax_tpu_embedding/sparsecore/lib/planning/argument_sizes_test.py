@@ -12,39 +12,26 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
+from jax_tpu_embedding.sparsecore.lib.planning.testing import models
 
 P = jax.sharding.PartitionSpec
 
 
 def _feature(name, rows, dim, optimizer):
-  table = embedding_spec.TableSpec(
-      name=name,
-      vocabulary_size=rows,
-      embedding_dim=dim,
-      optimizer=optimizer,
-  )
-  return embedding_spec.FeatureSpec(
-      name=name,
-      table_spec=table,
-      input_shape=(8192, 8),
-      output_shape=(8192, dim),
-  )
+  return models.feature(name, rows, dim, 8192, 8, optimizer)
 
 
-_ADAGRAD = embedding_spec.AdagradOptimizerSpec(0.1)
-_SGD = embedding_spec.SGDOptimizerSpec(0.1)
 _MODELS = {
-    "one wide": lambda: [_feature("a", 1_000_000, 128, _ADAGRAD)],
+    "one wide": lambda: [_feature("a", 1_000_000, 128, models.ADAGRAD)],
     "two apart": lambda: [
-        _feature("a", 500_000, 64, _ADAGRAD),
-        _feature("b", 30_000, 128, _SGD),
+        _feature("a", 500_000, 64, models.ADAGRAD),
+        _feature("b", 30_000, 128, models.SGD),
     ],
     "one stack": lambda: [
-        _feature("a", 500_000, 32, _ADAGRAD),
-        _feature("b", 300_000, 32, _ADAGRAD),
+        _feature("a", 500_000, 32, models.ADAGRAD),
+        _feature("b", 300_000, 32, models.ADAGRAD),
     ],
 }
 

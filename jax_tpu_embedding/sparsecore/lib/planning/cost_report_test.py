@@ -3,17 +3,13 @@
 
 """Estimates against the converter, by hand, and as text."""
 
-import contextlib
 import dataclasses
-import io
 import json
 import pathlib
-import sys
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-from google.protobuf import json_format
 import hypothesis
 from hypothesis import strategies as st
 import jax
@@ -23,44 +19,15 @@ from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.fdo import file_fdo_client
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
-from jax_tpu_embedding.sparsecore.lib.planning import __main__ as command
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
+from jax_tpu_embedding.sparsecore.lib.planning.testing import models
 import numpy as np
 
 _TESTDATA = pathlib.Path(__file__).parent / "testdata"
-_ADAGRAD = embedding_spec.AdagradOptimizerSpec(0.1)
 _ROWWISE = embedding_spec.RowwiseAdagradOptimizerSpec(0.1)
-_SGD = embedding_spec.SGDOptimizerSpec(0.1)
-
-
-def _feature(
-    name="f", rows=100_000, dim=16, batch=4096, valency=4, optimizer=_SGD
-):
-  table = embedding_spec.TableSpec(
-      name=f"{name}_table",
-      vocabulary_size=rows,
-      embedding_dim=dim,
-      optimizer=optimizer,
-  )
-  return embedding_spec.FeatureSpec(
-      name=name,
-      table_spec=table,
-      input_shape=(batch, valency),
-      output_shape=(batch, dim),
-  )
-
-
-def _model(**fields):
-  return {
-      "users": _feature("users", **fields),
-      "items": _feature(
-          "items", 20_000, **dict(fields, dim=24, optimizer=_ADAGRAD)
-      ),
-  }
 
 
 def _fresh_needs(features, law, seed, num_devices, num_sc):
@@ -89,7 +56,7 @@ class NeedsTest(parameterized.TestCase):
 
   @parameterized.parameters(workload.Zipf(1.05), workload.Uniform())
   def test_are_within_15_percent_of_fresh_batches(self, law):
-    features = list(_model(batch=16384, valency=8).values())
+    features = list(models.users_and_items(batch=16384, valency=8).values())
     embedding.auto_stack_tables(features, 4, 4)
     embedding.prepare_feature_specs_for_training(features, 4, 4)
     report = cost_report.estimate(features, "v5p:2x2x1", workload=law)
@@ -111,7 +78,7 @@ class NeedsTest(parameterized.TestCase):
           self.assertAlmostEqual(predicted / most, 1, delta=0.15)
 
   def test_of_statistics_are_within_30_percent_on_a_drifted_day(self):
-    features = list(_model(batch=16384, valency=8).values())
+    features = list(models.users_and_items(batch=16384, valency=8).values())
     embedding.auto_stack_tables(features, 4, 4)
     embedding.prepare_feature_specs_for_training(features, 4, 4)
     stats = _fresh_needs(features, workload.Zipf(1.05), 1, 4, 4)
@@ -141,7 +108,7 @@ class NeedsTest(parameterized.TestCase):
       )
 
   def test_of_statistics_of_several_batches_are_the_largest(self):
-    features = list(_model(batch=1024).values())
+    features = list(models.users_and_items(batch=1024).values())
     embedding.auto_stack_tables(features, 4, 4)
     embedding.prepare_feature_specs_for_training(features, 4, 4)
     stats = [
@@ -169,7 +136,7 @@ class NeedsTest(parameterized.TestCase):
 
   def test_of_given_batches_are_theirs(self):
     ids = np.arange(64).reshape(32, 2)
-    features = _feature(rows=64, batch=32, valency=2)
+    features = models.feature(rows=64, batch=32, valency=2)
     report = cost_report.estimate(
         features, "v6e:2x1", workload=workload.FromBatches([ids])
     )
@@ -193,7 +160,7 @@ class NeedsTest(parameterized.TestCase):
       ("ragged", (np.zeros(32, np.int64), np.arange(0, 33, 2))),
   )
   def test_given_batches_are_as_large_as_those_of_the_specs(self, ids):
-    features = _feature(rows=64, batch=32, valency=2)
+    features = models.feature(rows=64, batch=32, valency=2)
     with self.assertRaisesRegex(
         ValueError, "Feature 'f': a batch has 16 samples, and the specs have 32"
     ):
@@ -202,7 +169,7 @@ class NeedsTest(parameterized.TestCase):
       )
 
   def test_samples_may_have_any_length(self):
-    features = {"f": _feature(rows=64, batch=32, valency=None)}
+    features = {"f": models.feature(rows=64, batch=32, valency=None)}
     estimate = lambda **kwargs: cost_report.estimate(
         features, "v6e:2x1", **kwargs
     )
@@ -219,14 +186,16 @@ class NeedsTest(parameterized.TestCase):
 
   def test_ids_per_sample_are_means(self):
     report = cost_report.estimate(
-        _model(), "v6e:2x2", ids_per_sample={"users": 9.0}
+        models.users_and_items(), "v6e:2x2", ids_per_sample={"users": 9.0}
     )
     by_name = {stack.name: stack for stack in report.stacks}
     users = by_name["users_table"].num_ids
     self.assertAlmostEqual(users / (9.0 * 1024), 1, delta=0.05)
     self.assertEqual(by_name["items_table"].num_ids, 4 * 1024)
     with self.assertRaisesRegex(ValueError, r"\['x'\], which are no features"):
-      cost_report.estimate(_model(), "v6e:2x2", ids_per_sample={"x": 1})
+      cost_report.estimate(
+          models.users_and_items(), "v6e:2x2", ids_per_sample={"x": 1}
+      )
 
   def test_popular_rows_of_zipf_have_their_share(self):
     ids = workload.Zipf(1.0).draw(np.random.default_rng(0), 1000, 200_000)
@@ -241,14 +210,14 @@ class NeedsTest(parameterized.TestCase):
     self.assertEqual(ids.max(), 0)
 
   def test_large_batches_are_drawn_for_some_devices(self):
-    features = _feature(batch=2**22, valency=8)
+    features = models.feature(batch=2**22, valency=8)
     report = cost_report.estimate(features, "v5p:4x4x4", batches=1)
     (stack,) = report.stacks
     self.assertEqual(stack.num_ids, 2**22 * 8 / 64)
     self.assertAlmostEqual(stack.owned_rows, 100_000 / 64)
 
   def test_limits_are_those_of_adaptive_limits(self):
-    features = _feature(batch=1024)
+    features = models.feature(batch=1024)
     law = workload.Zipf(1.05)
     report = cost_report.estimate(features, "cpu:1", workload=law, batches=1)
     embedding.prepare_feature_specs_for_training(features, 1, 1)
@@ -265,12 +234,12 @@ class NeedsTest(parameterized.TestCase):
         free_memory, "bytes_of_host", return_value=3 * 2**30
     )
     with bytes_of_host, _with_cpus(3):
-      report = cost_report.estimate(_feature(), "cpu:2", batches=1)
+      report = cost_report.estimate(models.feature(), "cpu:2", batches=1)
     self.assertEqual(report.topology.chip.memory_bytes, 3 * 2**29)
     self.assertEqual(report.topology.chip.flops_per_second, 75e9)
 
   def test_specs_are_not_changed_and_backends_not_started(self):
-    specs = _model()
+    specs = models.users_and_items()
     for name in ("v5p:2x2x1", "v6e:4x4", "tpu7x:2x2x1"):
       cost_report.estimate(specs, name)
     self.assertFalse(specs["users"].table_spec.is_stacked())
@@ -296,8 +265,8 @@ class CostsTest(parameterized.TestCase):
 
   def test_bytes_and_seconds_by_hand(self):
     # 64 rows of 128 columns, each of which every device asks for once.
-    feature = _feature(
-        rows=64, dim=128, batch=64, valency=1, optimizer=_ADAGRAD
+    feature = models.feature(
+        rows=64, dim=128, batch=64, valency=1, optimizer=models.ADAGRAD
     )
     ids = np.tile(np.arange(16), 4).reshape(64, 1)
     topology = chips.Topology(
@@ -356,7 +325,9 @@ class CostsTest(parameterized.TestCase):
   @parameterized.parameters("memory", "product", "network")
   def test_replicated_tables_by_hand(self, bound):
     # 8 rows of 16 columns on each of 4 devices, with 16 samples of 2 ids each.
-    feature = _feature(rows=8, dim=16, batch=64, valency=2, optimizer=_ADAGRAD)
+    feature = models.feature(
+        rows=8, dim=16, batch=64, valency=2, optimizer=models.ADAGRAD
+    )
     feature.table_spec.placement = "tensorcore"
     ids = np.tile([[0, 1], [1, 3]], (32, 1))
     speeds = dict(memory=1e12, product=1e12, network=1e12) | {bound: 1e6}
@@ -375,7 +346,7 @@ class CostsTest(parameterized.TestCase):
         num_devices=4,
     )
     report = cost_report.estimate(
-        [feature, _feature("split", batch=64)],
+        [feature, models.feature("split", batch=64)],
         topology,
         workload=workload.FromBatches([[ids, np.zeros((64, 4), int)]]),
     )
@@ -415,7 +386,7 @@ class CostsTest(parameterized.TestCase):
     self.assertEqual([x["limits"] is None for x in in_json].count(True), 1)
 
   def test_replicated_tables_alone_with_means_and_of_statistics(self):
-    features = _model(batch=1024, valency=4)
+    features = models.users_and_items(batch=1024, valency=4)
     features["items"].table_spec.placement = "tensorcore"
     report = cost_report.estimate(
         features, "v6e:2x2", ids_per_sample={"items": 2.5}
@@ -457,13 +428,13 @@ class CostsTest(parameterized.TestCase):
   def test_network_may_be_the_bound(self):
     slow = dataclasses.replace(chips.CHIPS["v6e"], network_bytes_per_second=1e6)
     topology = chips.Topology(name="slow", chip=slow, num_devices=4)
-    (stack,) = cost_report.estimate(_feature(), topology).stacks
+    (stack,) = cost_report.estimate(models.feature(), topology).stacks
     self.assertEqual(stack.lookup_bound, "network")
     sent = stack.distinct_rows * 64 * 3 / 4
     self.assertAlmostEqual(stack.lookup_seconds, sent / 1e6 / 0.5)
 
   def test_measured_lookups_calibrate(self):
-    report = cost_report.estimate(_model(), "v6e:2x2")
+    report = cost_report.estimate(models.users_and_items(), "v6e:2x2")
     measured = 2 * report.lookup_seconds
     calibrated = report.with_measured_lookup(measured)
     self.assertAlmostEqual(calibrated.lookup_seconds, measured)
@@ -485,8 +456,10 @@ class CostsTest(parameterized.TestCase):
   def test_updates_have_an_efficiency_of_their_own(self):
     chip = dataclasses.replace(chips.CHIPS["v6e"], update_efficiency=0.8)
     topology = chips.Topology(name="x", chip=chip, num_devices=4)
-    full = cost_report.estimate(_model(), topology, sc_efficiency=1.0)
-    report = cost_report.estimate(_model(), topology)
+    full = cost_report.estimate(
+        models.users_and_items(), topology, sc_efficiency=1.0
+    )
+    report = cost_report.estimate(models.users_and_items(), topology)
     for x in (report, report.with_measured_lookup(2 * report.lookup_seconds)):
       self.assertRegex(
           x.describe(),
@@ -499,7 +472,9 @@ class CostsTest(parameterized.TestCase):
     without = "; without dense parameters."
     for size in (0, 7):
       dense = cost_report.DenseCost(flops_per_sample=1, weight_bytes=size)
-      text = cost_report.estimate(_model(), "v6e:2x2", dense=dense).describe()
+      text = cost_report.estimate(
+          models.users_and_items(), "v6e:2x2", dense=dense
+      ).describe()
       self.assertEqual(without in text, size == 0)
 
   @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
@@ -510,13 +485,13 @@ class CostsTest(parameterized.TestCase):
   )
   def test_more_devices_never_have_more_of_the_tables(self, rows, dim, rowwise):
     features = [
-        _feature(
+        models.feature(
             f"f{i}",
             x,
             dim,
             batch=1024,
             valency=1,
-            optimizer=_ROWWISE if rowwise else _ADAGRAD,
+            optimizer=_ROWWISE if rowwise else models.ADAGRAD,
         )
         for i, x in enumerate(rows)
     ]
@@ -533,11 +508,11 @@ class CostsTest(parameterized.TestCase):
   )
   def test_topologies(self, name, message):
     with self.assertRaisesRegex(ValueError, message):
-      cost_report.estimate(_model(), name)
+      cost_report.estimate(models.users_and_items(), name)
 
   def test_arguments(self):
     estimate = lambda **kwargs: cost_report.estimate(
-        _model(), "v6e:2x2", **kwargs
+        models.users_and_items(), "v6e:2x2", **kwargs
     )
     with self.assertRaisesRegex(ValueError, "at most 1, got 1.5"):
       estimate(sc_efficiency=1.5)
@@ -558,7 +533,7 @@ class CostsTest(parameterized.TestCase):
     with self.assertRaisesRegex(
         TypeError, r"feature_specs\['a'\]\[1\] must be a FeatureSpec, got 3"
     ):
-      cost_report.estimate({"a": [_feature(), 3]}, "v6e:2x2")
+      cost_report.estimate({"a": [models.feature(), 3]}, "v6e:2x2")
 
 
 def _with_cpus(n):
@@ -572,33 +547,37 @@ class SuggestionsTest(parameterized.TestCase):
       return "\n".join(cost_report.estimate(specs, name, **options).suggestions)
 
   def test_none_for_a_model_without_faults(self):
-    self.assertEqual(self._of(_feature(optimizer=_ROWWISE)), "")
+    self.assertEqual(self._of(models.feature(optimizer=_ROWWISE)), "")
 
   @parameterized.named_parameters(
-      ("width", _feature(dim=20), "'f_table' .20.: 391 KiB of each device"),
+      (
+          "width",
+          models.feature(dim=20),
+          "'f_table' .20.: 391 KiB of each device",
+      ),
       (
           "rows",
-          _feature(rows=10),
+          models.feature(rows=10),
           "f_table' .10.. They have 64 rows .* have 10",
       ),
       (
           "slots",
-          _feature(optimizer=_ADAGRAD),
+          models.feature(optimizer=models.ADAGRAD),
           "Slots are 50% of what tables take, .* saves 1.4 MiB",
       ),
       (
           "memory",
-          _feature(rows=10**9, dim=128, optimizer=_SGD),
+          models.feature(rows=10**9, dim=128, optimizer=models.SGD),
           "32.0 GiB, and 119 GiB are needed: 87.* too much. 15 devices",
       ),
       (
           "large batch",
-          _feature(rows=10**8, dim=8192, batch=2**22, valency=1),
+          models.feature(rows=10**8, dim=8192, batch=2**22, valency=1),
           "more devices do not help, a smaller batch does",
       ),
       (
           "ceiling",
-          _feature(rows=10**7, batch=2**16, valency=8),
+          models.feature(rows=10**7, batch=2**16, valency=8),
           "distinct rows, and the compiler was seen to take 4096.*3 passes",
       ),
   )
@@ -606,7 +585,7 @@ class SuggestionsTest(parameterized.TestCase):
     self.assertRegex(self._of(feature, batches=1), message)
 
   def test_more_devices_do_not_help_replicated_tables(self):
-    feature = _feature(rows=10**8, dim=128)
+    feature = models.feature(rows=10**8, dim=128)
     feature.table_spec.placement = "tensorcore"
     self.assertRegex(
         self._of(feature, batches=1),
@@ -614,7 +593,7 @@ class SuggestionsTest(parameterized.TestCase):
     )
 
   def test_few_rows_are_not_padded_where_every_device_has_them(self):
-    feature = _feature(rows=10, optimizer=_ROWWISE)
+    feature = models.feature(rows=10, optimizer=_ROWWISE)
     feature.table_spec.placement = "tensorcore"
     self.assertEqual(self._of(feature, batches=1), "")
 
@@ -622,24 +601,27 @@ class SuggestionsTest(parameterized.TestCase):
     ids = np.zeros((4096, 4), np.int64)
     law = workload.FromBatches([ids])
     self.assertRegex(
-        self._of(_feature(), workload=law), "8.0 times .* gains 88%"
+        self._of(models.feature(), workload=law), "8.0 times .* gains 88%"
     )
 
   def test_host(self):
-    self.assertRegex(self._of(_feature(), cores=1), r"\d cores for each device")
+    self.assertRegex(
+        self._of(models.feature(), cores=1), r"\d cores for each device"
+    )
 
   def test_mode(self):
     # As much as lookups and updates take.
-    report = cost_report.estimate(_feature(), "v6e:2x2")
+    report = cost_report.estimate(models.feature(), "v6e:2x2")
     seconds = report.lookup_seconds + report.update_seconds
     flops = seconds * 0.5 * 920e12 / 1024
     much = self._of(
-        _feature(), dense=cost_report.DenseCost(flops_per_sample=6 * flops)
+        models.feature(),
+        dense=cost_report.DenseCost(flops_per_sample=6 * flops),
     )
     self.assertIn("pipelined(mode='exact') takes", much)
     self.assertNotIn("stale", much)
     as_much = self._of(
-        _feature(), dense=cost_report.DenseCost(flops_per_sample=flops)
+        models.feature(), dense=cost_report.DenseCost(flops_per_sample=flops)
     )
     self.assertRegex(as_much, r"pipelined\(mode='stale'\) takes \d+% off that")
 
@@ -648,7 +630,7 @@ class FormsTest(parameterized.TestCase):
 
   def _report(self):
     return cost_report.estimate(
-        _model(dim=20),
+        models.users_and_items(dim=20),
         "v5p:2x2x1",
         dense=cost_report.DenseCost(flops_per_sample=1e7),
     )
@@ -676,192 +658,6 @@ class FormsTest(parameterized.TestCase):
     with mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
       with self.assertRaisesRegex(ImportError, r"embedding\[plots\].*describe"):
         self._report().plot(path)
-
-
-class CommandTest(parameterized.TestCase):
-
-  def _run(self, *arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-      code = command.main(arguments)
-    return code, out.getvalue(), err.getvalue()
-
-  def setUp(self):
-    super().setUp()
-    self._directory = pathlib.Path(self.create_tempdir().full_path)
-
-  def _program(self):
-    path = self._directory / "model.py"
-    path.write_text(
-        "from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec\n"
-        "table = embedding_spec.TableSpec(name='t', vocabulary_size=1000,\n"
-        "    embedding_dim=8, optimizer=embedding_spec.SGDOptimizerSpec(0.1))\n"
-        "specs = embedding_spec.FeatureSpec(name='f', table_spec=table,\n"
-        "    input_shape=(64, 1), output_shape=(64, 8))\n"
-        "def make():\n  return specs\n"
-    )
-    return path
-
-  @parameterized.parameters("specs", "make")
-  def test_program(self, attribute):
-    path = f"{self._program()}:{attribute}"
-    code, out, err = self._run(
-        path, "--topology=v5p:2x2x1,v6e:2x2", "--zipf=1.05", "--batch=128"
-    )
-    self.assertEqual((code, err), (0, ""))
-    self.assertRegex(out, r"v5p:2x2x1 .* of +95.9 GiB .*\nv6e:2x2 .* lookup")
-    self.assertEqual(out.count("Not calibrated"), 2)
-    _, out, _ = self._run(path, "--topology=v6e:2x2", "--json", "--batch=128")
-    (numbers,) = json.loads(out)
-    self.assertEqual(numbers["stacks"][0]["num_ids"], 32)
-
-  def test_samples_of_any_length(self):
-    path = self._program()
-    path.write_text(path.read_text().replace("(64, 1)", "(64, None)"))
-    code, out, err = self._run(
-        f"{path}:specs", "--topology=v6e:1", "--json", "--ids-per-sample=f=3"
-    )
-    self.assertEqual((code, err), (0, ""))
-    (stack,) = json.loads(out)[0]["stacks"]
-    self.assertAlmostEqual(stack["num_ids"] / (3 * 64), 1, delta=0.3)
-
-  def test_programs_import_what_is_beside_them(self):
-    (self._directory / "sizes_of_this_model.py").write_text("ROWS = 1000\n")
-    path = self._program()
-    path.write_text(
-        "import sizes_of_this_model\n"
-        + path.read_text().replace("=1000", "=sizes_of_this_model.ROWS")
-    )
-    before = list(sys.path)
-    code, _, err = self._run(f"{path}:make", "--topology=v6e:1")
-    self.assertEqual((code, err), (0, ""))
-    self.assertEqual(sys.path, before)
-
-  def test_paths_with_colons(self):
-    self._directory /= "of:today"
-    self._directory.mkdir()
-    path = self._program()
-    self.assertEqual(self._run(f"{path}:specs", "--topology=v6e:1")[0], 0)
-    path.write_text(path.read_text() + "feature_specs = specs\n")
-    self.assertEqual(self._run(str(path), "--topology=v6e:1")[0], 0)
-
-  @parameterized.parameters(
-      ("model.pb", b"\xff\xff"),
-      ("model.pbtxt", b"tables {"),
-      ("model.textproto", b"\xff"),
-      ("model.json", b"{"),
-      ("model.json", b"\xff"),
-  )
-  def test_damaged_messages(self, name, data):
-    path = self._directory / name
-    path.write_bytes(data)
-    code, out, err = self._run(str(path), "--topology=v6e:1")
-    self.assertEqual((code, out), (1, ""))
-    self.assertStartsWith(err, f"{path} is not an EmbeddingSpecProto: ")
-
-  def test_message(self):
-    specs = _feature(batch=64)
-    embedding.prepare_feature_specs_for_training(specs, 4, 2)
-    message = embedding.create_proto_from_feature_specs(specs, 4, 2)
-    files = {
-        "model.json": json_format.MessageToJson(message).encode(),
-        "model.pb": message.SerializeToString(),
-        "model.pbtxt": str(message).encode(),
-    }
-    for name, data in files.items():
-      path = self._directory / name
-      path.write_bytes(data)
-      code, out, err = self._run(str(path), "--topology=v6e:2x2", "--json")
-      self.assertEqual((code, err), (0, ""))
-      self.assertEqual(json.loads(out)[0]["stacks"][0]["name"], "f_table")
-
-  def test_the_batch_of_a_message_with_its_plan(self):
-    def message_of(batch):
-      specs = _model(batch=batch, optimizer=_ADAGRAD) | {
-          "days": _feature("days", 7, batch=batch)
-      }
-      specs["days"].table_spec.placement = "tensorcore"
-      # One stack of two features, and one that every device has.
-      table_stacking.stack_tables(
-          specs, ["items_table", "users_table"], 4, 2, stack_name="both"
-      )
-      embedding.prepare_feature_specs_for_training(specs, 4, 2)
-      path = self._directory / f"{batch}.pb"
-      message = embedding.create_proto_from_feature_specs(specs, 4, 2)
-      path.write_bytes(message.SerializeToString())
-      return str(path)
-
-    small, large = message_of(4096), message_of(8192)
-    expected = self._run(large, "--topology=v6e:2x2", "--json")
-    self.assertEqual(expected[0], 0)
-    resized = self._run(small, "--topology=v6e:2x2", "--json", "--batch=8192")
-    self.assertEqual(resized, expected)
-    # A quarter of the samples, of two features with 24 columns and one with 16.
-    self.assertEqual(
-        {
-            stack["name"]: stack["activation_bytes"]
-            for stack in json.loads(resized[1])[0]["stacks"]
-        },
-        {"both": 2 * 2048 * 24 * 4, "days_table": 2048 * 16 * 4},
-    )
-
-  def test_plot_and_calibration(self):
-    path = self._directory / "cost.png"
-    code, out, _ = self._run(
-        f"{self._program()}:specs",
-        "--topology=v6e:2x2",
-        f"--plot={path}",
-        "--measured-lookup-ms=3",
-    )
-    self.assertEqual(code, 0)
-    self.assertIn("Lookup: 3.000 ms", out)
-    self.assertTrue(path.exists())
-
-  def test_mistakes(self):
-    program = self._program()
-    for arguments, message in (
-        ([f"{program}", "--topology=v6e:2x2"], "which attribute"),
-        ([f"{program}:x", "--topology=v6e:2x2"], "no attribute 'x'"),
-        (["model.txt", "--topology=v6e:2x2"], "ends with '.txt'"),
-        (["model", "--topology=v6e:2x2"], "'model' has no suffix"),
-        (["model.pb", "--topology=v6e:2x2"], "No such file"),
-        ([f"{program}:specs", "--topology=v9:1"], "no chip 'v9'"),
-        (
-            [f"{program}:specs", "--topology=v6e:1", "--batch=0"],
-            "batch must be at least 1, got 0",
-        ),
-        (
-            [f"{program}:specs", "--topology=v6e:1,v6e:2x1", "--plot=x.png"],
-            "there are several",
-        ),
-        (
-            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f"],
-            "FEATURE=MEAN, like item=7.5, got 'f'",
-        ),
-        (
-            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=3"],
-            "FEATURE=MEAN, like item=7.5, got '3'",
-        ),
-        (
-            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f=-1"],
-            "ids_per_sample['f'] must be a number from 0 on, got -1.0.",
-        ),
-        (
-            [f"{program}:specs", "--topology=v6e:1", "--ids-per-sample=f=nan"],
-            "ids_per_sample['f'] must be a number from 0 on, got nan.",
-        ),
-    ):
-      code, out, err = self._run(*arguments)
-      self.assertEqual((code, out), (1, ""))
-      self.assertIn(message, err)
-
-  def test_plot_without_matplotlib(self):
-    with mock.patch.dict("sys.modules", {"matplotlib.figure": None}):
-      code, out, err = self._run(
-          f"{self._program()}:specs", "--topology=v6e:1", "--plot=x.png"
-      )
-    self.assertEqual((code, out), (1, ""))
-    self.assertIn("jax_tpu_embedding[plots]", err)
 
 
 if __name__ == "__main__":
