@@ -121,8 +121,8 @@ def _source_of_times(costs: _costs.ModelCost) -> str:
   if costs.is_measured:
     factor = ", times a measured lookup over that" * costs.is_calibrated
     return (
-        "Measured: times are what rows took in lookups and updates of this"
-        f" machine{factor}."
+        "Measured: times follow from lookups and updates of this machine"
+        f"{factor}."
     )
   bounds = (
       "times are bounds by bandwidth, divided by an efficiency of"

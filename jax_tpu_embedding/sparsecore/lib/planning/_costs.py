@@ -109,8 +109,8 @@ class ModelCost:
 
   @property
   def is_measured(self) -> bool:
-    """Whether rows of such devices were timed, so that none is estimated."""
-    return self.topology.chip.lookup_times is not None
+    """Whether lookups and updates of this device were timed."""
+    return self.topology.chip.times is not None
 
   @property
   def efficiency_in_words(self) -> str:

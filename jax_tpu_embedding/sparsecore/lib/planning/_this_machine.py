@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 
 from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import hardware
-from jax_tpu_embedding.sparsecore.lib.planning import _row_probe
+from jax_tpu_embedding.sparsecore.lib.planning import _call_probe
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 import numpy as np
 
@@ -31,15 +30,7 @@ def chip(num_devices: int) -> chips.Chip:
   bandwidth = 2 * _BYTES / best
   memory = free_memory.bytes_of_host()
   num_cpus = hardware.num_schedulable_cpus()
-  times = {
-      name: dataclasses.replace(
-          of_all,
-          per_id=of_all.per_id * num_devices,
-          per_byte=of_all.per_byte * num_devices,
-          per_new_byte=of_all.per_new_byte * num_devices,
-      )
-      for name, of_all in _row_times(num_cpus).items()
-  }
+  times = _times(num_cpus)
   return chips.Chip(
       name="cpu",
       memory_bytes=memory // num_devices,
@@ -48,14 +39,16 @@ def chip(num_devices: int) -> chips.Chip:
       flops_per_second=50e9 * num_cpus / num_devices,
       lookup_efficiency=0.85,
       update_efficiency=0.75,
-      lookup_times=times["lookup"],
-      update_times=times["update"],
+      times=chips.MeasuredTimes(
+          lookup=times.lookup.shared_by(num_devices),
+          update=times.update.shared_by(num_devices),
+      ),
       source="copies of 128 MiB by one core of this machine, and its lookups",
   )
 
 
 @functools.lru_cache(maxsize=1)
-def _row_times(num_cpus: int) -> dict[str, chips.RowTimes]:
+def _times(num_cpus: int) -> chips.MeasuredTimes:
   """Those of a device that has all of `num_cpus`, which this process has."""
   del num_cpus
-  return _row_probe.measure()
+  return _call_probe.measure()

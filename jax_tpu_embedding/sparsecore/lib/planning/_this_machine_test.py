@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Rows that are timed on this machine, and estimates that are made of them."""
+"""Calls that are timed on this machine, and estimates that are made of them."""
 
 import dataclasses
 import sys
@@ -11,18 +11,32 @@ from absl.testing import absltest
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.planning import _call_probe
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
-from jax_tpu_embedding.sparsecore.lib.planning import _row_probe
 from jax_tpu_embedding.sparsecore.lib.planning import _this_machine
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
 import numpy as np
 
-_TIMES = {
-    "lookup": chips.RowTimes(per_id=1e-3, per_byte=1e-6, per_new_byte=1e-5),
-    "update": chips.RowTimes(per_id=2e-3, per_byte=2e-6, per_new_byte=3e-5),
-}
+_TIMES = chips.MeasuredTimes(
+    lookup=chips.CallTimes(
+        per_call=0.5,
+        per_id=1e-3,
+        per_byte=1e-6,
+        per_new_row=7e-3,
+        per_new_byte=1e-5,
+        per_sample_byte=4e-5,
+    ),
+    update=chips.CallTimes(
+        per_call=0.25,
+        per_id=2e-3,
+        per_byte=2e-6,
+        per_new_row=9e-3,
+        per_new_byte=3e-5,
+        per_sample_byte=5e-5,
+    ),
+)
 
 
 def _estimate(topology, **arguments):
@@ -42,41 +56,67 @@ def _estimate(topology, **arguments):
   )
 
 
+def _seconds(times, probe):
+  """What the calls of a probe take at these prices."""
+  num_ids = probe.num_samples * probe.valency
+  num_rows = 0
+  if not probe.rows_are_cached:
+    # Distinct ones of so many ids, to a millionth.
+    num_rows = probe.num_rows * (1 - np.exp(-num_ids / probe.num_rows))
+  row = 4 * probe.num_columns
+  return probe.num_tables * times.seconds(
+      num_ids=num_ids,
+      id_bytes=num_ids * row,
+      new_rows=num_rows,
+      new_bytes=num_rows * row,
+      sample_bytes=probe.num_samples * row,
+  )
+
+
 class ThisMachineTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    _this_machine._row_times.cache_clear()
-    self.addCleanup(_this_machine._row_times.cache_clear)
+    _this_machine._times.cache_clear()
+    self.addCleanup(_this_machine._times.cache_clear)
 
-  def _enter_times(self, times=None):
+  def _enter_times(self):
     return self.enter_context(
-        mock.patch.object(_row_probe, "measure", return_value=times or _TIMES)
+        mock.patch.object(_call_probe, "measure", return_value=_TIMES)
     )
 
-  def test_seconds_are_those_of_rows(self):
+  def test_seconds_are_those_of_calls(self):
     self._enter_times()
     report = _estimate("cpu:1")
     (stack,) = report.stacks
     row = 128 * 4
-    activations = 64 * row / report.topology.chip.memory_bytes_per_second
     self.assertAlmostEqual(
         stack.lookup_seconds,
-        64 * (1e-3 + row * 1e-6) + 16 * row * 1e-5 + activations,
+        0.5
+        + 64 * (1e-3 + row * 1e-6)
+        + 16 * (7e-3 + row * 1e-5)
+        + 64 * row * 4e-5,
     )
     # The table's rows, and the slots'.
     self.assertAlmostEqual(
-        stack.update_seconds, 64 * (2e-3 + row * 2e-6) + 16 * 2 * row * 3e-5
+        stack.update_seconds,
+        0.25
+        + 64 * (2e-3 + row * 2e-6)
+        + 16 * 2 * (9e-3 + row * 3e-5)
+        + 64 * row * 5e-5,
     )
 
   def test_devices_share_the_machine(self):
     self._enter_times()
     whole, half = (chips.topology(f"cpu:{n}").chip for n in (1, 2))
-    for name in ("lookup_times", "update_times"):
+    for call in ("lookup", "update"):
       of_whole, of_half = (
-          dataclasses.astuple(getattr(chip, name)) for chip in (whole, half)
+          dataclasses.asdict(getattr(chip.times, call))
+          for chip in (whole, half)
       )
-      self.assertEqual(of_half, tuple(2 * x for x in of_whole))
+      # All their calls run at once.
+      self.assertEqual(of_half.pop("per_call"), of_whole.pop("per_call"))
+      self.assertEqual(of_half, {k: 2 * x for k, x in of_whole.items()})
 
   def test_a_share_of_the_bandwidth_takes_their_place(self):
     self._enter_times()
@@ -95,8 +135,7 @@ class ThisMachineTest(absltest.TestCase):
     text = report.describe()
     self.assertStartsWith(
         text,
-        "Measured: times are what rows took in lookups and updates of this"
-        " machine.\n",
+        "Measured: times follow from lookups and updates of this machine.\n",
     )
     self.assertNotIn("efficiency", text)
     self.assertNotIn(" at 1.0", text)
@@ -115,35 +154,46 @@ class ThisMachineTest(absltest.TestCase):
     self.assertEqual(measure.call_count, 2)
 
 
-class RowProbeTest(absltest.TestCase):
+class CallProbeTest(absltest.TestCase):
 
-  def test_rows_of_this_machine(self):
-    times = _row_probe.measure()
-    self.assertEqual(set(times), {"lookup", "update"})
-    for of_call in times.values():
+  def test_calls_of_this_machine(self):
+    times = _call_probe.measure()
+    for of_call in (times.lookup, times.update):
       # From memory, rows of 256 bytes take 2 ns to 2 us anywhere.
-      seconds = of_call.seconds(1, 256, 1, 256)
-      self.assertBetween(seconds, 2e-9, 2e-6)
+      seconds = of_call.seconds(
+          num_ids=1, id_bytes=256, new_rows=1, new_bytes=256, sample_bytes=0
+      )
+      self.assertBetween(seconds - of_call.per_call, 2e-9, 2e-6)
+      # One that does nothing takes more than a function, less than a step.
+      self.assertBetween(of_call.per_call, 1e-8, 1e-3)
     # Raises if there is a backend here.
     jax.config.update("jax_num_cpu_devices", 1)
 
-  def test_times_are_those_that_the_tables_took(self):
-    per_id, per_byte, per_new_byte = 5e-9, 2e-11, 7e-11
-    n = _row_probe._NUM_IDS
-    rows = _row_probe._MANY_ROWS * (1 - np.exp(-n / _row_probe._MANY_ROWS))
-    times = _row_probe._fit(
-        narrow=n * (per_id + 64 * per_byte),
-        wide=n * (per_id + 512 * per_byte),
-        many=n * (per_id + 256 * per_byte) + rows * 256 * per_new_byte,
-    )
-    np.testing.assert_allclose(
-        dataclasses.astuple(times), (per_id, per_byte, per_new_byte), rtol=1e-4
-    )
+  def test_prices_are_those_that_the_probes_took(self):
+    names = [field.name for field in dataclasses.fields(chips.CallTimes)]
+    for prices in (
+        (7e-6, 5e-9, 2e-11, 4e-9, 7e-11, 3e-10),
+        (2e-5, 0.0, 9e-11, 0.0, 5e-11, 0.0),
+    ):
+      times = chips.CallTimes(**dict(zip(names, prices)))
+      np.testing.assert_allclose(
+          dataclasses.astuple(
+              _call_probe._fit(
+                  [_seconds(times, probe) for probe in _call_probe._PROBES]
+              )
+          ),
+          prices,
+          rtol=1e-4,
+          atol=1e-15,
+      )
 
-  def test_noise_makes_no_times_below_zero(self):
-    times = _row_probe._fit(narrow=2e-3, wide=1e-3, many=1e-3)
-    self.assertEqual((times.per_byte, times.per_new_byte), (0, 0))
-    self.assertGreater(times.per_id, 0)
+  def test_noise_makes_no_prices_below_zero(self):
+    # A wide table in half the time of a narrow one.
+    times = _call_probe._fit([2e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-4])
+    prices = dataclasses.asdict(times)
+    self.assertEqual(prices["per_byte"], 0)
+    self.assertGreater(prices["per_id"], 0)
+    self.assertGreaterEqual(min(prices.values()), 0)
 
   def test_a_process_that_fails_says_why(self):
     with (
@@ -153,7 +203,7 @@ class RowProbeTest(absltest.TestCase):
             "(?s)topology of cpu:N.*ended with 1:.*No module named",
         ),
     ):
-      _row_probe.measure()
+      _call_probe.measure()
 
 
 if __name__ == "__main__":

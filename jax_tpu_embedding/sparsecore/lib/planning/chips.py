@@ -16,41 +16,79 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import Self
 
 _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowTimes:
-  """Seconds of a lookup or an update, for what is known of its batch.
+class CallTimes:
+  """Seconds of a lookup or an update of a stack, by what is in its batch.
 
   Attributes:
+    per_call: whatever is in the batch.
     per_id: of each id, whatever its row.
     per_byte: of the row that belongs to an id, in a cache: a lookup reads it of
       the table, an update of the gradient.
-    per_new_byte: of each row that the batch names, for the first time: it comes
-      from memory, and an update writes it and its slots.
+    per_new_row: of each row that the batch names, for the first time: it comes
+      from memory, and an update writes it. Its rows of slots are more of them.
+    per_new_byte: of such a row.
+    per_sample_byte: of the activations that a lookup writes, and of the
+      gradient, when an update reads it for the first time.
   """
 
+  per_call: float
   per_id: float
   per_byte: float
+  per_new_row: float
   per_new_byte: float
+  per_sample_byte: float
 
   def seconds(
-      self, num_ids: float, id_bytes: float, num_rows: float, row_bytes: float
+      self,
+      *,
+      num_ids: float,
+      id_bytes: float,
+      new_rows: float,
+      new_bytes: float,
+      sample_bytes: float,
   ) -> float:
     """Of a batch.
 
     Args:
       num_ids: ids.
-      id_bytes: of the row that belongs to an id.
-      num_rows: distinct rows.
-      row_bytes: of each, and its slots.
+      id_bytes: of the rows that belong to ids, all together.
+      new_rows: distinct ones, with the rows of slots that an update writes.
+      new_bytes: of these, all together.
+      sample_bytes: of activations, or of their gradient.
     """
     return (
-        num_ids * (self.per_id + id_bytes * self.per_byte)
-        + num_rows * row_bytes * self.per_new_byte
+        self.per_call
+        + num_ids * self.per_id
+        + id_bytes * self.per_byte
+        + new_rows * self.per_new_row
+        + new_bytes * self.per_new_byte
+        + sample_bytes * self.per_sample_byte
     )
+
+  def shared_by(self, num_devices: int) -> Self:
+    """Those of a device of several, which divide the machine among them."""
+    return dataclasses.replace(
+        self,
+        per_id=self.per_id * num_devices,
+        per_byte=self.per_byte * num_devices,
+        per_new_row=self.per_new_row * num_devices,
+        per_new_byte=self.per_new_byte * num_devices,
+        per_sample_byte=self.per_sample_byte * num_devices,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuredTimes:
+  """What was measured of a device."""
+
+  lookup: CallTimes
+  update: CallTimes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,9 +110,8 @@ class Chip:
       seen to take, with 128 columns; None: no limit is known.
     lookup_efficiency: share of the bandwidth that lookups are taken to have.
     update_efficiency: the same of updates.
-    lookup_times: of the rows of a lookup, where they were measured: on CPUs.
-      They take the place of bandwidth and efficiency.
-    update_times: the same of an update.
+    times: of lookups and updates, where they were measured: on CPUs. They take
+      the place of bandwidth and efficiency.
     source: of the numbers.
   """
 
@@ -90,8 +127,7 @@ class Chip:
   max_unique_ids_per_partition: int | None = None
   lookup_efficiency: float = 0.5
   update_efficiency: float = 0.5
-  lookup_times: RowTimes | None = None
-  update_times: RowTimes | None = None
+  times: MeasuredTimes | None = None
   source: str
 
   @property

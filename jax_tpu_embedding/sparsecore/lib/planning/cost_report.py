@@ -11,7 +11,7 @@ Memory follows from the plan and from limits; these from batches that are drawn
 and go through the real converter. Times of TPUs and GPUs are bounds by bandwidth,
 divided by an efficiency that nobody measured yet: they say what is large and
 what bounds it, not how long a step takes. Those of a CPU are measured on this
-machine (_row_probe.py). Replicated tables are looked up by products with all
+machine (_call_probe.py). Replicated tables are looked up by products with all
 of their rows, and bounds are those of the products too.
 """
 
@@ -141,8 +141,8 @@ def estimate(
       was lowered for the topology's TPUs, which is compiled, and whose
       parameters are not counted.
     sc_efficiency: of lookups and updates, the share of the bandwidth that they
-      are taken to have; default: that of the chip, or what its rows took where
-      that was measured.
+      are taken to have; default: that of the chip, or what they took where that
+      was measured.
     batches: how many are drawn or taken; needs are the largest of them.
 
   Raises:
@@ -157,9 +157,7 @@ def estimate(
         f" {sc_efficiency}."
     )
   if sc_efficiency is not None:
-    by_bandwidth = dataclasses.replace(
-        topology.chip, lookup_times=None, update_times=None
-    )
+    by_bandwidth = dataclasses.replace(topology.chip, times=None)
     topology = dataclasses.replace(topology, chip=by_bandwidth)
   num_devices, num_sc = topology.num_devices, topology.chip.num_sc
   features = prepared_specs.prepared(feature_specs, num_devices, num_sc)
@@ -505,16 +503,21 @@ def _stack_cost(
       + 2 * asked * row_bytes
       + activation_bytes
   ) / bandwidth
-  if chip.lookup_times and chip.update_times:
+  if chip.times:
     lookup_efficiency = update_efficiency = 1.0
-    lookup = activation_bytes / bandwidth + chip.lookup_times.seconds(
-        counts.num_ids, row_bytes, asked, row_bytes
+    lookup = chip.times.lookup.seconds(
+        num_ids=counts.num_ids,
+        id_bytes=counts.num_ids * row_bytes,
+        new_rows=asked,
+        new_bytes=asked * row_bytes,
+        sample_bytes=activation_bytes,
     )
-    update = chip.update_times.seconds(
-        counts.num_ids,
-        stack.num_columns * _VALUE_BYTES,
-        owned,
-        row_bytes + slot_bytes,
+    update = chip.times.update.seconds(
+        num_ids=counts.num_ids,
+        id_bytes=counts.num_ids * stack.num_columns * _VALUE_BYTES,
+        new_rows=owned * (1 + stack.num_slots),
+        new_bytes=owned * (row_bytes + slot_bytes),
+        sample_bytes=activation_bytes,
     )
   bound = lambda memory: "memory" if memory >= network else "network"
   return StackCost(
