@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import abc
+import collections
 from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 import io
+import logging
 import os
 import pathlib
 import re
@@ -31,14 +33,17 @@ _FIELDS = {
     field.metadata["suffix"]: field.name for field in dataclasses.fields(Stats)
 }
 
+# Of a client. Others may be reading the one before the last.
+_KEPT_FILES = 3
+
 _SUFFIXES = {name: suffix for suffix, name in _FIELDS.items()}
 
 
 class FileFDOClient(fdo_client.FDOClient):
   """Files of one format in a directory that all processes share.
 
-  Each process publishes files of its own; the latest of each one counts.
-  Not for several threads.
+  Each process publishes files of its own; the latest of each one counts. A
+  client deletes those of its own that have become old. Not for several threads.
   """
 
   # Of the file names.
@@ -66,6 +71,7 @@ class FileFDOClient(fdo_client.FDOClient):
       )
     self._retain_history = retain_history
     self._history: History = {}
+    self._published: list[pathlib.Path] = []
 
   @abc.abstractmethod
   def _write(self, file: BinaryIO, history: History) -> None:
@@ -93,9 +99,16 @@ class FileFDOClient(fdo_client.FDOClient):
   def publish(self) -> None:
     """Writes a file with all records of this process.
 
-    Other processes see all of it or nothing.
+    Other processes see all of it or nothing. Of the files of this client, the
+    last three stay; those of others, as of earlier runs, all do.
     """
-    name = f"fdo_stats_{jax.process_index()}_{time.time_ns()}.{self.extension}"
+    process = jax.process_index()
+    earlier = [
+        published_at for published_at, _ in self._files().get(process, ())
+    ]
+    # A clock that was set back since does not hide this one behind them.
+    published_at = max(time.time_ns(), 1 + max(earlier, default=0))
+    name = f"fdo_stats_{process}_{published_at}.{self.extension}"
     # Not a name that `load` looks at.
     unfinished = self._base_dir / f".{name}.unfinished"
     try:
@@ -104,6 +117,15 @@ class FileFDOClient(fdo_client.FDOClient):
       os.replace(unfinished, self._base_dir / name)
     finally:
       unfinished.unlink(missing_ok=True)
+    self._published.append(self._base_dir / name)
+    while len(self._published) > _KEPT_FILES:
+      old = self._published.pop(0)
+      try:
+        old.unlink(missing_ok=True)
+      except OSError as error:  # No reason to end a run.
+        logging.getLogger(__name__).warning(
+            "fdo: %s stays, which later files replace: %s", old, error
+        )
 
   def load(self) -> Stats:
     """The statistics of the latest file of each process.
@@ -118,38 +140,52 @@ class FileFDOClient(fdo_client.FDOClient):
 
     Raises:
       FileNotFoundError: if there is no file.
+      OSError: if the directory lists a file that is not there.
       ValueError: for a file that was not published by such a client, and for
         statistics of different lengths.
     """
-    paths = self._latest_paths()
-    if not paths:
-      raise FileNotFoundError(
-          f"No file fdo_stats_<process>_<time>.{self.extension} in"
-          f" {self._base_dir}. Publish statistics there first."
-      )
-    history: History = {}
-    for path in paths:
-      for key, records in self._read_file(path).items():
-        _check_same_length(key, records, str(path), history)
-        history.setdefault(key, []).extend(records)
+    paths = None
+    while True:
+      before, paths = paths, self._latest_paths()
+      if not paths:
+        raise FileNotFoundError(
+            f"No file fdo_stats_<process>_<time>.{self.extension} in"
+            f" {self._base_dir}. Publish statistics there first."
+        )
+      try:
+        history = self._read_files(paths)
+        break
+      except FileNotFoundError as error:  # Another one took its place.
+        if paths == before:
+          raise OSError(f"{self._base_dir} lists what is not there.") from error
     if len(paths) > 1 or not self._retain_history:
       history = _largest(history)
     _fill_alignment(history)
     self._history = history
     return _unflatten(history)
 
-  def _latest_paths(self) -> list[pathlib.Path]:
-    """The latest file of each process."""
-    latest: dict[int, tuple[int, pathlib.Path]] = {}
+  def _files(self) -> Mapping[int, list[tuple[int, pathlib.Path]]]:
+    """The files of each process, and when they were published."""
+    files = collections.defaultdict(list)
     for path in self._base_dir.iterdir():
       match = re.fullmatch(
           rf"fdo_stats_(\d+)_(\d+)\.{self.extension}", path.name
       )
       if match:
         process, published_at = map(int, match.groups())
-        found = (published_at, path)
-        latest[process] = max(latest.get(process, found), found)
-    return [latest[process][1] for process in sorted(latest)]
+        files[process].append((published_at, path))
+    return files
+
+  def _latest_paths(self) -> list[pathlib.Path]:
+    return [max(files)[1] for _, files in sorted(self._files().items())]
+
+  def _read_files(self, paths: Iterable[pathlib.Path]) -> History:
+    history: History = {}
+    for path in paths:
+      for key, records in self._read_file(path).items():
+        _check_same_length(key, records, str(path), history)
+        history.setdefault(key, []).extend(records)
+    return history
 
   def _read_file(self, path: pathlib.Path) -> History:
     data = path.read_bytes()  # Errors of the disk are no errors of the format.

@@ -203,6 +203,71 @@ class FDOClientTest(parameterized.TestCase):
     np.testing.assert_array_equal(loaded.max_ids_per_partition["t"], [7, 20])
 
   @parameterized.parameters(NPZ, CSV)
+  def test_a_clock_that_is_set_back_hides_nothing(self, client_class):
+    client = client_class(self.dir)
+    for time_ns, number in ((10**18, 1), (5, 2), (5, 3)):
+      with mock.patch("time.time_ns", return_value=time_ns):
+        self.publish(client, 0, max_ids(number))
+    loaded = client_class(self.dir).load().max_ids_per_partition["t"]
+    self.assertEqual(loaded.tolist(), [[1], [2], [3]])
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_only_the_last_files_of_a_client_stay(self, client_class):
+    earlier = [
+        self.file_of(client_class, f"fdo_stats_{name}", max_ids(number))
+        for name, number in (("0_1", 1), ("0_2", 2), ("1_1", 3))
+    ]
+    client = client_class(self.dir)
+    for number in range(5):
+      self.publish(client, 0, max_ids(number))
+    self.assertTrue(all(path.exists() for path in earlier))
+    self.assertLen(os.listdir(self.dir), len(earlier) + 3)
+    loaded = client_class(self.dir).load().max_ids_per_partition["t"]
+    self.assertEqual(loaded.tolist(), [4])
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_a_file_that_is_replaced_while_it_is_read(self, client_class):
+    replaced = self.file_of(client_class, "fdo_stats_0_1", max_ids(1))
+    read_bytes = pathlib.Path.read_bytes
+
+    def replace_and_read(path):
+      if path == replaced:
+        self.publish(client_class(self.dir), 0, max_ids(2))
+        replaced.unlink()
+      return read_bytes(path)
+
+    with mock.patch.object(pathlib.Path, "read_bytes", replace_and_read):
+      loaded = client_class(self.dir).load().max_ids_per_partition["t"]
+    self.assertEqual(loaded.tolist(), [2])
+    # Not an error that says that nothing was published.
+    with (
+        mock.patch.object(
+            pathlib.Path, "read_bytes", side_effect=FileNotFoundError
+        ),
+        self.assertRaisesRegex(OSError, "lists what is not there") as caught,
+    ):
+      client_class(self.dir).load()
+    self.assertNotIsInstance(caught.exception, FileNotFoundError)
+
+  def test_a_file_that_cannot_be_deleted_ends_no_run(self):
+    unlink = pathlib.Path.unlink
+
+    def refuse(path, missing_ok=False):
+      if not path.name.endswith(".unfinished"):
+        raise PermissionError(f"{path} is locked")
+      unlink(path, missing_ok)
+
+    client = NPZ(self.dir)
+    with (
+        mock.patch.object(pathlib.Path, "unlink", refuse),
+        self.assertLogs(level="WARNING") as logs,
+    ):
+      for number in range(4):
+        self.publish(client, 0, max_ids(number))
+    self.assertRegex(logs.output[0], r"fdo_stats_0_\d+.npz stays.*is locked")
+    self.assertLen(os.listdir(self.dir), 4)
+
+  @parameterized.parameters(NPZ, CSV)
   def test_loaded_statistics_replace_the_recorded_ones(self, client_class):
     self.publish(client_class(self.dir), 0, max_ids(1, 5))
     client = client_class(self.dir)
