@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import copy
 from typing import Any
 
 from jax_tpu_embedding.sparsecore import extras
@@ -75,7 +74,10 @@ class _PreprocessedDataset(grain.IterDataset):
     pipeline = input_pipeline.InputPipeline(
         source, self._layer_or_specs, **self._options
     )
-    self._options["limits"] = pipeline.limits  # of the next ones, too
+    # Of the next ones, too, with the threads and the agreement that they have.
+    self._options |= dict(
+        limits=pipeline.limits, num_threads=None, all_reduce_interface=None
+    )
     return pipeline
 
   def __getstate__(self) -> Any:
@@ -102,7 +104,6 @@ class _PreprocessedIterator(grain.DatasetIterator):
   ):
     self._before, self._pipeline = before, pipeline
     self._make_pipeline = make_pipeline
-    self._first_state = copy.deepcopy(before.get_state())
     super().__init__(before)
 
   def __next__(self) -> input_pipeline.Batch:
@@ -110,10 +111,7 @@ class _PreprocessedIterator(grain.DatasetIterator):
     return next(self._pipeline)
 
   def get_state(self) -> dict[str, Any]:
-    state = self._pipeline.get_state()
-    if state["source"] is None:  # no batch was handed out
-      state["source"] = copy.deepcopy(self._first_state)
-    return state
+    return self._pipeline.get_state()
 
   def set_state(self, state: dict[str, Any]) -> None:
     now = self.get_state()

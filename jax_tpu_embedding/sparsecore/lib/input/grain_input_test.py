@@ -145,9 +145,15 @@ class GrainInputTest(parameterized.TestCase):
     iterator = iter(_dataset())
     self.assertEqual(_num_threads(), before)
     iterator.start_prefetch()
-    self.assertEqual(_num_threads(), before + 3)
+    # A reader, two workers and a sender.
+    self.assertEqual(_num_threads(), before + 4)
     iterator.close()
     self.assertEqual(_num_threads(), before)
+
+  def test_iterators_that_share_limits_share_their_options(self):
+    ds = _dataset(num_threads=1)
+    self.assertEqual([batch.number for batch in ds], [*range(_NUM)])
+    self.assertEqual([batch.number for batch in ds], [*range(_NUM)])
 
   def test_threads_go_with_close_and_with_the_iterator(self):
     before = _num_threads()

@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import job_nodes
 from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
+from jax_tpu_embedding.sparsecore.lib.input import _rest
 from jax_tpu_embedding.sparsecore.lib.input import _stages
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
@@ -136,18 +137,19 @@ class InputPipeline:
       workers: threads that preprocess, each of which uses several itself. With
         one, cores idle while it waits for the interpreter's lock. `ids`,
         `weights` and `rest` are called for one batch after the other.
-      num_threads: how many those are, for new limits.
-      all_reduce_interface: how processes agree on limits; default, for new
-        limits of several: the processes of jax.distributed find each other,
-        when pipelines start, which all do in one order.
+      num_threads: how many those are. Not with `limits`, which have their own.
+      all_reduce_interface: how processes agree on limits; default: those of
+        jax.distributed find each other, when pipelines start, which all do in
+        one order. Not with `limits`, which have their own.
       on_batch: called as on_batch(number, stats, timings) for each batch that
         is handed out, before it is, on the thread that asked for it.
       count_every: one of so many batches has statistics with what count_batch
         adds; 0: none has. It takes two fifths of the time of preprocessing.
 
     Raises:
-      ValueError: for bad numbers, limits of other specs or devices, or where a
-        mesh is missing or given twice.
+      TypeError: for limits that are no AdaptiveLimits.
+      ValueError: for bad numbers, limits of other specs or devices, what these
+        have already, or where a mesh is missing or given twice.
     """
     for name, value, least in (
         ("host_prefetch", host_prefetch, 0),
@@ -155,9 +157,19 @@ class InputPipeline:
         ("workers", workers, 1),
         ("count_every", count_every, 0),
     ):
-      if not isinstance(value, int) or value < least:
+      if not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(
             f"{name} must be an integer of at least {least}, got {value!r}."
+        )
+    for name, value in (
+        ("num_threads", num_threads),
+        ("all_reduce_interface", all_reduce_interface),
+    ):
+      if limits is not None and value is not None:
+        raise ValueError(
+            f"{name}={value!r} is for limits that the pipeline makes, and"
+            f" `limits` were given, which have their own. Pass {name} to"
+            " AdaptiveLimits."
         )
     config = getattr(layer_or_specs, "lookup_config", None)  # of a layer
     num_given = (mesh is not None) + (sharding_axis is not None)
@@ -197,6 +209,8 @@ class InputPipeline:
           output_pool=self._pool,
           **settings,
       )
+    elif not isinstance(limits, embedding.AdaptiveLimits):
+      raise TypeError(f"limits must be AdaptiveLimits, got {limits!r}.")
     elif not _are_same(limits.feature_specs, feature_specs):
       raise ValueError(
           "limits are of other feature_specs than those of the pipeline. Make"
@@ -317,7 +331,8 @@ class InputPipeline:
     node = _restart(limits)
     get_ids, get_weights, get_rest = self._functions
     iterator, sharding = self._iterator, self._sharding
-    saves = hasattr(iterator, "get_state")
+    if self._source_state is None:
+      self._source_state = _state_of(iterator)
 
     feature_specs, count_every = limits.feature_specs, self._count_every
     num_local = self._num_local_devices
@@ -329,11 +344,7 @@ class InputPipeline:
     def read():
       begin = clock()
       item = next(iterator)
-      state = None
-      if saves:
-        state = _not_the_end("get_state", iterator, iterator.get_state)
-        state = copy.deepcopy(state)
-      return item, state, clock() - begin
+      return item, _state_of(iterator), clock() - begin
 
     # By one thread at a time: these are the program's functions.
     def prepare(item_and_state):
@@ -341,7 +352,7 @@ class InputPipeline:
       begin = clock()
       ids = get_ids(item)
       weights = get_weights and get_weights(item)
-      rest = get_rest(item) if get_rest else _others(item, ids, weights)
+      rest = get_rest(item) if get_rest else _rest.others(item, ids, weights)
       return ids, weights, rest, state, (seconds, clock() - begin)
 
     def work(number, prepared):
@@ -361,7 +372,9 @@ class InputPipeline:
       del handed_out[:-2]
       begin = clock()
       shapes = (
-          _shapes(rest, num_local) if limits.is_of_several_processes else ""
+          _rest.shapes(rest, num_local)
+          if limits.is_of_several_processes
+          else ""
       )
       settled = limits.settle_until_end(converted, shapes)
       if settled is None:
@@ -384,7 +397,7 @@ class InputPipeline:
         )
       counted = clock()
       inputs, rest = _send(
-          (inputs, _checked_rest(rest, inputs, feature_specs, num_local)),
+          (inputs, _rest.checked(rest, inputs, feature_specs, num_local)),
           sharding,
       )
       seconds += agreed - begin, clock() - counted
@@ -427,14 +440,17 @@ class InputPipeline:
   def get_state(self) -> dict[str, Any]:
     """Where the last batch that was handed out left the source and the limits.
 
-    JSON, if the state of the source is.
+    Before the first one, where they were. JSON, if the state of the source is.
     """
     with self._lock:
+      source_state = self._source_state
+      if self._iterator is None and hasattr(self._source, "__next__"):
+        source_state = _state_of(self._source)
       return {
           "version": _STATE_VERSION,
           "number": self._number,
           # A copy: an iterator may keep what it is given, and change it.
-          "source": copy.deepcopy(self._source_state),
+          "source": copy.deepcopy(source_state),
           "limits": self._limits.state_dict(self._limits_state),
       }
 
@@ -444,7 +460,8 @@ class InputPipeline:
     The iterator of the source is given its state, if it has `set_state`. Else
     source.skip(number) is called, if there is one; what it returns, if not
     None, is iterated over in place of the source. Else as many batches are read
-    and dropped. The log says which it was.
+    and dropped: as many as the earlier pipeline handed out, so give this one a
+    source that begins where that one's did. The log says which it was.
 
     Args:
       state: what get_state returned. Where its "limits" are None, those of the
@@ -595,6 +612,14 @@ def _not_the_end(name: str, source: Any, call: Callable[[], Any]) -> Any:
     ) from error
 
 
+def _state_of(iterator: Any) -> Any | None:
+  """A copy of its state, which it may go on to change; None if it has none."""
+  if not hasattr(iterator, "get_state"):
+    return None
+  state = _not_the_end("get_state", iterator, iterator.get_state)
+  return copy.deepcopy(state)
+
+
 def _short(source: Any) -> str:
   """What messages call a source, which may be a list of all batches."""
   shown = reprlib.Repr()
@@ -607,100 +632,6 @@ def _are_same(a: Any, b: Any) -> bool:
   """Whether the specs of two trees, frozen dicts or not, are the same ones."""
   a, b = jax.tree.leaves(a), jax.tree.leaves(b)
   return len(a) == len(b) and all(map(operator.is_, a, b))
-
-
-def _others(item: Any, ids: Any, weights: Any) -> dict[Any, Any] | None:
-  """What a mapping has beside arrays that are among ids and weights.
-
-  Trees in it that have only these are left out as well. In a list that has
-  something else, None takes the place of such an array.
-  """
-  if not isinstance(item, Mapping):
-    return None
-  taken = {
-      id(x) for x in jax.tree.leaves((ids, weights)) if hasattr(x, "__len__")
-  }
-
-  def is_taken(tree):
-    leaves = jax.tree.leaves(tree)
-    return bool(leaves) and all(id(x) in taken for x in leaves)
-
-  def others(tree):
-    if isinstance(tree, Mapping):
-      return {k: others(v) for k, v in tree.items() if not is_taken(v)}
-    return jax.tree.map(lambda x: None if id(x) in taken else x, tree)
-
-  return others(item)
-
-
-def _checked_rest(
-    rest: Any, inputs: Any, feature_specs: Any, num_local: int
-) -> Any:
-  """`rest` as arrays of NumPy, of the types that they have on devices.
-
-  Raises:
-    TypeError: if one has no numbers.
-    ValueError: if one has not as many samples as the ids of some feature, nor a
-      multiple, or has a value that its type on devices cannot hold.
-  """
-  batches = dict(inputs.settings.batches)
-  num_devices = inputs.settings.global_device_count
-  num_samples = {
-      batches.get(x.name, x.output_shape[0]) * num_local // num_devices
-      for x in jax.tree.leaves(feature_specs)
-  }
-  if np.ndim(inputs.num_minibatches) == 2:  # limits with has_leading_dimension
-    num_samples.add(num_local)
-
-  def check(path, x):
-    name = f"rest{jax.tree_util.keystr(path)}"
-    x = np.asarray(x)
-    # A multiple: the positions of samples may have an axis with them.
-    if not x.ndim or not any(len(x) and len(x) % n == 0 for n in num_samples):
-      raise ValueError(
-          f"{name} has shape {x.shape}, expected [samples, ...] with"
-          f" {' or '.join(map(str, sorted(num_samples)))} samples, or a multiple,"
-          " as the ids have: devices share it like them. Leave what is not of"
-          " samples out of `rest`, and pass it to the step by itself."
-      )
-    if x.dtype != bool and not jax.dtypes.issubdtype(x.dtype, np.number):
-      raise TypeError(
-          f"{name} has dtype {x.dtype}, which devices do not have. Make numbers"
-          " of it, or leave it out of `rest`."
-      )
-    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
-    if dtype == x.dtype:
-      return x
-    with np.errstate(over="ignore"):  # is the error below
-      narrow = x.astype(dtype)
-    if dtype.kind in "iu":
-      is_lost = narrow != x
-    else:  # rounding is as everywhere in JAX
-      is_lost = np.isinf(narrow) & np.isfinite(x)
-    if is_lost.any():
-      raise ValueError(
-          f"{name} has the value {x[is_lost][0]}, which is {x.dtype} and does"
-          f" not fit {dtype}, its type on devices without jax_enable_x64. Cast"
-          " it to what fits, split it, or leave it out of `rest`."
-      )
-    return narrow
-
-  return jax.tree_util.tree_map_with_path(check, rest)
-
-
-def _shapes(rest: Any, num_local: int) -> str:
-  """What programs know of `rest`, which is to be the same on all processes."""
-
-  def of_device(x):
-    x = np.asarray(x)
-    samples, *others = x.shape or (0,)
-    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
-    return f"{dtype}{[samples // num_local, *others]}"
-
-  return ", ".join(
-      f"rest{jax.tree_util.keystr(path)} as {of_device(x)} per device"
-      for path, x in jax.tree.leaves_with_path(rest)
-  )
 
 
 def _send(tree: Any, sharding: jax.sharding.Sharding) -> Any:

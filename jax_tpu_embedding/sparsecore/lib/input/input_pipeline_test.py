@@ -304,6 +304,17 @@ class InputPipelineTest(small_pipeline.TestCase):
       small_pipeline.pipeline(small_pipeline.items(), num_threads=3)
     self.assertEqual(made.call_args.kwargs["num_threads"], 3)
 
+  @parameterized.parameters("num_threads", "all_reduce_interface")
+  def test_what_given_limits_have_already_is_refused(self, name):
+    specs = small_pipeline.specs()
+    limits = embedding.AdaptiveLimits(specs, 1, 1)
+    with self.assertRaisesRegex(
+        ValueError, f"{name}=3 .*Pass {name} to AdaptiveLimits"
+    ):
+      small_pipeline.pipeline(
+          small_pipeline.items(), specs=specs, limits=limits, **{name: 3}
+      )
+
   @parameterized.parameters(
       dict(mesh=None),
       dict(sharding_axis=None),
@@ -398,6 +409,12 @@ class InputPipelineTest(small_pipeline.TestCase):
   def test_numbers_that_make_no_sense_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       small_pipeline.pipeline(small_pipeline.items(), **options)
+
+  def test_limits_must_be_those_that_adapt(self):
+    with self.assertRaisesRegex(
+        TypeError, "must be AdaptiveLimits, got 'grow'"
+    ):
+      small_pipeline.pipeline(small_pipeline.items(), limits="grow")
 
   def test_limits_must_be_of_the_specs(self):
     limits = embedding.AdaptiveLimits(small_pipeline.specs(), 1, 1)

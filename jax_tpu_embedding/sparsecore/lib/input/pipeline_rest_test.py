@@ -6,6 +6,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
+import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.input.testing import small_pipeline
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
@@ -43,6 +44,25 @@ class PipelineRestTest(small_pipeline.TestCase):
     ):
       next(batches)
     self.assertIn("input batch 0, stage send", caught.exception.__notes__)
+
+  @parameterized.parameters(">f4", ">i2", ">i8", ">c8", "bfloat16")
+  def test_numbers_of_any_byte_order_are_themselves(self, dtype):
+    label = np.arange(24).astype(jnp.dtype(dtype))
+    with small_pipeline.pipeline(
+        [small_pipeline.item(0) | {"label": label}]
+    ) as batches:
+      got = next(batches).rest
+    self.assertTrue(got.dtype.isnative)
+    np.testing.assert_array_equal(np.asarray(got), label)
+
+  def test_what_is_masked_is_not_lost(self):
+    item = small_pipeline.item(0)
+    item["label"] = np.ma.masked_less(np.arange(24.0), 2)
+    with (
+        small_pipeline.pipeline([item]) as batches,
+        self.assertRaisesRegex(ValueError, "rest is a masked array"),
+    ):
+      next(batches)
 
   def test_the_rest_is_what_is_no_id_anywhere_in_it(self):
     ids, label = np.zeros((24, 3), np.int64), np.zeros(24)
@@ -108,7 +128,7 @@ class PipelineRestTest(small_pipeline.TestCase):
         ):
           next(batches)
 
-  @parameterized.parameters("<U4", "S4", "O", "M8[s]", "i4,f4")
+  @parameterized.parameters("<U4", "S4", "O", "M8[s]", "i4,f4", "longdouble")
   def test_the_rest_is_numbers(self, dtype):
     item = small_pipeline.item(0) | {"a": [np.zeros(24, dtype)]}
     with (

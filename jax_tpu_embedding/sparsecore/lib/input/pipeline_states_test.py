@@ -118,6 +118,22 @@ class PipelineStatesTest(small_pipeline.TestCase):
     with self.assertRaisesRegex(ValueError, r"\[\{'ids': .* has no set_state"):
       small_pipeline.pipeline(small_pipeline.items()).set_state(state)
 
+  @parameterized.parameters(False, True)
+  def test_a_source_that_was_advanced_before_goes_on_from_there(self, starts):
+    source = small_pipeline.Source()
+    for _ in range(3):
+      next(source)
+    with small_pipeline.pipeline(source) as batches:
+      if starts:
+        batches.start()  # reads ahead
+      state = json.loads(json.dumps(batches.get_state()))
+      expected = list(batches)
+    self.assertLen(expected, small_pipeline.NUM - 3)
+    with small_pipeline.pipeline(small_pipeline.Source()) as batches:
+      batches.set_state(state)
+      self.assertEqual(batches.get_state(), state)
+      self.assert_same(list(batches), expected)
+
   def test_a_state_that_cannot_be_had_is_no_end(self):
     class Source(small_pipeline.Source):
 
@@ -173,7 +189,7 @@ class PipelineStatesTest(small_pipeline.TestCase):
     source = small_pipeline.Source()
     with small_pipeline.pipeline(source, specs=specs, limits=limits) as batches:
       with self.assertRaisesRegex(
-          ValueError, "enable_minibatching False.*None may take their place"
+          ValueError, "enable_minibatching False.*None may take its place"
       ):
         batches.set_state(state)
       self.assertEqual(source.position, 0)
