@@ -8,31 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
-import logging
 import threading
 from typing import Any
 from typing import Literal
 
-import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _agreement
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_feedback
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _saved_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
-import numpy as np
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 # From then on limits double: data that keep growing are not worth a program for
 # each quarter.
 _GROWTHS_BEFORE_DOUBLING = 16
 # Conversions of a batch. Each one after the first has limits that grew.
 _MAX_ATTEMPTS = 16
-_BATCHES_PER_FILE = 1000  # of an FDO client
 
 Growth = _limit_history.Growth
 
@@ -147,7 +145,7 @@ class AdaptiveLimits:
         output_pool,
     )
     num_scs = global_device_count * self.num_sc_per_device
-    _plan.check_prepared(jax.tree.leaves(feature_specs), num_scs)
+    _plan.check_prepared(_tables.features_of(feature_specs), num_scs)
     self._rule = _limits.GrowthRule(growth, headroom, near)
     if isinstance(ceiling, str):
       ceiling = _limit_ceiling.of_devices(
@@ -177,7 +175,9 @@ class AdaptiveLimits:
     self._largest: _limits.Limits | None = None
     self._limits = self._first(start)
     self._copies: tuple[_limits.Limits | None, Any] = None, None
-    self._fdo_client = fdo_client
+    self._feedback = _limit_feedback.LimitFeedback(
+        fdo_client, list(self._bounds.rows_per_sc), self._conversion
+    )
     if fdo_client is not None and start == "first batch":
       self._start_with_published()
 
@@ -212,24 +212,7 @@ class AdaptiveLimits:
 
   def _start_with_published(self) -> None:
     """Limits that what earlier runs published would have grown to."""
-    try:
-      published = self._fdo_client.load()
-    except FileNotFoundError:
-      published = None  # the first run
-    if published is not None and not self._is_of_these_devices(published):
-      # The client has them now, and no record of this run combines with them.
-      published = self._fdo_client = None
-    needs = None if published is None else _limits.needs_of(published)
-    if needs is not None and set(dict(needs.stacks)) != set(
-        self._bounds.rows_per_sc
-    ):
-      logging.getLogger(__name__).warning(
-          "limits: the published statistics are of the stacks %s, and the specs"
-          " have %s. The first batch sets limits.",
-          sorted(dict(needs.stacks)),
-          sorted(self._bounds.rows_per_sc),
-      )
-      needs = None
+    needs = self._feedback.needs_of_earlier_runs()
     if needs is None:
       rungs = [0] * len(self._limits.stacks) * len(_limits.NUMBERS)
     else:
@@ -240,37 +223,6 @@ class AdaptiveLimits:
     )
     if needs is not None:
       self._limits.set_on(self._feature_specs, self.num_sc_per_device)
-
-  def _is_of_these_devices(
-      self, stats: _stats.SparseDenseMatmulInputStats
-  ) -> bool:
-    """Whether as many devices and SparseCores counted; warns if not."""
-    num_local = self._conversion.local_device_count
-    for field, expected in (
-        ("max_ids_per_partition", num_local * self._bounds.num_scs),
-        ("required_buffer_size_per_sc", num_local * self.num_sc_per_device),
-    ):
-      by_name = getattr(stats, field)
-      for name in sorted(self._bounds.rows_per_sc.keys() & by_name.keys()):
-        size = np.atleast_1d(by_name[name]).shape[-1]
-        if size != expected:
-          logging.getLogger(__name__).warning(
-              "limits: what %s has loaded is of other devices: stack %r has %d"
-              " values of %s, expected %d on %d devices, of which this process"
-              " has %d, with %d SparseCores each. The first batch sets limits,"
-              " and nothing is recorded. Let the client publish elsewhere: each"
-              " number of devices needs a directory of its own.",
-              type(self._fdo_client).__name__,
-              name,
-              size,
-              field,
-              expected,
-              self._conversion.global_device_count,
-              num_local,
-              self.num_sc_per_device,
-          )
-          return False
-    return True
 
   @property
   def feature_specs(self) -> Any:
@@ -385,7 +337,7 @@ class AdaptiveLimits:
         return None
       converted = self._convert_again(converted, attempt)
     while True:
-      needs = _limits.needs_of(converted.stats)
+      needs = self._needs_of(converted)
       if not attempt:
         self._history.add(needs, converted.batch_number)
       if self._largest is None or not self._largest.covers(needs):
@@ -418,20 +370,26 @@ class AdaptiveLimits:
         # Now an id that no number of passes has room for is an error.
         converted = self._convert_again(converted, attempt + 1, drops=False)
     inputs = converted.inputs
-    self._record(converted)
+    has_grown = bool(self._growths) and (
+        self._growths[-1].batch_number == converted.batch_number
+    )
+    self._feedback.record(converted.stats, converted.batch_number, has_grown)
     if is_older and converted.limits != self._limits:
       inputs = _limits.pad(inputs, self._limits)
     return inputs, converted.stats
 
-  def _record(self, converted: Converted) -> None:
-    if self._fdo_client is None:
-      return
-    self._fdo_client.record(converted.stats)
-    has_grown = self._growths and (
-        self._growths[-1].batch_number == converted.batch_number
-    )
-    if has_grown or (converted.batch_number + 1) % _BATCHES_PER_FILE == 0:
-      self._fdo_client.publish()
+  def _needs_of(self, converted: Converted) -> _limits.Limits:
+    """What the batch needs in limits that grow no further for it."""
+    needs = _limits.needs_of(converted.stats)
+    limits = converted.limits
+    if not limits.enable_minibatching or _limits.cover_partitions(
+        limits, self._ceiling.cut(needs)
+    ):
+      return needs
+    # Limits grow now, and it will be split anew, into fewer passes, whose
+    # alignment takes less. The first batch was split into all there can be.
+    stats = converted.stats.replace(minibatch_alignment_per_sc={})
+    return _limits.needs_of(stats)
 
   def _convert_again(self, batch, attempt, drops=True) -> Converted:
     """The batch in the present limits."""

@@ -21,8 +21,9 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 CanHave = Callable[[str, _limits.StackLimits], bool]
 Ceiling = Literal["compile"] | Mapping[str, int] | CanHave | None
 
+_IDS = "max_ids_per_partition"
 _UNIQUE = "max_unique_ids_per_partition"
-_NUMBERS = ("max_ids_per_partition", _UNIQUE)
+_NUMBERS = (_IDS, _UNIQUE)
 # Rungs below what was refused where the search for a ceiling begins.
 _NEAR = 4
 # What tables have if nobody says otherwise. So many distinct rows are not asked
@@ -120,6 +121,9 @@ class LimitCeiling:
             f"ceiling: {number} must be a positive integer, got {most!r}."
         )
       self.numbers[number] = most
+    # A pass has no more distinct rows than ids.
+    if (most_ids := self.numbers.get(_IDS)) is not None:
+      self.numbers[_UNIQUE] = min(self.numbers.get(_UNIQUE, most_ids), most_ids)
     if not enable_minibatching:
       raise ValueError(
           "ceiling needs enable_minibatching=True: what is above it takes"

@@ -264,6 +264,17 @@ def needs_of(stats: _stats.SparseDenseMatmulInputStats) -> Limits:
   return Limits(tuple(stacks))
 
 
+def cover_partitions(limits: Limits, needs: Limits) -> bool:
+  """Whether partitions have room for a batch, whatever buffers have room for."""
+  of_stack = dict(limits.stacks)
+  return all(
+      of_stack[name].max_ids_per_partition >= need.max_ids_per_partition
+      and of_stack[name].max_unique_ids_per_partition
+      >= need.max_unique_ids_per_partition
+      for name, need in needs.stacks
+  )
+
+
 def _largest(values: np.ndarray | Sequence[int] | int) -> int:
   """The largest, and at least 1."""
   values = np.asarray(values)

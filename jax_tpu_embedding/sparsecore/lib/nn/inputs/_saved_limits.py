@@ -12,10 +12,15 @@ from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+import numpy as np
 
 _VERSION = 1
 # Needs of another topology are no more than an estimate.
 _MARGIN_OF_ESTIMATE = 1.5
+_START_ANEW = (
+    "do not load it, and limits set themselves anew. In the state of an input"
+    " pipeline, None may take its place."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,35 +85,58 @@ def from_json(
     num_sc_per_device: SparseCores per device.
 
   Raises:
-    ValueError: if the state is of another version, layout or model, or what it
-      needs on these devices cannot be had.
+    ValueError: if the state is of another version, layout or model, or damaged,
+      or what it needs on these devices cannot be had.
   """
   expected = to_json(now, num_devices, num_sc_per_device)
+  if not isinstance(state, Mapping):
+    raise _damaged(f"it is of type {type(state).__name__}")
   for key in ("version", "enable_minibatching"):
     if state.get(key) != expected[key]:
       raise ValueError(
           f"The state of the limits has {key} {state.get(key)!r}, expected"
           f" {expected[key]!r}. Limits of another {key} do not transfer:"
-          " do not load them, and they set themselves anew. In the state of an"
-          " input pipeline, None may take their place."
+          f" {_START_ANEW}"
       )
-  if set(state["limits"]) != set(expected["limits"]):
-    raise ValueError(
-        f"The state has limits of the stacks {sorted(state['limits'])}, and"
-        f" the specs have {sorted(expected['limits'])}."
-    )
-  num_batches = state["num_batches"]
-  largest = state["largest"] and _stacks_from_json(state["largest"], now)
-  if list(state["topology"]) == expected["topology"]:
-    limits = _stacks_from_json(state["limits"], now)
-    return Snapshot(limits, largest, state["num_grown"], num_batches)
+  if missing := [key for key in expected if key not in state]:
+    raise _damaged(f"it has no {', '.join(map(repr, missing))}")
+  limits = _stacks_from_json("limits", state, now)
+  largest = None
+  if state["largest"] is not None:
+    largest = _stacks_from_json("largest", state, now)
+  num_grown, num_batches = (
+      _number(key, state[key], 0) for key in ("num_grown", "num_batches")
+  )
+  try:
+    devices, scs = state["topology"]
+  except (TypeError, ValueError):
+    raise _damaged(
+        f"its topology is {state['topology']!r}, expected two numbers"
+    ) from None
+  topology = [_number("topology", x, 1) for x in (devices, scs)]
+  if topology == expected["topology"]:
+    return Snapshot(limits, largest, num_grown, num_batches)
   if largest is None:  # there was no batch yet
     return dataclasses.replace(now, num_batches=num_batches)
-  limits = _transferred(
-      largest, state["topology"], expected["topology"], rule, bounds
-  )
+  limits = _transferred(largest, topology, expected["topology"], rule, bounds)
   limits = ceiling.below(limits, now.limits, rule)
   return dataclasses.replace(now, limits=limits, num_batches=num_batches)
+
+
+def _damaged(how: str) -> ValueError:
+  return ValueError(
+      f"The state of the limits is not what state_dict returned: {how}."
+      f" Take it from another checkpoint, or {_START_ANEW}"
+  )
+
+
+def _number(name: str, value: Any, least: int) -> int:
+  """An integer of a state."""
+  if isinstance(value, (int, np.integer)) and value >= least:
+    return int(value)
+  raise _damaged(
+      f"its {name} is {value!r}, expected an integer of at least {least}"
+  )
 
 
 def _transferred(
@@ -147,13 +175,36 @@ def _stacks_to_json(limits: _limits.Limits) -> dict[str, dict[str, int]]:
 
 
 def _stacks_from_json(
-    stacks: Mapping[str, Mapping[str, int]], now: Snapshot
+    key: str, state: Mapping[str, Any], now: Snapshot
 ) -> _limits.Limits:
   """In the order of the stacks now."""
+  stacks = state[key]
+  if not isinstance(stacks, Mapping):
+    raise _damaged(f"its {key} are {stacks!r}, expected numbers of each stack")
+  names = [name for name, _ in now.limits.stacks]
+  if set(stacks) != set(names):
+    raise ValueError(
+        f"The state has {key} of the stacks {sorted(stacks)}, and the specs"
+        f" have {sorted(names)}. Limits of other stacks do not transfer:"
+        f" {_START_ANEW}"
+    )
   return dataclasses.replace(
       now.limits,
       stacks=tuple(
-          (name, _limits.StackLimits(**stacks[name]))
-          for name, _ in now.limits.stacks
+          (name, _of_stack(key, name, stacks[name])) for name in names
       ),
+  )
+
+
+def _of_stack(key: str, name: str, numbers: Any) -> _limits.StackLimits:
+  if not isinstance(numbers, Mapping) or set(numbers) != set(_limits.NUMBERS):
+    raise _damaged(
+        f"its {key} of stack {name!r} are {numbers!r}, expected"
+        f" {', '.join(_limits.NUMBERS)}"
+    )
+  return _limits.StackLimits(
+      **{
+          number: _number(f"{number} of stack {name!r}", value, 1)
+          for number, value in numbers.items()
+      }
   )

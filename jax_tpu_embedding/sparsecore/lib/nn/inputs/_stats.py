@@ -10,6 +10,8 @@ import math
 from typing import Any
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import constants
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
@@ -222,12 +224,35 @@ def update_preprocessing_parameters(
     )
     if required is not None:
       changes["suggested_coo_buffer_size_per_device"] = required
-    for field, value in changes.items():
+    for field, needed in changes.items():
       # Where no batch had an id, buffers are as small as can be.
-      value = max(math.ceil(headroom * value), 1)
+      value = max(math.ceil(headroom * needed), 1)
+      if field == "suggested_coo_buffer_size_per_device":
+        # Preprocessing refuses more cells than partitions can fill.
+        most_ids = changes.get(
+            "max_ids_per_partition", stack.max_ids_per_partition
+        )
+        most = _most_cells(most_ids, feature, updated_params, num_sc_per_device)
+        value = min(value, max(needed, most))
       if keep_larger:
         value = max(value, getattr(stack, field) or 0)
       changes[field] = value
     feature.table_spec.stacked_table_spec = dataclasses.replace(
         stack, **changes
     )
+
+
+def _most_cells(
+    max_ids: int,
+    feature: _tables.FeatureSpec,
+    stats: SparseDenseMatmulInputStats,
+    num_sc_per_device: int,
+) -> float:
+  """Cells of a device that partitions of so many ids can fill."""
+  setting = feature.table_spec.setting_in_stack
+  if setting.num_shards is None:
+    return math.inf
+  has_passes = setting.stack_name in stats.minibatch_alignment_per_sc
+  passes = constants.MAX_MINIBATCHES if has_passes else 1
+  cells_per_partition = layout.round_up(max_ids, constants.ALIGNMENT) * passes
+  return cells_per_partition * setting.num_shards * num_sc_per_device

@@ -189,6 +189,24 @@ class UpdatePreprocessingParametersTest(absltest.TestCase):
       with self.assertRaisesRegex(ValueError, "headroom must be a number of"):
         limit(256, headroom=headroom)
 
+  def test_headroom_leaves_no_cells_that_partitions_cannot_fill(self):
+    # Of two SparseCores: 8 ids for each from each, after rounding.
+    for aligned, expected in (({}, 32), ({"t1": np.array([2, 0])}, 42)):
+      specs = features("t1")
+      _stats.update_preprocessing_parameters(
+          specs,
+          stats(
+              max_ids_per_partition={"t1": np.array([3, 6])},
+              required_buffer_size_per_sc={"t1": np.array([14, 12])},
+              minibatch_alignment_per_sc=aligned,
+          ),
+          num_sc_per_device=2,
+          headroom=1.3,
+      )
+      stack = specs[0].table_spec.stacked_table_spec
+      self.assertEqual(stack.max_ids_per_partition, 8)
+      self.assertEqual(stack.suggested_coo_buffer_size_per_device, expected)
+
 
 if __name__ == "__main__":
   absltest.main()
