@@ -86,6 +86,9 @@ convert::StridedArray FeatureReader::ReadNumbers(NumberKind kind,
     return Describe(array, *type);
   }
   const char numpy_kind = array.dtype().kind();
+  if (numpy_kind == 'b') {  // 0 and 1
+    return Describe(array, {.dtype = convert::DType::kUint8});
+  }
   if (numpy_kind == 'f' || numpy_kind == 'V') {
     // NumPy knows how to convert types that are rare, but not all of them.
     if (auto converted = py::array_t<float>::ensure(array)) {
@@ -129,7 +132,7 @@ void FeatureReader::CheckNumWeights(int64_t num_ids,
 
 void FeatureReader::CheckNumSamples(int64_t num_samples) const {
   if (num_samples >= 0 && num_samples <= max_num_samples_) return;
-  ThrowValueError("its shape has ", num_samples, " samples, outside of [0, ",
+  ThrowValueError("has ", num_samples, " samples, outside of [0, ",
                   max_num_samples_,
                   "], which is what the devices of this process can take. Use "
                   "smaller batches or more devices.");

@@ -76,16 +76,6 @@ convert::StridedArray ReadSparseWeights(FeatureReader& reader,
       reader.ReadAttribute(weights, "values", "sparse tensor of weights"));
 }
 
-// Stored values, which may also be booleans: 0 or 1.
-convert::StridedArray ReadMatrixValues(FeatureReader& reader,
-                                       py::handle object) {
-  const py::array values = reader.ReadArray("values", object);
-  if (values.dtype().kind() == 'b' && values.ndim() == 1) {
-    return Describe(values, {.dtype = convert::DType::kUint8});
-  }
-  return reader.ReadFlat(NumberKind::kWeights, values);
-}
-
 // The number of samples of a matrix.
 int64_t ReadNumRows(FeatureReader& reader, py::handle matrix) {
   const py::object shape = reader.ReadAttribute(matrix, "shape", kMatrix);
@@ -146,7 +136,7 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
     const convert::StridedArray ids =
         reader.ReadFlat(NumberKind::kIds, part(object, "indices"));
     const convert::StridedArray values =
-        ReadMatrixValues(reader, part(object, "data"));
+        reader.ReadFlat(NumberKind::kWeights, part(object, "data"));
     const convert::StridedArray splits =
         reader.ReadFlatIntegers("indptr", part(object, "indptr"));
     if (splits.size() - 1 != num_samples) {
@@ -172,7 +162,7 @@ convert::RawBatch ReadSparseMatrix(FeatureReader& reader, py::handle object,
   const convert::StridedArray ids =
       reader.ReadFlat(NumberKind::kIds, part(coo, "col"));
   const convert::StridedArray values =
-      ReadMatrixValues(reader, part(coo, "data"));
+      reader.ReadFlat(NumberKind::kWeights, part(coo, "data"));
   const convert::StridedArray samples =
       reader.ReadFlatIntegers("row", part(coo, "row"));
   if (ids.size() != samples.size()) {

@@ -206,13 +206,13 @@ class FormErrorsTest(parameterized.TestCase):
           "negative_dense_shape",
           _sparse(dense_shape=(-4, 2)),
           None,
-          "its shape has -4 samples, outside of \\[0, 67108863\\]",
+          "has -4 samples, outside of \\[0, 67108863\\]",
       ),
       (
           "enormous_dense_shape",
           _sparse(dense_shape=(2**40, 2)),
           None,
-          "its shape has 1099511627776 samples, outside of .* smaller batches",
+          "has 1099511627776 samples, outside of .* smaller batches",
       ),
       (
           "other_indices_of_weights",

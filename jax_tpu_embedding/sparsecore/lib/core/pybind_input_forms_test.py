@@ -112,6 +112,23 @@ class FormsTest(parameterized.TestCase):
     _assert_same_as_baseline(*form(list(_IDS), list(_WEIGHTS.astype(dtype))))
 
   @parameterized.parameters(
+      "dense", "rows", "lists", "splits", "sparse", "csr", "coo"
+  )
+  def test_truth_values_as_weights_are_zero_and_one(self, form):
+    form = (input_forms.FORMS | input_forms.DENSE_FORMS)[form]
+    has_weight = _WEIGHTS > np.median(_WEIGHTS)
+    features, weights = form(list(_IDS), list(has_weight))
+    actual = converter_calls.call(
+        features=[features], feature_weights=[weights]
+    )
+    features, weights = form(list(_IDS), list(has_weight.astype(np.float32)))
+    expected = converter_calls.call(
+        features=[features], feature_weights=[weights]
+    )
+    for a, b in zip(actual[:4], expected[:4]):
+      np.testing.assert_array_equal(a["s"], b["s"])
+
+  @parameterized.parameters(
       *(pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32()),
       *(pa.uint32(), pa.int64(), pa.uint64()),
   )
@@ -149,17 +166,6 @@ class FormsTest(parameterized.TestCase):
     expected = converter_calls.call(feature_weights=[_WEIGHTS])
     for a, b in zip(actual[:4], expected[:4]):
       np.testing.assert_array_equal(a["s"], b["s"])
-
-  def test_scipy_matrices_of_booleans_have_weights_of_one(self):
-    dense = np.zeros((4, 8), bool)
-    dense[np.arange(4)[:, None], _IDS] = True
-    for matrix in (
-        scipy.sparse.csr_matrix(dense),
-        scipy.sparse.coo_array(dense),
-    ):
-      actual = converter_calls.call(features=[matrix])
-      for a, b in zip(actual[:4], converter_calls.call()[:4]):
-        np.testing.assert_array_equal(a["s"], b["s"])
 
   def test_a_csr_matrix_may_have_more_memory_than_it_uses(self):
     matrix, _ = input_forms.csr(list(_IDS), list(_WEIGHTS))

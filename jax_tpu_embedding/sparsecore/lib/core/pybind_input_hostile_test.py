@@ -260,7 +260,7 @@ class ArrowTest(parameterized.TestCase):
   def test_more_lists_than_devices_take(self):
     with _changed(_FLAT, "array.length", 2**40) as lie:
       with self.assertRaisesRegex(
-          ValueError, "Feature 'f': its shape has 1099511627776 samples"
+          ValueError, "Feature 'f': has 1099511627776 samples"
       ):
         converter_calls.call(features=[lie])
 
@@ -314,7 +314,7 @@ class EnormousArraysTest(parameterized.TestCase):
       (
           "splits",
           (np.zeros(0, np.int32), np.broadcast_to(np.int8(0), 2**61 + 1)),
-          "its shape has 2305843009213693952 samples, outside of",
+          "has 2305843009213693952 samples, outside of",
       ),
       (
           "values",
@@ -334,7 +334,7 @@ class EnormousArraysTest(parameterized.TestCase):
       (
           "objects",
           np.broadcast_to(_rows([1]), 2**59),
-          "its shape has 576460752303423488 samples, outside of",
+          "has 576460752303423488 samples, outside of",
       ),
   )
   def test_are_an_error_before_any_copy(self, ids, message):

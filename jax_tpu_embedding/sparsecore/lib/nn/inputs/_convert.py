@@ -64,8 +64,8 @@ def convert_ids(
       one of the program that looks the buffers up.
 
   Raises:
-    ValueError: if trees or shapes do not fit the specs; for an id beyond int32
-      where out_of_range_ids is "error".
+    ValueError: if trees or shapes do not fit the specs; for masked arrays; for
+      an id beyond int32 where out_of_range_ids is "error".
     TypeError: if ids are not integers.
     jax.errors.JaxRuntimeError, or ValueError if JAX runs it at once: on CPU,
       for an id outside of its table or a weight that is not finite, where the
@@ -289,13 +289,29 @@ def as_row_splits(
   return jnp.asarray(row_splits.clip(least, _INT32.max), jnp.int32)
 
 
+def _as_array(
+    x: Any, spec: embedding_spec.FeatureSpec, name: str
+) -> np.ndarray | jax.Array:
+  """An array of a type that JAX may have, in the byte order of this machine."""
+  if isinstance(x, jax.Array):
+    return x
+  x = np.asanyarray(x)
+  if isinstance(x, np.ma.MaskedArray):  # Most of NumPy forgets the mask.
+    raise ValueError(
+        f"Feature {spec.name!r}: its {name} are a masked array, and what is"
+        " masked has no meaning here. Fill it, for example ids with"
+        " ids.filled(-1) and out_of_range_ids='drop', or weights with"
+        " weights.filled(0)."
+    )
+  if x.dtype == object:
+    raise TypeError(_objects(x, spec, name))
+  return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
 def _as_integers(
     x: Any, spec: embedding_spec.FeatureSpec, name: str
 ) -> np.ndarray | jax.Array:
-  if not isinstance(x, jax.Array):
-    x = np.asanyarray(x)  # JAX refuses masked arrays, if they remain such.
-  if x.dtype == object:
-    raise TypeError(_objects(x, spec, name))
+  x = _as_array(x, spec, name)
   if not jnp.issubdtype(x.dtype, jnp.integer):
     raise TypeError(
         f"Feature {spec.name!r}: {name} must be integers, got {x.dtype}."
@@ -308,16 +324,14 @@ def as_weights(weights: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
 
   Raises:
     TypeError: if they are no real numbers; truth values are 0 and 1.
+    ValueError: if they are a masked array.
   """
   if isinstance(weights, tuple):
     raise TypeError(
         f"Feature {spec.name!r}: weights must be one array, got a tuple of"
         f" {len(weights)}. Pass those of a ragged feature without row_splits."
     )
-  if not isinstance(weights, jax.Array):
-    weights = np.asanyarray(weights)  # JAX refuses masked arrays.
-  if weights.dtype == object:
-    raise TypeError(_objects(weights, spec, "weights"))
+  weights = _as_array(weights, spec, "weights")
   if weights.dtype != bool and not any(
       jnp.issubdtype(weights.dtype, kind)
       for kind in (jnp.integer, jnp.floating)
@@ -326,7 +340,7 @@ def as_weights(weights: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
         f"Feature {spec.name!r}: weights must be real numbers, got"
         f" {weights.dtype}."
     )
-  # JAX has no types of more than 64 bits, nor of the other byte order.
+  # JAX has no types of more than 64 bits.
   return jnp.asarray(weights.astype(jnp.float32))
 
 

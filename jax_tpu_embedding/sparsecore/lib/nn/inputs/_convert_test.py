@@ -122,7 +122,16 @@ class ConvertIdsTest(parameterized.TestCase):
     self.assertEqual(_num_ids(row_pointers), num_ids)
 
   @parameterized.product(
-      dtype=["int8", "uint16", "uint32", "int64", "uint64"],
+      dtype=[
+          "int8",
+          "uint16",
+          "uint32",
+          "int64",
+          "uint64",
+          ">i2",
+          ">i4",
+          ">i8",
+      ],
       enable_x64=[False, True],
   )
   def test_types_of_ids(self, dtype, enable_x64):
@@ -186,7 +195,19 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           "masked_ids",
           {"a": np.ma.masked_less(np.ones((4, 1), int), 2)},
           ValueError,
-          "masked arrays are not supported.* Use arr.filled",
+          r"Feature 'a': its ids are a masked array, .* ids.filled\(-1\)",
+      ),
+      (
+          "masked_ids_that_are_converted",
+          {"a": np.ma.masked_less(np.ones((4, 1), np.int16), 2)},
+          ValueError,
+          "Feature 'a': its ids are a masked array",
+      ),
+      (
+          "masked_splits",
+          {"a": (np.ones(4, int), np.ma.masked_less(np.arange(5), 2))},
+          ValueError,
+          "Feature 'a': its row_splits are a masked array",
       ),
       (
           "rows_of_objects",
@@ -268,6 +289,12 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
           np.array([[1.0, 2.0], [3.0], [4.0], []], object),
           TypeError,
           "Feature 'a': weights must be numbers, got an array of objects",
+      ),
+      (
+          "masked",
+          np.ma.masked_less(np.ones(4), 2),
+          ValueError,
+          "Feature 'a': its weights are a masked array",
       ),
       (
           "shape",

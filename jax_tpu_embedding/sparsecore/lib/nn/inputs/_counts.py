@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -48,10 +49,11 @@ def count_ids(
 ) -> dict[str, FeatureCounts]:
   """Counts ids and what policies make of them, by feature name.
 
-  Inside `jit`, of the arrays that a layer is given, the numbers are i32[]. On
-  the host it takes every form of preprocess_sparse_dense_matmul_input; it reads
-  all ids of features whose policy is not "error", at about 1 ns each. What the
-  policy "error" raises for is not counted.
+  Inside `jit`, of the arrays that a layer is given, the numbers are i32[]; what
+  is after the last row split does not count. On the host it takes every form of
+  preprocess_sparse_dense_matmul_input; it reads all ids of features whose
+  policy is not "error", at about 1 ns each. What the policy "error" raises for
+  is not counted.
 
   Args:
     features: the tree of `feature_specs` with ids.
@@ -154,24 +156,35 @@ def values_of(ids: Any) -> np.ndarray | jax.Array:
   """The numbers of a feature's ids or weights, [n], in any form."""
   if isinstance(ids, tuple) and not hasattr(ids, "indices"):
     values, row_splits = ids
-    if isinstance(values, jax.core.Tracer):
-      return values
+    if _are_traced(ids):
+      return jnp.asarray(values)
     values = np.asarray(values)
     return values[int(row_splits[0]) : int(row_splits[-1])]
   if hasattr(ids, "tocoo"):  # SciPy: columns are ids
-    return ids.indices if ids.format == "csr" else ids.tocoo(copy=False).col
+    return _entries_of(ids)[0]
   if hasattr(ids, "dense_shape"):  # a sparse tensor
     return np.asarray(ids.values)
   if hasattr(ids, "combine_chunks"):  # a ChunkedArray of pyarrow
     ids = ids.combine_chunks()
-  if hasattr(ids, "to_numpy"):  # an Array of pyarrow
-    return ids.flatten().to_numpy(zero_copy_only=False)
+  if hasattr(ids, "to_numpy"):  # an Array of pyarrow, of numbers or lists
+    numbers = ids.flatten() if hasattr(ids, "flatten") else ids
+    return numbers.to_numpy(zero_copy_only=False)
   if isinstance(ids, jax.Array):
     return ids.reshape(-1)
   ids = np.asarray(ids)
   if ids.dtype == object:
-    return np.concatenate([np.asarray(row).reshape(-1) for row in ids] or [[]])
+    rows = [np.asarray(row).reshape(-1) for row in ids.reshape(-1)]
+    return np.concatenate(rows or [[]])
   return ids.reshape(-1)
+
+
+def _entries_of(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+  """Columns and values of a SciPy matrix, which may have room for more."""
+  if matrix.format != "csr":
+    matrix = matrix.tocoo(copy=False)
+    return matrix.col, matrix.data
+  num_entries = int(matrix.indptr[-1])
+  return matrix.indices[:num_entries], matrix.data[:num_entries]
 
 
 def _weights_of(ids: Any, weights: Any | None) -> np.ndarray | None:
@@ -179,14 +192,15 @@ def _weights_of(ids: Any, weights: Any | None) -> np.ndarray | None:
     if isinstance(ids, tuple) and not isinstance(weights, tuple):
       weights = weights, ids[1]  # weights of ragged ids may come without splits
     return values_of(weights)
-  if not hasattr(ids, "tocoo"):
-    return None
-  return ids.data if ids.format == "csr" else ids.tocoo(copy=False).data
+  return _entries_of(ids)[1] if hasattr(ids, "tocoo") else None
 
 
 def _count(ids, weights, spec) -> FeatureCounts:
   values = values_of(ids)
-  counts = dict(num_ids=int(values.size))
+  counts, is_id = dict(num_ids=int(values.size)), True
+  if isinstance(ids, tuple) and _are_traced(ids):
+    is_id = _is_in_a_row(values, ids[1], spec)
+    counts = dict(num_ids=_num_true(is_id))
   weights = _weights_of(ids, weights)
   policy = spec.out_of_range_ids
   is_out = None
@@ -194,6 +208,7 @@ def _count(ids, weights, spec) -> FeatureCounts:
     if values.dtype.itemsize < 4:  # JAX compares no number that it lacks
       values = values.astype(np.int32)
     is_out = (values < 0) | (values >= spec.table_spec.vocabulary_size)
+    is_out &= is_id
     name = {
         "drop": "dropped_by_policy",
         "clamp": "clamped",
@@ -201,13 +216,37 @@ def _count(ids, weights, spec) -> FeatureCounts:
     }[policy]
     counts[name] = _num_true(is_out)
   if weights is not None and spec.non_finite_weights != "error":
-    is_bad = ~_numpy(weights).isfinite(weights)
+    is_bad = ~_numpy(weights).isfinite(weights) & is_id
     if policy == "drop":
       is_bad &= ~is_out
     num_bad = counts["bad_weights"] = _num_true(is_bad)
     if spec.non_finite_weights == "drop":
       counts["dropped_by_policy"] = counts.get("dropped_by_policy", 0) + num_bad
   return FeatureCounts(**counts)
+
+
+def _are_traced(arrays: tuple[Any, ...]) -> bool:
+  return any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def _is_in_a_row(
+    values: jax.Array, row_splits: jax.Array, spec: _tables.FeatureSpec
+) -> jax.Array:
+  """bool[n]: whether values are ids, and not what is after the last split.
+
+  A layer of several devices may be given a pair for each, after one another;
+  how many there are tells the batch that the spec declares.
+  """
+  lead = spec.output_shape[:-1]
+  num_pairs = 1
+  if None not in lead:
+    num_pairs = max(row_splits.size - math.prod(lead), 1)
+  if row_splits.size % num_pairs or values.size % num_pairs:
+    num_pairs = 1  # of another batch
+  splits = row_splits.reshape(num_pairs, -1)
+  place = jnp.arange(values.size // num_pairs)
+  is_id = (place >= splits[:, :1]) & (place < splits[:, -1:])
+  return is_id.reshape(-1)
 
 
 def _numpy(x: Any) -> Any:

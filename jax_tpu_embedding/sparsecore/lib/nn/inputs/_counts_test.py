@@ -12,6 +12,8 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
+import pyarrow as pa
+import scipy.sparse
 
 _VOCABULARY = 40
 _NUM_SC = 4
@@ -190,6 +192,37 @@ class CountsTest(parameterized.TestCase):
         {name: int(value) for name, value in vars(counts).items() if value},
         dict(expected),
     )
+
+  @parameterized.parameters(1, 2, 4)
+  def test_values_behind_the_last_split_are_no_ids(self, num_pairs):
+    specs = _specs(["drop"], ["drop"])
+    splits = np.tile(np.arange(16 // num_pairs + 1), num_pairs)
+    values = np.full((num_pairs, 20), 99)  # as padding that is in no table
+    values[:, : 16 // num_pairs] = 3
+    values[0, 0] = 99
+    weights = np.full(values.size, np.nan)
+    counts = jax.jit(
+        lambda *ids: embedding.count_ids({"f0": ids}, specs, {"f0": weights})
+    )(values.reshape(-1), splits)["f0"]
+    self.assertEqual(int(counts.num_ids), 16)
+    self.assertEqual(int(counts.bad_weights), 15)
+    self.assertEqual(int(counts.dropped_by_policy), 16)
+
+  def test_forms_of_one_row_per_sample_are_counted(self):
+    specs = _specs(["drop"], ["drop"])
+    ids = np.arange(30, 46)  # six of them are not in the table
+    rows = np.empty((16, 1), object)
+    rows[:, 0] = [[i] for i in ids]
+    matrix = scipy.sparse.csr_array(
+        (np.ones(16), ids, np.arange(17)), shape=(16, 99)
+    )
+    matrix.indices = np.append(matrix.indices, [98]).astype(np.int32)
+    matrix.data = np.append(matrix.data, [np.nan])
+    chunks = pa.chunked_array([pa.array(ids[:3]), pa.array(ids[3:])])
+    for features in (ids, rows, matrix, pa.array(ids), chunks):
+      counts = embedding.count_ids({"f0": features}, specs)["f0"]
+      self.assertEqual((counts.num_ids, counts.dropped_by_policy), (16, 6))
+      self.assertEqual(counts.bad_weights, 0)
 
   def test_small_types_are_counted(self):
     specs = _specs(["drop"], ["error"])

@@ -69,10 +69,10 @@ def preprocess_sparse_dense_matmul_input(
         order in which they come;
       * a SciPy sparse array [samples, vocabulary_size], whose columns are ids
         and whose values are their weights;
-      * a pyarrow array of integer lists.
+      * a pyarrow array of integer lists, or of integers.
 
     features_weights: the same tree with a weight per id, in the form of the
-      ids; None for ones, of some features or of all.
+      ids; None for ones, of some features or of all. Truth values are 0 and 1.
     feature_specs: prepared specs, any tree. Their `out_of_range_ids` and
       `non_finite_weights` say what to do with such ids and weights. A batch of
       another size than they declare is looked up as it is, if SparseCores can
@@ -114,7 +114,8 @@ def preprocess_sparse_dense_matmul_input(
   Raises:
     ValueError: for bad arguments or data, and for ids beyond the limits of a
       stack without `allow_id_dropping`.
-    TypeError: for ids that are not integers.
+    TypeError: for ids that are not integers, and weights that are no numbers;
+      and for leaves of feature_specs that are something else.
     RuntimeError: when the reduction between hosts fails.
   """
   if sharding_strategy != "MOD":

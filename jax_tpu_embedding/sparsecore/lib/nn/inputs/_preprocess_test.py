@@ -137,6 +137,19 @@ class InputFormsTest(parameterized.TestCase):
             *wrong, specs, 1, 1, num_sc_per_device=_NUM_SC
         )
 
+  def test_a_table_in_place_of_a_feature_is_an_error_that_names_it(self):
+    specs = make_specs()
+    specs["g"] = specs["f"].table_spec
+    for call in (
+        lambda: preprocess(_FORMS["rows"], specs=specs),
+        lambda: embedding.AdaptiveLimits(specs, 1, 1),
+    ):
+      with self.assertRaisesRegex(
+          TypeError,
+          r"feature_specs\['g'\] must be a FeatureSpec, got TableSpec",
+      ):
+        call()
+
   def test_batches_cannot_change_the_minibatches_they_share(self):
     ids = np.ones((_BATCH, 1), np.int32)
     inputs, _ = preprocess(ids)

@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 import numpy as np
+import pyarrow as pa
 import scipy.sparse
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -81,7 +82,8 @@ class ConversionTest(parameterized.TestCase):
     lists["a"][:] = [list(row) for row in ids["a"]]
     splits = np.arange(0, 3 * replicated_model.BATCH + 1, 3)
     ragged = dict(ids, a=(ids["a"].reshape(-1), splits))
-    for form in (lists, ragged):
+    column = dict(lists, a=lists["a"][:, None], b=pa.array(ids["b"][:, 0]))
+    for form in (lists, ragged, column):
       inputs, _ = model.preprocess(form)
       # Three ids of a sample are rounded up to a power of two.
       self.assertEqual(

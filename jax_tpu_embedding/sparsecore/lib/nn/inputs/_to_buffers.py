@@ -87,6 +87,8 @@ def to_buffers(
       output_pool,
   ) = conversion
   specs, structure = jax.tree_util.tree_flatten(feature_specs)
+  if not all(hasattr(spec, "table_spec") for spec in specs):
+    _tables.features_of(feature_specs)  # raises
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
   weights = _structure.flatten_weights(features_weights, structure)
   if (

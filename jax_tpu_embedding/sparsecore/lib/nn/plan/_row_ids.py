@@ -66,7 +66,8 @@ def read_rows(
     [*ids.shape, embedding_dim], of the type of the table; f32 of int8 codes.
 
   Raises:
-    ValueError: if there is no such table, or it has no row of one of the ids.
+    ValueError: if there is no such table, or it has no row of one of the ids,
+      or ids are a masked array.
     TypeError: if ids are not integers.
   """
   by_name = {}
@@ -91,6 +92,11 @@ def read_rows(
         " have sizes of None, prepare copies of the specs with any sizes, for"
         " the same devices and each table alone, and pass these: where rows are"
         " does not depend on sizes."
+    )
+  if isinstance(ids, np.ma.MaskedArray):
+    raise ValueError(
+        f"Table {name!r}: ids are a masked array, and there is no row for what"
+        " is masked. Pass the others, ids.compressed()."
     )
   ids = np.asarray(ids)
   if not np.issubdtype(ids.dtype, np.integer):

@@ -99,6 +99,11 @@ class ReadRowsTest(parameterized.TestCase):
       (dict(ids=[0, 40]), ValueError, "'items': there is no row 40, .* to 39"),
       (dict(ids=[-1]), ValueError, "'items': there is no row -1"),
       (dict(ids=[0.5]), TypeError, "'items': ids must be integers"),
+      (
+          dict(ids=np.ma.array([0, 1], mask=[0, 1])),
+          ValueError,
+          "ids.compressed",
+      ),
       (dict(tables={"t": 0}), ValueError, r"stack 'items'.*tables \['t'\]"),
       (
           dict(specs=[two_table_model.table("items")]),
