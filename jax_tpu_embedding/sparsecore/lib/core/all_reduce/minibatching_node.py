@@ -306,6 +306,13 @@ def _check_peers(peer_addresses: Sequence[str], num_tasks: int) -> None:
     raise ValueError(
         f"peer_addresses has an address twice: {list(peer_addresses)}."
     )
+  for address in peer_addresses:
+    port = address.rpartition(":")[2] if isinstance(address, str) else ""
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+      raise ValueError(
+          "peer_addresses must be 'host:port' with a port in [1, 65535], got"
+          f" {address!r}."
+      )
 
 
 def _warn_unless_loopback(listen_addresses: Sequence[str]) -> None:

@@ -470,6 +470,9 @@ class MinibatchingNodeTest(parameterized.TestCase):
       ("too_few_peers", (0, 3, ["a:1"], 0), ValueError, "that is 2, got 1"),
       ("itself_listed", (0, 1, ["a:1"], 0), ValueError, "that is 0, got 1"),
       ("twice", (0, 3, ["a:1", "a:1"], 0), ValueError, "address twice"),
+      ("no_port", (0, 2, ["a"], 0), ValueError, "'host:port' .* got 'a'"),
+      ("bad_port", (0, 2, ["a:65536"], 0), ValueError, "got 'a:65536'"),
+      ("no_address", (0, 2, [1], 0), ValueError, "'host:port' .* got 1"),
       ("one_string", (0, 2, "a:1", 0), TypeError, "list of addresses.*'a:1'"),
       ("port", (0, 2, ["a:1"], 65536), ValueError, "port must.*65536"),
   )
