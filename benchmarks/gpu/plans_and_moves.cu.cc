@@ -210,16 +210,17 @@ void Run(cudaStream_t stream, const Case& of) {
 
   {
     const Array<int32_t> rows = cells(), samples = cells(), places = cells(),
-                         others = cells(), begins(of.batch_size + 1),
-                         sorted_rows = cells();
+                         others = cells(), has_long_samples(1),
+                         begins(of.batch_size + 1), sorted_rows = cells();
     const Array<float> gains(num_cells), activations(of.batch_size * of.dim);
     const Array<Flaws> flaws(1);
     Print(
         stream, of, "lookup",
         [&](int i) {
-          Check(GroupBySample(stream, coo(i), geometry,
-                              {rows, samples, places, others, {}, cub},
-                              {begins, sorted_rows, gains, flaws}));
+          Check(GroupBySample(
+              stream, coo(i), geometry,
+              {rows, samples, places, others, has_long_samples, {}, cub},
+              {begins, sorted_rows, gains, flaws}));
         },
         [&](int) {
           Check(PoolSamples<float>(stream, {begins, sorted_rows, gains, flaws},

@@ -256,9 +256,9 @@ const char* Sort(Stream stream, int64_t num_ids,
                      word, order, scratch.keys})) {
       return error;
     }
-    if (const char* error = SortByKey(
+    if (const char* error = SortValuesByKey(
             stream, num_ids, std::min(num_bits - word * kWordBits, kWordBits),
-            scratch.keys, order, scratch.sorted_keys, unused, scratch.sort)) {
+            scratch.keys, scratch.other_keys, order, unused, scratch.sort)) {
       return error;
     }
     std::swap(order, unused);
@@ -291,7 +291,7 @@ const char* ConvertIds(Stream stream, std::span<const RawIds> features,
                                  num_blocks};
   // Keys are not needed any more.
   int32_t* const are_entries = scratch.keys;
-  int32_t* const num_entries = scratch.sorted_keys;
+  int32_t* const num_entries = scratch.other_keys;
   if (const char* error = Launch(stream, NumBlocks<MarkEntries>(num_ids),
                                  MarkEntries{sorted, are_entries})) {
     return error;

@@ -44,7 +44,7 @@ struct ConversionScratch {
   // Of each id.
   Occurrences occurrences;
   int32_t* keys;
-  int32_t* sorted_keys;
+  int32_t* other_keys;
   int32_t* order;
   int32_t* other_order;
   // Of each sample of the feature that has the most.

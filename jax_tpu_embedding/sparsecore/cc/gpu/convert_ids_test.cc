@@ -151,7 +151,7 @@ Buffers Converted(const convert::StackPlan& plan,
   const int64_t num_blocks = topology.num_sc_per_device * topology.num_scs();
   Ints blocks(n), rows(n), samples(n);
   std::vector<float> gains(n), factors(max_samples);
-  Ints keys(n), sorted_keys(n), order(n), other_order(n);
+  Ints keys(n), other_keys(n), order(n), other_order(n);
   Ints first_entries(num_blocks + 1), cells(num_blocks), ends(num_blocks);
   ConversionErrors errors = {-1, -1};
   EXPECT_EQ(
@@ -166,7 +166,7 @@ Buffers Converted(const convert::StackPlan& plan,
           kErrorMark,
           {{blocks, rows, samples, gains.data()},
            keys,
-           sorted_keys,
+           other_keys,
            order,
            other_order,
            factors.data(),

@@ -4,6 +4,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
@@ -12,9 +13,29 @@
 namespace jte::gpu {
 namespace {
 
-// Entries of a sample, on average, from which on a sort takes less time than
-// counting: that grows with their square.
-constexpr int64_t kManyEntries = 1024;
+// Entries of a sample beyond which it is long: so many each entry is compared
+// with, and so many runs are merged together. With more on average, a sort
+// takes less time.
+constexpr int64_t kMostCompared = 1024;
+
+// What counts are added to, and what is noted.
+struct Clear {
+  static constexpr int kThreads = 256;
+  int64_t num_samples;
+  SampleGroupsScratch scratch;
+  int32_t* begins;
+  Flaws* flaws;  // or null, to keep them
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    for (int64_t s = thread.number(); s <= num_samples;
+         s += thread.num_threads()) {
+      begins[s] = 0;
+    }
+    if (thread.number() != 0) return;
+    *scratch.has_long_samples = 0;
+    if (flaws != nullptr) *flaws = {};
+  }
+};
 
 // Sample and row of each cell, and which of the sample's entries it is in the
 // order in which threads come. begins[s + 1]: how many sample s has.
@@ -52,6 +73,7 @@ struct ReadSamples {
         scratch.samples[i] = samples[k];
         if (!cells[k].is_entry) continue;
         if (cells[k].is_wrong) groups.flaws->entries = 1;
+        if (places[k] == kMostCompared) *scratch.has_long_samples = 1;
         scratch.places[i] = places[k];
         scratch.rows[i] =
             static_cast<int32_t>(cells[k].target % geometry.num_sc_per_device *
@@ -90,9 +112,9 @@ struct CopySamples {
       for (int k = 0; k < Numbers::kSize; ++k) {
         if (!numbers.has(k)) continue;
         scratch.samples[numbers.number(k)] = samples[k];
-        if (samples[k] < num_samples) {
-          scratch.places[numbers.number(k)] = places[k];
-        }
+        if (samples[k] >= num_samples) continue;
+        if (places[k] == kMostCompared) *scratch.has_long_samples = 1;
+        scratch.places[numbers.number(k)] = places[k];
       }
     });
   }
@@ -142,11 +164,79 @@ struct NumberCells {
   }
 };
 
+// Cells in the order of samples. Those of a long sample are runs in order, of
+// `width` cells but for the last; those of others are in any order.
+struct Runs {
+  const int32_t* cells;
+  int64_t width;
+
+  // The place of a cell among [begin, end), whole runs of its sample.
+  JTE_DEVICE int64_t PlaceOf(int32_t cell, int64_t begin, int64_t end) const {
+    int64_t place = begin;
+    for (int64_t run = begin; run < end; run += width) {
+      place += NumBelow(cell, run, run + width < end ? run + width : end);
+    }
+    return place;
+  }
+
+ private:
+  JTE_DEVICE int64_t NumBelow(int32_t cell, int64_t run,
+                              int64_t run_end) const {
+    int64_t first = run;
+    while (first < run_end) {
+      const int64_t middle = (first + run_end) / 2;
+      if (cells[middle] < cell) {
+        first = middle + 1;
+      } else {
+        run_end = middle;
+      }
+    }
+    return first - run;
+  }
+};
+
+JTE_DEVICE bool IsLong(int64_t begin, int64_t end) {
+  return end - begin > kMostCompared;
+}
+
+// Makes runs of kMostCompared times their width, and copies what is no run.
+struct MergeRuns {
+  static constexpr int kThreads = 256;
+  Runs runs;
+  int64_t num_samples;
+  SampleGroupsScratch scratch;
+  const int32_t* begins;
+  int32_t* merged;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    if (*scratch.has_long_samples == 0) return;
+    const int64_t merged_width = kMostCompared * runs.width;
+    const int64_t num_entries = begins[num_samples];
+    for (int64_t i = thread.number(); i < num_entries;
+         i += thread.num_threads()) {
+      const int32_t cell = runs.cells[i];
+      const int32_t sample = scratch.samples[cell];
+      const int64_t begin = begins[sample];
+      const int64_t end = begins[sample + 1];
+      int64_t place = i;
+      if (IsLong(begin, end)) {
+        const int64_t run = begin + (i - begin) / merged_width * merged_width;
+        const int64_t run_end = run + merged_width;
+        place = runs.PlaceOf(cell, run, run_end < end ? run_end : end);
+      }
+      merged[place] = cell;
+    }
+  }
+};
+
 // Writes the entries of each sample in the order of their cells. Unless cells
 // are in it, a thread counts how many come before its own.
 template <bool kAreInOrder>
 struct WriteGroups {
   static constexpr int kThreads = 256;
+  // For which the registers of usual batches suffice.
+  static constexpr int kMinBlocks = 5;
+  Runs runs;  // if there are long samples
   const int32_t* cell_rows;
   const float* cell_gains;
   int64_t num_samples;
@@ -179,12 +269,18 @@ struct WriteGroups {
       }
       JTE_UNROLL
       for (int k = 0; k < Numbers::kSize; ++k) {
-        if (!numbers.has(k)) continue;
+        if (!numbers.has(k) || places[k] == kNoPlace) continue;
         groups.rows[places[k]] = rows[k];
         groups.gains[places[k]] = gains[k];
       }
     });
+    if constexpr (!kAreInOrder) {
+      if (*scratch.has_long_samples != 0) WriteLong(thread, num_entries);
+    }
   }
+
+ private:
+  static constexpr int64_t kNoPlace = -1;  // here: of a long sample
 
   // Of cells, each among those of its sample.
   JTE_DEVICE void FindPlaces(const int32_t (&cells)[Numbers::kSize],
@@ -199,10 +295,26 @@ struct WriteGroups {
     }
     JTE_UNROLL
     for (int k = 0; k < Numbers::kSize; ++k) {
-      places[k] = begins[k];
+      places[k] = IsLong(begins[k], ends[k]) ? kNoPlace : begins[k];
+      if (places[k] == kNoPlace) continue;
       for (int32_t i = begins[k]; i < ends[k]; ++i) {
         places[k] += scratch.cells[i] < cells[k];
       }
+    }
+  }
+
+  // Those of long samples, which few batches have, one at a time.
+  JTE_DEVICE void WriteLong(const Thread& thread, int64_t num_entries) const {
+    for (int64_t i = thread.number(); i < num_entries;
+         i += thread.num_threads()) {
+      const int32_t cell = runs.cells[i];
+      const int32_t sample = scratch.samples[cell];
+      const int64_t begin = groups.begins[sample];
+      const int64_t end = groups.begins[sample + 1];
+      if (!IsLong(begin, end)) continue;
+      const int64_t place = runs.PlaceOf(cell, begin, end);
+      groups.rows[place] = cell_rows[cell];
+      groups.gains[place] = cell_gains[cell];
     }
   }
 };
@@ -217,31 +329,43 @@ const char* PlaceAndWrite(Stream stream, const int32_t* rows,
                                   groups.begins + 1, scratch.cub)) {
     return error;
   }
-  const bool are_many = num_cells > kManyEntries * num_samples;
-  if (are_many) {
+  const auto write = [&]<typename Kernel>(Kernel kernel) {
+    return Launch(stream, NumBlocksForNumbers<Kernel>(num_cells), kernel);
+  };
+  if (num_cells > kMostCompared * num_samples) {
     int32_t* const numbers = scratch.places;  // no place is needed then
     if (const char* error = Launch(stream, NumBlocks<NumberCells>(num_cells),
                                    NumberCells{num_cells, numbers})) {
       return error;
     }
     // Rows are written after the sort, and room for its keys until then.
-    if (const char* error = SortByKey(
-            stream, num_cells, NumBits(num_samples), scratch.samples, numbers,
-            /*sorted_keys=*/groups.rows, scratch.cells, scratch.cub)) {
+    if (const char* error = SortValuesByKey(
+            stream, num_cells, NumBits(num_samples), scratch.samples,
+            /*other_keys=*/groups.rows, numbers, scratch.cells, scratch.cub)) {
       return error;
     }
-  } else if (const char* error =
-                 Launch(stream, NumBlocksForNumbers<PlaceCells>(num_cells),
-                        PlaceCells{num_cells, num_samples, scratch, groups})) {
+    return write(
+        WriteGroups<true>{{}, rows, gains, num_samples, scratch, groups});
+  }
+  if (const char* error =
+          Launch(stream, NumBlocksForNumbers<PlaceCells>(num_cells),
+                 PlaceCells{num_cells, num_samples, scratch, groups})) {
     return error;
   }
-  const auto write = [&]<typename Kernel>(Kernel kernel) {
-    return Launch(stream, NumBlocksForNumbers<Kernel>(num_cells), kernel);
-  };
-  return are_many ? write(WriteGroups<true>{rows, gains, num_samples, scratch,
-                                            groups})
-                  : write(WriteGroups<false>{rows, gains, num_samples, scratch,
-                                             groups});
+  Runs runs = {scratch.cells, 1};
+  int32_t* merged = scratch.places;  // which are not needed any more
+  int32_t* next = scratch.cells;
+  while (kMostCompared * runs.width < num_cells) {
+    if (const char* error = Launch(
+            stream, NumBlocksForNumbers<MergeRuns>(num_cells),
+            MergeRuns{runs, num_samples, scratch, groups.begins, merged})) {
+      return error;
+    }
+    runs = {merged, kMostCompared * runs.width};
+    std::swap(merged, next);
+  }
+  return write(
+      WriteGroups<false>{runs, rows, gains, num_samples, scratch, groups});
 }
 
 }  // namespace
@@ -253,16 +377,13 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
   const int64_t num_samples =
       geometry.num_sc_per_device * geometry.batch_size_per_sc;
   const int64_t n = geometry.num_cells;
-  if (const char* error = FillWithZeros(stream, groups.flaws, sizeof(Flaws))) {
+  if (const char* error =
+          Launch(stream, NumBlocks<Clear>(num_samples + 1),
+                 Clear{num_samples, scratch, groups.begins, groups.flaws})) {
     return error;
   }
   if (const char* error = ReadPartitions(stream, buffers, geometry,
                                          scratch.partitions, groups.flaws)) {
-    return error;
-  }
-  if (const char* error =
-          FillWithZeros(stream, groups.begins,
-                        (num_samples + 1) * sizeof(groups.begins[0]))) {
     return error;
   }
   const auto read = [&]<typename Kernel>(Kernel kernel) {
@@ -284,8 +405,8 @@ const char* GroupKnownBySample(Stream stream, const KnownEntries& entries,
                                const SampleGroupsScratch& scratch,
                                const SampleGroups& groups) {
   if (const char* error =
-          FillWithZeros(stream, groups.begins,
-                        (num_samples + 1) * sizeof(groups.begins[0]))) {
+          Launch(stream, NumBlocks<Clear>(num_samples + 1),
+                 Clear{num_samples, scratch, groups.begins, nullptr})) {
     return error;
   }
   if (const char* error =

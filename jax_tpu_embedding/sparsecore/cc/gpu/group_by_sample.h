@@ -5,10 +5,11 @@
 // It depends on ids alone, not on tables.
 //
 // Entries are counted for each sample, put where its own are in the order in
-// which threads come, and each then finds its place among those of its sample.
-// That is fewer launches than a sort, which reads and writes more. It grows
-// with the square of a sample's entries, so batches with very many of them are
-// sorted; but not batches in which one sample of many has them all.
+// which threads come, and each then finds its place among those of its sample,
+// by a look at all of them. That is fewer launches than a sort, which reads and
+// writes more. Of a sample with very many, such looks order runs of them, which
+// are merged, so that nothing grows with the square of its entries. If samples
+// have very many on average, all is sorted.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_
@@ -36,6 +37,7 @@ struct SampleGroupsScratch {
   int32_t* samples;
   int32_t* places;
   int32_t* cells;
+  int32_t* has_long_samples;  // one
   Partitions partitions;
   Scratch cub;
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -347,75 +348,95 @@ class MessagesTest : public testing::TestWithParam<unsigned> {
                 of_first(all_.sample_ids), of_first(all_.gains)};
   }
 
+  void ExpectMessagesOfCpu(int64_t capacity);
+
   kernels::RandomCoo all_;
   kernels::CooGeometry geometry_;
   kernels::CooBuffers buffers_;
   InlineExecutor executor_;
 };
 
-TEST_P(MessagesTest, PacksAndSums) {
+// A capacity of 3: there are more rows than there is room for.
+void MessagesTest::ExpectMessagesOfCpu(int64_t capacity) {
+  SCOPED_TRACE(capacity);
+  const int64_t num_devices = geometry_.num_devices;
+  const int64_t num_places = num_devices * capacity;
   const auto gradient = RandomFloats(geometry_.batch_size() * kDim, 2);
-  for (const int64_t capacity : {24, 3}) {
-    SCOPED_TRACE(capacity);
-    std::vector<int32_t> expected_requests(kNumDevices * capacity);
-    std::vector<float> expected_sums(kNumDevices * capacity * kDim);
-    std::vector<std::span<int32_t>> requests_of;
-    std::vector<std::span<float>> sums_of;
-    for (int64_t k = 0; k < kNumDevices; ++k) {
-      requests_of.push_back(
-          std::span(expected_requests).subspan(k * capacity, capacity));
-      sums_of.push_back(std::span(expected_sums)
-                            .subspan(k * capacity * kDim, capacity * kDim));
-    }
-    const auto n = std::ssize(buffers_.embedding_ids);
-    std::vector<int32_t> pointers(RowPointersPerBlock(kNumDevices));
-    std::vector<int32_t> entry_places(n), entry_samples(n);
-    std::vector<float> entry_gains(n);
-    kernels::PackMessages(buffers_, geometry_, requests_of,
-                          {pointers, entry_places, entry_samples, entry_gains},
-                          executor_);
-    kernels::SumGradients({pointers, entry_places, entry_samples, entry_gains},
-                          gradient, kDim, sums_of, executor_);
-
-    const Batch batch(buffers_, geometry_);
-    const int64_t num_places = kNumDevices * capacity;
-    std::vector<int32_t> requests(num_places), places(n), samples(n);
-    std::vector<float> gains(n);
-    Flaws flaws = {-1, -1};  // which are overwritten
-    Ints partitions_of_cells(n), are_first(n), num_first(n);
-    Ints offsets(batch.geometry.num_partitions());
-    Ints begins(batch.geometry.num_partitions());
-    Ints ends(batch.geometry.num_partitions());
-    ASSERT_EQ(PackMessages(Stream(), batch.coo, batch.geometry, capacity,
-                           {partitions_of_cells, are_first, num_first, offsets,
-                            Partitions{begins, ends}, Scratch{}},
-                           {requests.data(), places.data(), samples.data(),
-                            gains.data(), &flaws}),
-              nullptr);
-    EXPECT_EQ(requests, expected_requests);
-    EXPECT_EQ(flaws.any(), capacity == 3);  // more rows than there is room for
-
-    const auto groups = GroupedRows::Of(
-        {places.data(), samples.data(), n, 0, num_places}, kBlockSize);
-    std::vector<int32_t> rows(num_places);
-    std::vector<float> sums(expected_sums.size());
-    std::vector<float> block_sums(groups.max_row_blocks() * kDim);
-    ASSERT_EQ(
-        SumRows(Stream(),
-                TermsOf(groups, n, gradient, kDim, kBlockSize, gains.data()),
-                groups.max_row_blocks(), block_sums.data(),
-                {requests.data(), num_places, rows.data(), sums.data()}),
-        nullptr);
-    for (int64_t i = 0; i < num_places; ++i) {
-      EXPECT_EQ(rows[i], requests[i] == kNoRow ? kPaddingId : i);
-    }
-    if (!flaws.any()) {
-      EXPECT_EQ(Bytes(sums), Bytes(expected_sums));
-    } else {
-      EXPECT_THAT(sums[0], IsNan());
-      EXPECT_THAT(expected_sums[0], IsNan());
-    }
+  std::vector<int32_t> expected_requests(num_places);
+  std::vector<float> expected_sums(num_places * kDim);
+  std::vector<std::span<int32_t>> requests_of;
+  std::vector<std::span<float>> sums_of;
+  for (int64_t k = 0; k < num_devices; ++k) {
+    requests_of.push_back(
+        std::span(expected_requests).subspan(k * capacity, capacity));
+    sums_of.push_back(
+        std::span(expected_sums).subspan(k * capacity * kDim, capacity * kDim));
   }
+  const auto n = std::ssize(buffers_.embedding_ids);
+  std::vector<int32_t> pointers(RowPointersPerBlock(num_devices));
+  std::vector<int32_t> entry_places(n), entry_samples(n);
+  std::vector<float> entry_gains(n);
+  kernels::PackMessages(buffers_, geometry_, requests_of,
+                        {pointers, entry_places, entry_samples, entry_gains},
+                        executor_);
+  kernels::SumGradients({pointers, entry_places, entry_samples, entry_gains},
+                        gradient, kDim, sums_of, executor_);
+
+  const Batch batch(buffers_, geometry_);
+  std::vector<int32_t> requests(num_places), places(n), samples(n);
+  std::vector<float> gains(n);
+  Flaws flaws = {-1, -1};  // which are overwritten
+  Ints partitions_of_cells(n), are_first(n), num_first(n);
+  Ints offsets(batch.geometry.num_partitions());
+  Ints begins(batch.geometry.num_partitions());
+  Ints ends(batch.geometry.num_partitions());
+  ASSERT_EQ(PackMessages(Stream(), batch.coo, batch.geometry, capacity,
+                         {partitions_of_cells, are_first, num_first, offsets,
+                          Partitions{begins, ends}, Scratch{}},
+                         {requests.data(), places.data(), samples.data(),
+                          gains.data(), &flaws}),
+            nullptr);
+  EXPECT_EQ(requests, expected_requests);
+  EXPECT_EQ(flaws.any(), capacity == 3);  // more rows than there is room for
+
+  const auto groups = GroupedRows::Of(
+      {places.data(), samples.data(), n, 0, num_places}, kBlockSize);
+  std::vector<int32_t> rows(num_places);
+  std::vector<float> sums(expected_sums.size());
+  std::vector<float> block_sums(groups.max_row_blocks() * kDim);
+  ASSERT_EQ(
+      SumRows(Stream(),
+              TermsOf(groups, n, gradient, kDim, kBlockSize, gains.data()),
+              groups.max_row_blocks(), block_sums.data(),
+              {requests.data(), num_places, rows.data(), sums.data()}),
+      nullptr);
+  for (int64_t i = 0; i < num_places; ++i) {
+    EXPECT_EQ(rows[i], requests[i] == kNoRow ? kPaddingId : i);
+  }
+  if (!flaws.any()) {
+    EXPECT_EQ(Bytes(sums), Bytes(expected_sums));
+  } else {
+    EXPECT_THAT(sums[0], IsNan());
+    EXPECT_THAT(expected_sums[0], IsNan());
+  }
+}
+
+TEST_P(MessagesTest, PacksAndSums) {
+  ExpectMessagesOfCpu(24);
+  ExpectMessagesOfCpu(3);
+}
+
+// Of each owner 80, which threads read at once: of two sources, 20 minibatches
+// and two targets.
+TEST_P(MessagesTest, PacksAndSumsManyPartitions) {
+  all_ = MakeCoo(4, 20, /*ids_per_sample=*/20);
+  geometry_ = all_.geometry;
+  geometry_.num_sc_per_device = 2;
+  geometry_.num_devices = 2;
+  all_.row_pointers.resize(2 * kMaxMinibatches * RowPointersPerBlock(4));
+  buffers_ = all_.buffers();
+  ExpectMessagesOfCpu(240);
+  ExpectMessagesOfCpu(3);
 }
 
 TEST_P(MessagesTest, PooledAnswersAreTheLookup) {
@@ -477,6 +498,77 @@ TEST(GroupKnownBySampleTest, SamplesBeyondTheBatchAreNone) {
   EXPECT_THAT(std::span(found.rows, 3), testing::ElementsAre(2, 4, 0));
   EXPECT_THAT(std::span(found.gains, 3), testing::ElementsAre(3, 1, 5));
 }
+
+// The plan of entries that are in no order of samples, beside a stable sort.
+// `num_long` of sample 2 are among `size`, of the others few are.
+class LongSamplesTest : public testing::TestWithParam<unsigned> {
+ protected:
+  LongSamplesTest() { SeedOrder(GetParam()); }
+
+  static std::vector<int32_t> RandomSamples(int64_t size, int64_t num_samples,
+                                            int64_t num_long) {
+    std::mt19937_64 random(7);
+    std::vector<int32_t> samples(size, 2);
+    for (int64_t i = num_long; i < size; ++i) {
+      samples[i] = static_cast<int32_t>(random() % num_samples);
+    }
+    std::ranges::shuffle(samples, random);
+    return samples;
+  }
+
+  // Entry i has row i.
+  static void ExpectInOrder(const std::vector<int32_t>& samples,
+                            const ConstSampleGroups& groups) {
+    std::vector<int32_t> expected(samples.size());
+    std::iota(expected.begin(), expected.end(), 0);
+    std::ranges::stable_sort(expected, {},
+                             [&samples](int32_t i) { return samples[i]; });
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(groups.rows, samples.size()), expected));
+  }
+};
+
+TEST_P(LongSamplesTest, AreGroupedInTheOrderOfTheBuffers) {
+  constexpr int64_t kSize = 8000;
+  constexpr int64_t kSamples = 500;
+  std::vector<int32_t> rows(kSize);
+  std::iota(rows.begin(), rows.end(), 0);
+  const std::vector<int32_t> row_pointers(8, kSize);
+  const std::vector<float> gains(kSize);
+  for (const int64_t num_long : {1000, 1024, 1025, 2048, 5000}) {
+    SCOPED_TRACE(num_long);
+    const auto samples = RandomSamples(kSize, kSamples, num_long);
+    const Batch batch({row_pointers, rows, samples, gains},
+                      {.num_sc_per_device = 1,
+                       .rows_per_shard = kSize,
+                       .batch_size_per_sc = kSamples,
+                       .enable_minibatching = false,
+                       .num_minibatches = 1});
+    ExpectInOrder(samples, GroupedSamples::Of(batch).view());
+    ExpectInOrder(samples,
+                  GroupedSamples::Of(KnownEntries{rows.data(), samples.data(),
+                                                  gains.data(), kSize},
+                                     kSamples)
+                      .view());
+  }
+}
+
+// In a batch of so many cells runs are merged twice.
+TEST_P(LongSamplesTest, AreGroupedInTheOrderOfALargeBatch) {
+  constexpr int64_t kSize = 1024 * 1024 + 1;
+  constexpr int64_t kSamples = 100'000;
+  std::vector<int32_t> rows(kSize);
+  std::iota(rows.begin(), rows.end(), 0);
+  const std::vector<float> gains(kSize);
+  const auto samples = RandomSamples(kSize, kSamples, 3000);
+  ExpectInOrder(samples,
+                GroupedSamples::Of(KnownEntries{rows.data(), samples.data(),
+                                                gains.data(), kSize},
+                                   kSamples)
+                    .view());
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, LongSamplesTest, testing::Values(0, 1, 2));
 
 // Of an infinite gain, columns that a thread has behind the row's end are none.
 TEST(StepRowsTest, AnInfiniteGainHasAnInfiniteNorm) {

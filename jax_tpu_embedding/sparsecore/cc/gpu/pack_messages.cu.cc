@@ -56,10 +56,15 @@ struct FindFirstOfRows {
   }
 };
 
-// A thread has an owner, and its partitions in their order: what is to be added
-// to the number of first entries up to one for its place, and one.
+// A tile has an owner, and each of its threads one of the owner's partitions at
+// a time, in their order: what is to be added to the number of first entries up
+// to one for its place, and one. A thread reads two numbers of a partition,
+// which are neighbours of the next thread's where several SparseCores of the
+// owner follow each other, and then two numbers of cells, anywhere.
 struct FindOffsets {
   static constexpr int kThreads = 32;
+  static constexpr int kLanes = 32;
+  static constexpr bool kExchanges = true;
   CooBuffers buffers;
   CooGeometry geometry;
   int64_t capacity;
@@ -69,23 +74,38 @@ struct FindOffsets {
   JTE_DEVICE void operator()(const Thread& thread) const {
     const Flaws known = {messages.flaws->partitions, 0};
     const int64_t num_sources = geometry.num_sc_per_device;
-    for (int64_t owner = thread.number(); owner < geometry.num_devices;
-         owner += thread.num_threads()) {
+    const int64_t num_partitions = NumBlocksInUse(known) * num_sources;
+    const int lane = thread.index() % kLanes;
+    for (int64_t owner = thread.block(); owner < geometry.num_devices;
+         owner += thread.num_blocks()) {
       int32_t num_rows = 0;
-      for (int64_t block = 0; block < NumBlocksInUse(known); ++block) {
-        for (int64_t k = 0; k < num_sources; ++k) {
-          const int64_t p =
-              block * geometry.num_targets() + owner * num_sources + k;
+      for (int64_t first = 0; first < num_partitions; first += kLanes) {
+        const int64_t i = first + lane;
+        const int64_t p = i / num_sources * geometry.num_targets() +
+                          owner * num_sources + i % num_sources;
+        int32_t before = 0;
+        int32_t rows_of_all = 0;  // of this partition and those of lanes before
+        if (i < num_partitions) {
           const Cells cells = CellsOf(p, geometry, scratch.partitions, known);
-          const int32_t before = NumFirstBefore(cells.begin);
-          scratch.offsets[p] = num_rows - before;
+          before = NumFirstBefore(cells.begin);
           if (cells.begin < cells.end) {
-            num_rows += NumFirstBefore(cells.end) - before;
+            rows_of_all = NumFirstBefore(cells.end) - before;
           }
         }
+        const int32_t rows = rows_of_all;
+        JTE_UNROLL
+        for (int distance = 1; distance < kLanes; distance *= 2) {
+          const int32_t others = thread.Shuffle(
+              rows_of_all, lane < distance ? lane : lane - distance, kLanes);
+          if (lane >= distance) rows_of_all += others;
+        }
+        if (i < num_partitions) {
+          scratch.offsets[p] = num_rows + rows_of_all - rows - before;
+        }
+        num_rows += thread.Shuffle(rows_of_all, kLanes - 1, kLanes);
       }
       // Others read what partitions are while this is written.
-      if (num_rows > capacity) messages.flaws->entries = 1;
+      if (lane == 0 && num_rows > capacity) messages.flaws->entries = 1;
     }
   }
 
@@ -167,7 +187,9 @@ const char* PackMessages(Stream stream, const CooBuffers& buffers,
     return error;
   }
   if (const char* error =
-          Launch(stream, NumBlocks<FindOffsets>(geometry.num_devices),
+          Launch(stream,
+                 NumBlocks<FindOffsets>(geometry.num_devices *
+                                        int64_t{FindOffsets::kLanes}),
                  FindOffsets{buffers, geometry, capacity, scratch, messages})) {
     return error;
   }

@@ -275,12 +275,12 @@ JTE_DEVICE void ForEachRow(const Thread& thread, int lanes, int threads,
         is_long ? &terms.groups.long_rows[i] : nullptr;
     const int first_number = is_long ? long_row->row : i - num_long_rows;
     const int num_turns = is_long ? 1 : turns;
-    const int number = first_number + lane * stride;
     int begin = 0;
     int end = 0;
     int32_t row = 0;
     Term first = {};
-    if (lane < num_turns && number < num_rows) {
+    if (lane < num_turns && first_number + lane * stride < num_rows) {
+      const int number = first_number + lane * stride;
       begin = terms.groups.starts[number];
       end = terms.groups.starts[number + 1];
       row = terms.groups.rows[begin];

@@ -162,11 +162,16 @@ using Stream = ::CUstream_st*;  // cudaStream_t
 
 #endif
 
+// As many as grids have here.
+inline constexpr int64_t kMaxBlocks = 1 << 16;
+inline constexpr int64_t kMaxThreadsPerBlock = 256;
+inline constexpr int64_t kMaxThreads = kMaxBlocks * kMaxThreadsPerBlock;
+
 // Enough blocks for a thread for each of `n`, or for as many as a grid should
 // have: beyond that each thread takes several in turn.
 template <typename Kernel>
 constexpr int64_t NumBlocks(int64_t n) {
-  constexpr int64_t kMaxBlocks = 1 << 16;
+  static_assert(Kernel::kThreads <= kMaxThreadsPerBlock);
   const int64_t blocks = (n + Kernel::kThreads - 1) / Kernel::kThreads;
   return blocks < kMaxBlocks ? blocks : kMaxBlocks;
 }

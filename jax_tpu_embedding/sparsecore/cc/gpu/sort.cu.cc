@@ -55,29 +55,52 @@ const char* WithScratch(Scratch scratch, const Function& function) {
   return MessageOf(function(scratch.data, scratch.num_bytes));
 }
 
+const char* SortBuffers(Stream stream, int64_t n, int num_bits,
+                        cub::DoubleBuffer<int32_t>& keys,
+                        cub::DoubleBuffer<int32_t>& values, Scratch scratch) {
+  if (n == 0) return nullptr;
+  return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
+    return cub::DeviceRadixSort::SortPairs(data, num_bytes, keys, values, n, 0,
+                                           num_bits, stream);
+  });
+}
+
+// With an even number of passes they are back where they were.
+const char* CopyTo(int32_t* sorted, int64_t n,
+                   cub::DoubleBuffer<int32_t>& buffers, Stream stream) {
+  if (n == 0 || buffers.Current() == sorted) return nullptr;
+  return MessageOf(cudaMemcpyAsync(sorted, buffers.Current(),
+                                   n * sizeof(int32_t),
+                                   cudaMemcpyDeviceToDevice, stream));
+}
+
 }  // namespace
 
 const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
                       int32_t* values, int32_t* sorted_keys,
                       int32_t* sorted_values, Scratch scratch) {
-  if (n == 0) return nullptr;
   cub::DoubleBuffer<int32_t> key_buffers(keys, sorted_keys);
   cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
-  const char* error = WithScratch(scratch, [&](void* data, size_t& num_bytes) {
-    return cub::DeviceRadixSort::SortPairs(
-        data, num_bytes, key_buffers, value_buffers, n, 0, num_bits, stream);
-  });
-  if (error != nullptr) return error;
-  // With an even number of passes they are back where they were.
-  if (key_buffers.Current() != sorted_keys) {
-    error = MessageOf(cudaMemcpyAsync(sorted_keys, keys, n * sizeof(int32_t),
-                                      cudaMemcpyDeviceToDevice, stream));
-    if (error != nullptr) return error;
-    error =
-        MessageOf(cudaMemcpyAsync(sorted_values, values, n * sizeof(int32_t),
-                                  cudaMemcpyDeviceToDevice, stream));
+  if (const char* error = SortBuffers(stream, n, num_bits, key_buffers,
+                                      value_buffers, scratch)) {
+    return error;
   }
-  return error;
+  if (const char* error = CopyTo(sorted_keys, n, key_buffers, stream)) {
+    return error;
+  }
+  return CopyTo(sorted_values, n, value_buffers, stream);
+}
+
+const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
+                            int32_t* keys, int32_t* other_keys, int32_t* values,
+                            int32_t* sorted_values, Scratch scratch) {
+  cub::DoubleBuffer<int32_t> key_buffers(keys, other_keys);
+  cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
+  if (const char* error = SortBuffers(stream, n, num_bits, key_buffers,
+                                      value_buffers, scratch)) {
+    return error;
+  }
+  return CopyTo(sorted_values, n, value_buffers, stream);
 }
 
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
@@ -110,6 +133,19 @@ const char* SortByKey(Stream, int64_t n, int, int32_t* keys, int32_t* values,
     sorted_keys[i] = keys[order[i]];
     sorted_values[i] = values[order[i]];
   }
+  return nullptr;
+}
+
+const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
+                            int32_t* keys, int32_t* other_keys, int32_t* values,
+                            int32_t* sorted_values, Scratch scratch) {
+  if (const char* error = SortByKey(stream, n, num_bits, keys, values,
+                                    other_keys, sorted_values, scratch)) {
+    return error;
+  }
+  // On a GPU they may be in either.
+  std::fill_n(keys, n, -1);
+  std::fill_n(other_keys, n, -1);
   return nullptr;
 }
 

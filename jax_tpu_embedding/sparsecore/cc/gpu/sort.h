@@ -33,6 +33,11 @@ const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
                       int32_t* values, int32_t* sorted_keys,
                       int32_t* sorted_values, Scratch scratch);
 
+// The same of values alone: what keys and other_keys are then is of no use.
+const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
+                            int32_t* keys, int32_t* other_keys, int32_t* values,
+                            int32_t* sorted_values, Scratch scratch);
+
 // starts: the numbers i from 0 to n at which a run of equal keys begins, and
 // where the last one ends. Runs of no_key may only be at the end, and are none.
 // count: how many these are. Requires: room for n + 1.

@@ -7,6 +7,7 @@
 // "jte_group_known_by_sample_cuda" and "jte_group_rows_cuda", from what was
 // packed or received.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -29,9 +30,10 @@ namespace xffi = ::xla::ffi;
 
 using IntMatrix = xffi::BufferR2<xffi::S32>;
 
-// Rows, or cells: kernels count both in int32, a block of terms beyond the
-// last.
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 1024;
+// Rows, samples, or cells: kernels count each in int32, as many as a grid has
+// threads beyond the last.
+constexpr int64_t kMost =
+    std::numeric_limits<int32_t>::max() - gpu::kMaxThreads;
 
 gpu::Partitions TakePartitions(ScratchCutter& scratch,
                                int64_t num_row_pointers) {
@@ -47,6 +49,7 @@ gpu::SampleGroupsScratch TakeSampleGroupsScratch(ScratchCutter& scratch,
           .samples = scratch.Take<int32_t>(num_cells),
           .places = scratch.Take<int32_t>(num_cells),
           .cells = scratch.Take<int32_t>(num_cells),
+          .has_long_samples = scratch.Take<int32_t>(1),
           .partitions = TakePartitions(scratch, num_row_pointers),
           .cub = TakeSort(scratch, num_cells)};
 }
@@ -101,8 +104,10 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
                            gains.element_count(),
                            " cells, expected equal numbers.");
   }
-  if (num_rows > kMost || static_cast<int64_t>(num_cells) > kMost) {
-    return InvalidArgument("The device has ", num_rows, " rows and ", num_cells,
+  if (std::max({num_rows, batch_size, static_cast<int64_t>(num_cells)}) >
+      kMost) {
+    return InvalidArgument("The device has ", num_rows, " rows, ", batch_size,
+                           " samples and ", num_cells,
                            " cells, expected at most ", kMost,
                            " of each. Use more devices.");
   }

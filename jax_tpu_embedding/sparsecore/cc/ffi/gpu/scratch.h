@@ -51,7 +51,9 @@ inline Result<void> CheckScratch(const xla::ffi::AnyBuffer& scratch,
                                  int64_t needed) {
   if (static_cast<int64_t>(scratch.size_bytes()) >= needed) return {};
   return InvalidArgument("The scratch result has ", scratch.size_bytes(),
-                         " bytes, expected ", needed, " or more.");
+                         " bytes, expected ", needed,
+                         " or more. If the program was exported by another "
+                         "version, export it again.");
 }
 
 }  // namespace jte::ffi

@@ -71,11 +71,11 @@ class GroupedSamples {
     const int64_t n = batch.geometry.num_cells;
     GroupedSamples groups(n, batch.num_samples());
     groups.flaws_ = {-1, -1};  // which the plan overwrites
-    Ints rows(n), samples(n), places(n), cells(n);
+    Ints rows(n), samples(n), places(n), cells(n), has_long_samples(1);
     Ints begins(batch.geometry.num_partitions());
     Ints ends(batch.geometry.num_partitions());
     EXPECT_EQ(GroupBySample(Stream(), batch.coo, batch.geometry,
-                            {rows, samples, places, cells,
+                            {rows, samples, places, cells, has_long_samples,
                              Partitions{begins, ends}, Scratch{}},
                             {groups.begins_.data(), groups.rows_.data(),
                              groups.gains_.data(), &groups.flaws_}),
@@ -86,12 +86,12 @@ class GroupedSamples {
   static GroupedSamples Of(const KnownEntries& entries, int64_t num_samples) {
     const int64_t n = entries.num_cells;
     GroupedSamples groups(n, num_samples);
-    Ints samples(n), places(n), cells(n);
-    EXPECT_EQ(GroupKnownBySample(
-                  Stream(), entries, num_samples,
-                  {nullptr, samples, places, cells, Partitions{}, Scratch{}},
-                  {groups.begins_.data(), groups.rows_.data(),
-                   groups.gains_.data(), &groups.flaws_}),
+    Ints samples(n), places(n), cells(n), has_long_samples(1);
+    EXPECT_EQ(GroupKnownBySample(Stream(), entries, num_samples,
+                                 {nullptr, samples, places, cells,
+                                  has_long_samples, Partitions{}, Scratch{}},
+                                 {groups.begins_.data(), groups.rows_.data(),
+                                  groups.gains_.data(), &groups.flaws_}),
               nullptr);
     return groups;
   }

@@ -11,14 +11,17 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import gpu_calls
+from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.testing import every_lowering
+from jax_tpu_embedding.sparsecore.lib.core.testing import ffi_emulated_gpu
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_cases
 from jax_tpu_embedding.sparsecore.lib.core.testing import update_programs
@@ -532,31 +535,129 @@ class GpuTest(parameterized.TestCase):
     )
 
 
-class PlanSizesTest(absltest.TestCase):
+def _updated():
+  """By jte_group_by_row and jte_step_rows."""
+  case, setting = _CASES["sgd"], _SETTINGS["one_source"]
+  given = update_programs.random_update(case, setting)
+  return _update(case, setting, given)(_LOWERINGS["gpu"])
 
-  def test_counts_of_another_version_are_an_error(self):
-    right = gpu_calls._row_groups
 
-    def with_four_counts(*args):
-      *groups, _, scratch = right(*args)
-      return [*groups, gpu_calls._ints(4), scratch]
-
-    case, setting = _CASES["sgd"], _SETTINGS["one_source"]
-    given = update_programs.random_update(case, setting)
-
-    @jax.jit
-    def program(*operands):
-      return _LOWERINGS["gpu"].bind(
-          "update_sgd", *operands, **case.static_params, **setting.params()
+def _gradients_of_rows():
+  """By jte_group_by_row and jte_sum_rows."""
+  lowering = _LOWERINGS["gpu"]
+  return lowering.compiled(
+      lambda *operands: lowering.bind(
+          "row_gradients",
+          *operands,
+          rows_per_device=_ROWS_PER_SHARD,
+          global_device_count=1,
+          max_unique_ids_per_partition=64,
       )
+  )(*_coo("one_source").operands, _rows(1, 8)[:_BATCH_PER_SC])
 
-    with mock.patch.object(gpu_calls, "_row_groups", with_four_counts):
+
+def _grouped_rows():
+  """By jte_group_rows."""
+  rows = np.arange(16, dtype=np.int32) % 5
+  return jax.jit(
+      lambda rows, values: gpu_calls.terms_of_rows(
+          ffi_emulated_gpu, rows, values, max_row=5
+      ).groups
+  )(rows, _rows(1, 8)[:16])
+
+
+def _four_counts_in_results(row_groups):
+  def of_another_version(*args):
+    *groups, _, scratch = row_groups(*args)
+    return [*groups, gpu_calls._ints(4), scratch]
+
+  return of_another_version
+
+
+def _four_counts_in_terms(terms_of_batch):
+  def of_another_version(*args, **kwargs):
+    terms = terms_of_batch(*args, **kwargs)
+    counts = native_call.apply(lambda x: x[:4], terms.groups.counts)
+    return terms._replace(groups=terms.groups._replace(counts=counts))
+
+  return of_another_version
+
+
+class PlanSizesTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("group_by_row", "_row_groups", _four_counts_in_results, _updated),
+      ("group_rows", "_row_groups", _four_counts_in_results, _grouped_rows),
+      ("step_rows", "terms_of_batch", _four_counts_in_terms, _updated),
+      (
+          "sum_rows",
+          "terms_of_batch",
+          _four_counts_in_terms,
+          _gradients_of_rows,
+      ),
+  )
+  def test_counts_of_another_version_are_an_error(
+      self, function, with_four_counts, run
+  ):
+    jax.block_until_ready(run())
+    others = with_four_counts(getattr(gpu_calls, function))
+    with mock.patch.object(gpu_calls, function, others):
       with self.assertRaisesRegex(
           Exception, "4 counts, expected .* 5. .*another version, export it"
       ):
-        jax.block_until_ready(
-            program(*update_programs.in_order(given.operands))
+        jax.block_until_ready(run())
+
+  def test_too_little_scratch_memory_is_an_error(self):
+    bytes_of = gpu_calls._bytes
+    with mock.patch.object(gpu_calls, "_bytes", lambda n: bytes_of(n - 256)):
+      with self.assertRaisesRegex(
+          Exception, "scratch result has .*another version, export it"
+      ):
+        jax.block_until_ready(_updated())
+
+  def _requests(self, num_rows, batch_size):
+    """What the first of two devices asks for: the last row of each."""
+    last_row = num_rows - 1
+    coo = (
+        np.int32([1, 9] + [16] * 6),
+        np.full(16, last_row, np.int32),
+        np.full(16, batch_size - 1, np.int32),
+        np.ones(16, np.float32),
+        np.int32(1),
+    )
+    return jax.jit(
+        lambda *coo: gpu_calls.pack(
+            ffi_emulated_gpu,
+            coo,
+            layout.Topology(
+                local_device_count=1,
+                global_device_count=2,
+                num_sc_per_device=1,
+            ),
+            block_size=3,
+            rows_per_device=num_rows,
+            batch_size=batch_size,
+            enable_minibatching=False,
         )
+    )(*coo)
+
+  def test_plans_count_rows_and_samples_up_to_a_limit(self):
+    most = 2**31 - 1 - 2**24
+    packed = _arrays(self._requests(most, most))
+    self.assertSequenceEqual(packed.requests.tolist(), [most - 1, -1, -1] * 2)
+    self.assertEqual(packed.samples[0], most - 1)
+    self.assertEqual(packed.samples[1], most)  # no entry
+    self.assertSequenceEqual(packed.flaws.tolist(), [0, 0])
+    for num_rows, batch_size in ((most + 1, 6), (24, most + 1)):
+      with (
+          self.subTest(num_rows=num_rows),
+          self.assertRaisesRegex(
+              Exception,
+              f"{num_rows} rows, {batch_size} samples and 16 cells, expected at"
+              f" most {most} of each",
+          ),
+      ):
+        jax.block_until_ready(self._requests(num_rows, batch_size))
 
 
 if __name__ == "__main__":
