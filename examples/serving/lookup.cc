@@ -37,13 +37,14 @@ jte::Result<std::string> Answer(const ServedTables& served,
     return jte::InvalidArgument("Expected a feature and ids, got: ", line);
   }
   const auto now = served.Now();
-  JTE_ASSIGN_OR_RETURN(const int table, now->TableOfFeature(feature));
-  std::vector<float> out(now->rows->tables()[table].columns());
+  JTE_ASSIGN_OR_RETURN(const auto rows, now->Feature(feature));
+  std::vector<float> out(rows.columns);
   const std::vector<int64_t> row_splits = {0, std::ssize(ids)};
-  const Request request = {.table = table,
+  const Request request = {.table = rows.table,
                            .kind = Request::Kind::kSplits,
                            .ids = ids,
                            .row_splits = row_splits,
+                           .columns = rows.columns,
                            .out = out};
   // The version and the rows are of one time.
   const auto held = now->rows->Hold();

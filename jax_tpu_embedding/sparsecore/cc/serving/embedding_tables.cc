@@ -161,10 +161,16 @@ Result<void> EmbeddingTables::Check(const Request& request) const {
                            " each.");
   }
   const int64_t num_samples = request.num_samples();
-  if (std::ssize(request.out) != num_samples * table.columns()) {
+  const int64_t columns = request.columns.value_or(table.columns());
+  if (columns < 1 || columns > table.columns()) {
+    return InvalidArgument("Table '", table.name(), "': ", columns,
+                           " columns are asked for, expected from 1 to its ",
+                           table.columns(), ".");
+  }
+  if (std::ssize(request.out) != num_samples * columns) {
     return InvalidArgument("Table '", table.name(), "': out has ",
                            request.out.size(), " values, expected ",
-                           num_samples, " rows of ", table.columns(), ".");
+                           num_samples, " rows of ", columns, ".");
   }
   if (!request.weights) return {};
   if (std::ssize(*request.weights) != num_ids) {
@@ -204,8 +210,22 @@ Result<void> EmbeddingTables::WrongId(const Request& request, int64_t first_id,
 
 Result<void> EmbeddingTables::LookUp(const Request& request, int64_t begin,
                                      int64_t end, SampleRows& scratch) const {
+  const int64_t all = tables_[request.table].columns();
+  const int64_t columns = request.columns.value_or(all);
+  float* const out = request.out.data() + begin * columns;
+  if (columns == all) return LookUpWhole(request, begin, end, scratch, out);
+  const std::span<float> whole = scratch.whole.Take((end - begin) * all);
+  JTE_RETURN_IF_ERROR(LookUpWhole(request, begin, end, scratch, whole.data()));
+  for (int64_t s = 0; s < end - begin; ++s) {
+    std::copy_n(whole.data() + s * all, columns, out + s * columns);
+  }
+  return {};
+}
+
+Result<void> EmbeddingTables::LookUpWhole(const Request& request, int64_t begin,
+                                          int64_t end, SampleRows& scratch,
+                                          float* out) const {
   const MappedTable& table = tables_[request.table];
-  float* const out = request.out.data() + begin * table.columns();
   if (request.kind == Request::Kind::kRows) {
     const Ids ids = std::visit(
         [begin, end](auto span) -> Ids {

@@ -55,7 +55,8 @@ struct Request {
   std::span<const int64_t> row_splits = {};  // kSplits: samples + 1
   std::optional<std::span<const float>> weights = std::nullopt;  // one per id
   std::optional<convert::Combiner> combiner = std::nullopt;  // else the table's
-  std::span<float> out = {};  // a row of the table's columns for each sample
+  std::optional<int64_t> columns = std::nullopt;  // the first ones; else all
+  std::span<float> out = {};  // a row of these columns for each sample
 
   int64_t num_samples() const;
 };
@@ -129,6 +130,9 @@ class EmbeddingTables {
   // Samples [begin, end) of a request.
   Result<void> LookUp(const Request& request, int64_t begin, int64_t end,
                       SampleRows& scratch) const;
+  // The same, with all columns of the table, to `out`.
+  Result<void> LookUpWhole(const Request& request, int64_t begin, int64_t end,
+                           SampleRows& scratch, float* out) const;
   Result<void> WrongId(const Request& request, int64_t first_id,
                        int64_t last_id) const;
 

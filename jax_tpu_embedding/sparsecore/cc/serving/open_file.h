@@ -30,12 +30,13 @@ inline std::string LastSystemError() {
 }
 
 // `expected` of all functions is what should be in the file, for messages.
+// Nothing waits for what is no file: opening a pipe would for its writer.
 class OpenFile {
  public:
   // If it cannot be opened, descriptor() is negative and Size an error.
   explicit OpenFile(std::string path)
       : path_(std::move(path)),
-        descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {}
+        descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
   }
@@ -48,6 +49,10 @@ class OpenFile {
     struct stat status = {};
     if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) {
       return Unreadable(expected);
+    }
+    if (!S_ISREG(status.st_mode)) {
+      return InvalidArgument(path_, ": it is no regular file, expected ",
+                             expected, ".");
     }
     return status.st_size;
   }

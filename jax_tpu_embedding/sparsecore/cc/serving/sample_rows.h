@@ -58,11 +58,13 @@ class SampleRows {
            each_memory_.capacity_bytes() + numbers_.capacity_bytes() +
            narrow_numbers_.capacity_bytes() + gains_memory_.capacity_bytes() +
            sorter_.capacity_bytes() + long_sample_.capacity_bytes() +
-           splits.capacity_bytes();
+           splits.capacity_bytes() + whole.capacity_bytes();
   }
 
-  // For the caller: of the splits that it reads.
+  // For the caller: of the splits that it reads, and of rows of which it takes
+  // some columns.
   ScratchArray<int64_t> splits;
+  ScratchArray<float> whole;
 
  private:
   struct IdAt {

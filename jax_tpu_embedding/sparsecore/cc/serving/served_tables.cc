@@ -61,20 +61,23 @@ Result<int> ServedTables::Tables::Table(std::string_view name) const {
                   "; there are ", names.empty() ? "none" : names, ".");
 }
 
-Result<int> ServedTables::Tables::TableOfFeature(
-    std::string_view feature) const {
+Result<ServedTables::Tables::FeatureRows> ServedTables::Tables::Feature(
+    std::string_view name) const {
   if (!full.features) {
-    return NotFound(full.path, " names no features, '", feature,
+    return NotFound(full.path, " names no features, '", name,
                     "' among them. Export with feature_specs, or look up by "
                     "table.");
   }
-  const auto found = full.features->find(feature);
-  if (found != full.features->end()) return Table(found->second);
-  std::string names;
-  for (const auto& [name, table] : *full.features) {
-    names += StrCat(names.empty() ? "'" : ", '", name, "'");
+  const auto found = full.features->find(name);
+  if (found != full.features->end()) {
+    JTE_ASSIGN_OR_RETURN(const int table, Table(found->second.table));
+    return FeatureRows{.table = table, .columns = found->second.columns};
   }
-  return NotFound("There is no feature '", feature, "' in ", full.path,
+  std::string names;
+  for (const auto& [other, feature] : *full.features) {
+    names += StrCat(names.empty() ? "'" : ", '", other, "'");
+  }
+  return NotFound("There is no feature '", name, "' in ", full.path,
                   "; there are ", names.empty() ? "none" : names, ".");
 }
 

@@ -7,8 +7,10 @@
 //                        ServedTables::Open("/served", {}, executor));
 //   // For each request, by any thread:
 //   const auto now = served->Now();
-//   JTE_ASSIGN_OR_RETURN(const int table, now->TableOfFeature("clicked"));
-//   Request request = {.table = table, .kind = Request::Kind::kMatrix, ...};
+//   JTE_ASSIGN_OR_RETURN(const auto clicked, now->Feature("clicked"));
+//   Request request = {.table = clicked.table,
+//                      .kind = Request::Kind::kMatrix,
+//                      .columns = clicked.columns, ...};
 //   JTE_RETURN_IF_ERROR(now->rows->Look({&request, 1}, executor));
 //   // From time to time, by one thread:
 //   JTE_ASSIGN_OR_RETURN(const bool is_newer, served->Refresh(executor));
@@ -24,6 +26,7 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SERVED_TABLES_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_SERVING_SERVED_TABLES_H_
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,11 +63,17 @@ class ServedTables {
     std::unique_ptr<EmbeddingTables> rows;
     Version full;
 
-    // What Request::table is for a table, and for that of a feature.
+    // What Request::table and Request::columns are for a feature.
+    struct FeatureRows {
+      int table;
+      int64_t columns;
+    };
+
+    // What Request::table is for a table, and what a request is for a feature.
     //
     // Errors: NotFound, with the names that there are.
     Result<int> Table(std::string_view name) const;
-    Result<int> TableOfFeature(std::string_view feature) const;
+    Result<FeatureRows> Feature(std::string_view name) const;
   };
 
   // The current version of a directory.

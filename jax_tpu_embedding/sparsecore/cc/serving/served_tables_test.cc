@@ -196,9 +196,10 @@ class ServedTablesTest : public ::testing::Test {
     const auto now = served.Now();
     const std::vector<int64_t> ids = {0, 1, 2, 3};
     std::vector<float> out(8);
-    const auto table = now->TableOfFeature("clicked");
-    EXPECT_TRUE(table) << table.error().message;
-    const Request request = {.table = *table, .ids = ids, .out = out};
+    const auto clicked = now->Feature("clicked");
+    EXPECT_TRUE(clicked) << clicked.error().message;
+    EXPECT_EQ(clicked->columns, 2);
+    const Request request = {.table = clicked->table, .ids = ids, .out = out};
     EXPECT_TRUE(now->rows->Look({&request, 1}, executor_));
     return out;
   }
@@ -304,8 +305,43 @@ TEST_F(ServedTablesTest, NamesThatAreNotThereAreErrors) {
   EXPECT_EQ(now->Table("itéms"), 0);
   EXPECT_THAT(now->Table("users").error().message,
               AllOf(HasSubstr("no table 'users'"), HasSubstr("'itéms'")));
-  EXPECT_THAT(now->TableOfFeature("liked").error().message,
+  EXPECT_THAT(now->Feature("liked").error().message,
               AllOf(HasSubstr("no feature 'liked'"), HasSubstr("'clicked'")));
+}
+
+TEST_F(ServedTablesTest, AFeatureMayHaveTheFirstColumnsOfItsTable) {
+  WriteFull(0);
+  const std::string manifest = Read(VersionPath(0) / "manifest.json");
+  const std::string feature = "{\"table\": \"it\\u00e9ms\"";
+  SetManifest(0, Edited(manifest, feature, feature + ", \"columns\": 1"));
+  const auto now = Open()->Now();
+  const auto clicked = now->Feature("clicked");
+  ASSERT_TRUE(clicked) << clicked.error().message;
+  const std::vector<int64_t> ids = {3, 0, 2};
+  std::vector<float> out(3);
+  const Request request = {.table = clicked->table,
+                           .ids = ids,
+                           .columns = clicked->columns,
+                           .out = out};
+  ASSERT_TRUE(now->rows->Look({&request, 1}, executor_));
+  EXPECT_THAT(out, ElementsAre(30, 0, 20));
+  SetManifest(0, manifest);
+  EXPECT_THAT(ErrorWith(feature, feature + ", \"columns\": 3"),
+              HasSubstr("has 3 columns, expected at most the 2 of table"));
+  EXPECT_THAT(ErrorWith(feature, feature + ", \"columns\": 0"),
+              HasSubstr("expected an integer from 1 on"));
+}
+
+TEST_F(ServedTablesTest, WhatIsNoFileIsAnErrorAndIsNotWaitedFor) {
+  WriteFull(0);
+  for (const char* name :
+       {"v000000/items-2", "v000000/manifest.json", "CURRENT"}) {
+    const fs::path path = directory_ / name;
+    fs::remove(path);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(OpenError(),
+                HasSubstr(StrCat(path.string(), ": it is no regular file")));
+  }
 }
 
 TEST_F(ServedTablesTest, ADamagedDeltaIsNotUsedAndTriedAgain) {

@@ -261,12 +261,24 @@ Result<std::optional<Features>> ReadFeatures(
   JTE_ASSIGN_OR_RETURN(const Fields features, manifest.Object("features"));
   for (const auto& [name, value] : features.object()) {
     JTE_ASSIGN_OR_RETURN(const Fields fields, features.Object(name));
-    JTE_ASSIGN_OR_RETURN(const std::string table, fields.String("table"));
-    if (std::ranges::find(tables, table, &ServedTable::name) == tables.end()) {
-      return fields.Wrong("'table' of ", fields.where(), " is '", table,
+    JTE_ASSIGN_OR_RETURN(const std::string name_of_table,
+                         fields.String("table"));
+    const auto table =
+        std::ranges::find(tables, name_of_table, &ServedTable::name);
+    if (table == tables.end()) {
+      return fields.Wrong("'table' of ", fields.where(), " is '", name_of_table,
                           "', which is none of its tables.");
     }
-    result->emplace(name, table);
+    int64_t columns = table->columns;
+    if (fields.Has("columns")) {
+      JTE_ASSIGN_OR_RETURN(columns, fields.Integer("columns", 1));
+    }
+    if (columns > table->columns) {
+      return fields.Wrong(fields.where(), " has ", columns,
+                          " columns, expected at most the ", table->columns,
+                          " of table '", table->name, "'.");
+    }
+    result->emplace(name, ServedFeature{table->name, columns});
   }
   return result;
 }

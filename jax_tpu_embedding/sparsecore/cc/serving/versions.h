@@ -57,8 +57,12 @@ struct ServedTable {
   int64_t deleted_rows = 0;
 };
 
-// Name of a feature -> that of its table.
-using Features = std::map<std::string, std::string, std::less<>>;
+struct ServedFeature {
+  std::string table;
+  int64_t columns = 0;  // of its activations: the first ones of the table
+};
+
+using Features = std::map<std::string, ServedFeature, std::less<>>;
 
 // A manifest.
 struct Version {
