@@ -14,14 +14,17 @@ versions is the one that CURRENT means. Nothing else in the directory is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import errno
 import json
 import math
 import os
 import pathlib
 import re
+import stat
 from typing import Any
 from typing import BinaryIO
 import zlib
@@ -184,9 +187,28 @@ class _Fields:
     ]
 
 
+def open_file(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+  """Opens a regular file.
+
+  Raises:
+    OSError: it cannot be opened, or is something else, such as a pipe, which
+      might be waited for.
+  """
+  file = open(path, "rb", buffering, opener=_open_at_once)
+  if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+  return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+  # Windows has no such pipes.
+  return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read(path: pathlib.Path, expected: str, max_bytes: int) -> bytes:
   try:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
       size = os.fstat(file.fileno()).st_size
       _require(
           size <= max_bytes,
@@ -195,14 +217,21 @@ def _read(path: pathlib.Path, expected: str, max_bytes: int) -> bytes:
       )
       return file.read()
   except OSError as error:
-    raise ServedFileError(
-        f"{path}: cannot be read ({error.strerror}), expected {expected}."
-    ) from error
+    raise _unreadable(path, expected, error) from error
+
+
+def _unreadable(
+    path: pathlib.Path, expected: str, error: OSError
+) -> ServedFileError:
+  return ServedFileError(
+      f"{path}: cannot be read ({error.strerror}), expected {expected}."
+  )
 
 
 def _mapped(path: pathlib.Path, expected: str) -> np.ndarray:
   try:
-    return np.memmap(path, np.uint8, "r")
+    with open_file(path) as file:
+      return np.memmap(file, np.uint8, "r")
   except (OSError, ValueError) as error:  # ValueError: it is empty
     raise ServedFileError(
         f"{path}: cannot be mapped ({error}), expected {expected}."
@@ -515,14 +544,13 @@ def check_full_file(table: Table, file: File, verify: bool) -> None:
   """Checks size and header, and with `verify` every byte."""
   expected = _expected_rows(table, file)
   try:
-    with open(file.path, "rb") as opened:
+    with open_file(file.path) as opened:
       _check_head(table, file, opened)
       if verify:
-        _check_bytes(file, opened, expected)
+        for _ in _checked_bytes(file, opened, expected):
+          pass
   except OSError as error:
-    raise ServedFileError(
-        f"{file.path}: cannot be read ({error.strerror}), expected {expected}."
-    ) from error
+    raise _unreadable(file.path, expected, error) from error
 
 
 def _expected_rows(table: Table, file: File) -> str:
@@ -557,8 +585,10 @@ def _check_head(table: Table, file: File, opened: BinaryIO) -> None:
   )
 
 
-def _check_bytes(file: File, opened: BinaryIO, expected: str) -> None:
-  """Reads all of them: where a mapped file is cut off, the process ends."""
+def _checked_bytes(
+    file: File, opened: BinaryIO, expected: str
+) -> Iterator[tuple[int, bytes]]:
+  """Reads all of them, where they begin, in pieces of which each was checked."""
   opened.seek(0)
   for i in range(len(file.crc32)):
     begin = i * CHECKED_BYTES
@@ -570,6 +600,7 @@ def _check_bytes(file: File, opened: BinaryIO, expected: str) -> None:
         f"it was cut off at byte {end} while it was read, expected {expected}.",
     )
     _check_crc32(file, i, chunk)
+    yield begin, chunk
 
 
 def _check_crc32(file: File, i: int, chunk: bytes | np.ndarray) -> None:
@@ -583,20 +614,22 @@ def _check_crc32(file: File, i: int, chunk: bytes | np.ndarray) -> None:
   )
 
 
-def map_rows(table: Table, file: File) -> np.ndarray:
-  """u8[rows, row_bytes] of a full file, every byte checked.
-
-  Mapped: nobody may shorten the file then.
-  """
-  check_full_file(table, file, verify=True)
-  data = _mapped(file.path, _expected_rows(table, file))
+def read_rows(table: Table, file: File) -> Iterator[np.ndarray]:
+  """The rows of a full file, in order, u8[n, row_bytes], every byte checked."""
+  expected = _expected_rows(table, file)
   end = file.offset + file.rows * table.row_bytes
-  _require(
-      data.size >= end,
-      file.path,
-      f"it has {data.size} bytes, expected {end} or more: it was cut off.",
-  )
-  return data[file.offset : end].reshape(file.rows, table.row_bytes)
+  left = b""  # of a row that goes on in the next piece
+  try:
+    with open_file(file.path) as opened:
+      _check_head(table, file, opened)
+      for begin, chunk in _checked_bytes(file, opened, expected):
+        data = left + chunk[max(file.offset - begin, 0) : max(end - begin, 0)]
+        num_bytes = len(data) // table.row_bytes * table.row_bytes
+        left = data[num_bytes:]
+        rows = np.frombuffer(data[:num_bytes], np.uint8)
+        yield rows.reshape(-1, table.row_bytes)
+  except OSError as error:
+    raise _unreadable(file.path, expected, error) from error
 
 
 def read_changes(table: Table, *, in_place: bool = False) -> list[Changes]:

@@ -184,6 +184,13 @@ class EmbeddingTables:
     self._snapshot: _Snapshot = None  # Until _update.
     self._update()
 
+  def __reduce__(self):
+    raise TypeError(
+        "EmbeddingTables cannot be pickled or copied: open"
+        f" {self._directory} in every process. They share the memory of files"
+        " that are mapped."
+    )
+
   # ---- What there is
 
   @property

@@ -3,11 +3,13 @@
 
 """Lookups, by both implementations, against NumPy and the training lookup."""
 
+import copy
 import errno
 import faulthandler
 import io
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -382,6 +384,14 @@ class LookupTest(WithTables):
     np.testing.assert_array_equal(
         got, [values[3] / 2, 0 * values[0], values[4]]
     )
+
+  @parameterized.parameters(copy.copy, copy.deepcopy, pickle.dumps)
+  def test_processes_open_tables_themselves(self, function):
+    self.write()
+    with self.assertRaisesRegex(
+        TypeError, f"pickled or copied: open {self.directory} in every process"
+    ):
+      function(self.open())
 
   @parameterized.parameters(*_IMPLEMENTATIONS)
   def test_a_table_may_have_no_rows(self, implementation):

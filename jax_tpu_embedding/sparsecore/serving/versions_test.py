@@ -606,34 +606,41 @@ class DamageTest(WithVersions):
     ):
       self.open(verify=True)
 
-  def test_rows_of_files_that_change_once_they_are_checked_are_errors(self):
-    for change, message in (
-        (
-            os.remove,
-            r"cannot be mapped \(.*No such file.*expected rows 0 to 40",
-        ),
-        (lambda path: os.truncate(path, 0), "cannot be mapped"),
-        (lambda path: os.truncate(path, 100), "has 100 bytes, .* cut off"),
-    ):
-      self.write_full(0)
-      [version] = _versions.read_chain(self.directory)
-      table = version.tables["items"]
-      [file] = table.files
-      rows = _versions.map_rows(table, file)
-      expected = self.written["items"].values
-      np.testing.assert_array_equal(rows.view(np.float32), expected)
-      del rows
-      with (
-          mock.patch.object(
-              _versions,
-              "check_full_file",
-              lambda table, file, verify, change=change: change(file.path),
-          ),
-          self.assertRaisesRegex(
-              embedding_tables.ServedFileError, f"{file.path.name}: .*{message}"
-          ),
+  @parameterized.parameters(
+      "CURRENT",
+      "v000000/manifest.json",
+      "v000000/items-00001-of-00001.safetensors",
+  )
+  def test_what_is_no_file_is_an_error_and_is_not_waited_for(self, name):
+    self.write_full(0)
+    path = self.directory / name
+    path.unlink()
+    os.mkfifo(path)
+    for implementation in _IMPLEMENTATIONS:
+      with self.assertRaisesRegex(
+          embedding_tables.ServedFileError,
+          f"{path}: cannot be read .it is no regular file.",
       ):
-        _versions.map_rows(table, file)
+        self.open(implementation)
+
+  def test_rows_are_read_in_pieces_that_are_checked(self):
+    # The second piece begins in a row.
+    rows = np.arange(3 * 400_000, dtype=np.float32).reshape(-1, 3)
+    self.written = {"items": written_tables.WrittenTable(rows)}
+    self.write_full(0)
+    [version] = _versions.read_chain(self.directory)
+    table = version.tables["items"]
+    [file] = table.files
+    found = np.concatenate(list(_versions.read_rows(table, file)))
+    np.testing.assert_array_equal(found.view(np.float32), rows)
+    # Cut off while it is read: no page of it may be touched.
+    pieces = _versions.read_rows(table, file)
+    next(pieces)
+    os.truncate(file.path, 100)
+    with self.assertRaisesRegex(
+        embedding_tables.ServedFileError, "cut off at byte .* expected rows 0"
+    ):
+      next(pieces)
 
   def test_random_damage_is_an_error_or_changes_nothing(self):
     self.write_full(0)

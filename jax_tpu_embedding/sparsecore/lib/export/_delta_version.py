@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence
 import os
 import pathlib
 import shutil
@@ -135,12 +134,15 @@ def read_fingerprints(
     result[name] = np.empty(table.rows, np.uint64)
     first, end = (0, table.rows) if rows_of is None else rows_of[name]
     for file in table.files:
-      skip = max(first - file.first_row, 0)
-      stop = min(end - file.first_row, file.rows)
-      if skip < stop:
-        rows = range(file.first_row + skip, file.first_row + stop)
-        encoded = _versions.map_rows(table, file)[skip:stop]
-        _fill(result[name], rows, encoded)
+      row = file.first_row
+      if end <= row or row + file.rows <= first:
+        continue
+      for encoded in _versions.read_rows(table, file):
+        wanted = encoded[max(first - row, 0) : max(end - row, 0)]
+        begin = max(first, row)
+        found = _fingerprints.of_rows(wanted)
+        result[name][begin : begin + len(wanted)] = found
+        row += len(encoded)
     zeros = _fingerprints.of_rows(np.zeros((1, table.row_bytes), np.uint8))
     for delta in deltas:
       # Mapped: nobody else writes here.
@@ -153,8 +155,8 @@ def read_fingerprints(
 
 
 def _fill(
-    fingerprints: np.ndarray, rows: Sequence[int], encoded: np.ndarray
+    fingerprints: np.ndarray, rows: np.ndarray, encoded: np.ndarray
 ) -> None:
   for first in range(0, len(rows), _READ_ROWS):
     part = slice(first, first + _READ_ROWS)
-    fingerprints[np.asarray(rows[part])] = _fingerprints.of_rows(encoded[part])
+    fingerprints[rows[part]] = _fingerprints.of_rows(encoded[part])

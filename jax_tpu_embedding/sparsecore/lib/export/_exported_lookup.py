@@ -202,20 +202,35 @@ def _lookup_feature(
   values = jnp.where(is_used[..., None], values, 0)
   if ragged:
     splits = parts["row_splits"]
-    num_samples = splits.shape[0] - 1
     # Values behind the last sample get a number that is none: they are dropped.
     begins = jnp.zeros(ids.shape, jnp.int32).at[splits[1:]].add(1, mode="drop")
     sample = jnp.cumsum(begins)
 
     def add_up(terms):
       return jax.ops.segment_sum(
-          terms, sample, num_samples, indices_are_sorted=True
+          terms, sample, splits.shape[0] - 1, indices_are_sorted=True
       )
 
-    divisor = _divisor(table.combiner, gains, add_up)
-    return _divided(add_up(values * gains[:, None]), divisor)
-  divisor = _divisor(table.combiner, gains, lambda terms: terms.sum(axis=-1))
-  return _divided((values * gains[..., None]).sum(axis=-2), divisor)
+    def of_ids(numbers):
+      return numbers[sample]
+
+  else:
+    last = ids.ndim - 1
+
+    def add_up(terms):
+      return terms.sum(axis=last)
+
+    def of_ids(numbers):
+      # Of the whole shape: XLA makes gains / numbers[..., None] a product with
+      # reciprocals, which are zero for the largest numbers.
+      return jnp.broadcast_to(jnp.expand_dims(numbers, last), ids.shape)
+
+  if table.combiner != "sum":
+    # Before rows are multiplied, as in training: weights times rows may overflow
+    # where gains do not.
+    divisor = of_ids(_divisor(table.combiner, gains, add_up))
+    gains = jnp.where(divisor == 0, 0, gains / divisor)
+  return add_up(values * gains[..., None])
 
 
 def _rows_of_ids(
@@ -275,20 +290,11 @@ def _divisor(
     combiner: str,
     gains: jax.Array,
     add_up: Callable[[jax.Array], jax.Array],
-) -> jax.Array | None:
-  if combiner == "sum":
-    return None
+) -> jax.Array:
+  """That of each sample."""
   if combiner == "mean":
     return add_up(gains)
   return jnp.sqrt(add_up(gains * gains))
-
-
-def _divided(total: jax.Array, divisor: jax.Array | None) -> jax.Array:
-  """Zero where the divisor is."""
-  if divisor is None:
-    return total
-  divisor = divisor[..., None]
-  return jnp.where(divisor == 0, 0, total / jnp.where(divisor == 0, 1, divisor))
 
 
 def _input_names(ragged: bool, weights: bool) -> list[str]:

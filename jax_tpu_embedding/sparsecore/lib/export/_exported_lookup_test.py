@@ -264,6 +264,31 @@ class ExportedLookupTest(parameterized.TestCase):
     expected = np.nan if instead is None else 0.5 * np.float32(sum(instead))
     np.testing.assert_array_equal(found["sum many"], np.full((1, 5), expected))
 
+  @parameterized.product(combiner=("mean", "sqrtn"), ragged=(False, True))
+  def test_large_weights_are_those_of_training(self, combiner, ragged):
+    specs = _specs((combiner,), non_finite_weights="keep")
+    export.export_lookup(self.path, specs, ragged=ragged, weights=True)
+    tables, _ = self.tables(specs)
+    most = np.finfo(np.float32).max
+    # Divisors that are the largest number, or none; products with rows, of
+    # about 10, that are none.
+    weights = np.array(
+        [[most, 1], [most, most], [2e38, 1e38], [1e18, 1e18], [np.inf, 1]],
+        np.float32,
+    )
+    ids = np.arange(10, dtype=np.int32).reshape(5, 2)
+    of_training = embedding.lookup_ids(
+        [ids] * 2, [weights] * 2, _variables(specs), specs, _TOPOLOGY
+    )
+    inputs = ids, weights
+    if ragged:
+      splits = np.arange(0, 11, 2, dtype=np.int32)
+      inputs = ids.reshape(-1), splits, weights.reshape(-1)
+    names = [feature.name for feature in specs]
+    found = self.program().call(tables, dict.fromkeys(names, inputs))
+    for name, expected in zip(names, of_training, strict=True):
+      np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5)
+
   def test_positions_are_looked_up_by_themselves(self):
     table = embedding_spec.TableSpec(
         name="words", vocabulary_size=50, embedding_dim=4,

@@ -20,6 +20,7 @@ from typing import Any
 from typing import Protocol
 import urllib.parse
 
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
@@ -181,6 +182,7 @@ class _FirstError:
     return True
 
 
+@jax.transfer_guard("allow")
 def write(
     what: str,
     source: _sources.Source,

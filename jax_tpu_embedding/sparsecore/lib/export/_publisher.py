@@ -12,6 +12,7 @@ import functools
 import os
 import pathlib
 from typing import Any
+import weakref
 
 from absl import logging
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
@@ -43,7 +44,7 @@ class Publisher:
 
   Args:
     directory: a new or empty one, or one that was published to. It is this
-      publisher's until it is closed or the process ends.
+      publisher's until it is closed or deleted, or the process ends.
     feature_specs: what the variables are made for.
     encoding: as of export_tables.
     tables: the names of those to publish; default: all.
@@ -89,6 +90,8 @@ class Publisher:
       self._tables = _sources.of_specs(feature_specs, tables, encoding)
       self._features = _sources.features_of(feature_specs, self._tables)
     self._is_open = contextlib.ExitStack()
+    # Also if nobody does: other hosts go by the name that is in its file.
+    weakref.finalize(self, self._is_open.close)
     # The first process alone has the directory, and what is published.
     self._served: _served_directory.ServedDirectory | None = None
     self._chain: list[_versions.Version] = []
@@ -100,10 +103,11 @@ class Publisher:
         # Again: another publisher may just have ended.
         self._chain = self._read_chain()
     self._run = self._chain[-1].run if self._chain else os.urandom(16).hex()
-    # Of the rows in self._runs, those of this process; None: to be computed
-    # from files.
+    # Of the rows in self._runs, those of this process, in version self._number;
+    # None: to be computed from files.
     self._fingerprints: _delta_version.Fingerprints | None = None
     self._runs: dict[str, _parts.Runs] | None = None
+    self._number: int | None = None
 
   def publish(
       self, variables: Mapping[str, Any], step: int
@@ -145,7 +149,12 @@ class Publisher:
         if self._can_be_delta():
           planned.value = str(self._served.path), *self._chain[-1].key()
     runs = {name: _parts.runs_of(source, name) for name in self._tables}
-    fingerprints = self._fingerprints if runs == self._runs else None
+    # The last version is not the base if this process, or the first one, was
+    # interrupted once that was current.
+    is_of_base = planned.first is not None and planned.first[1] == self._number
+    fingerprints = None
+    if is_of_base and runs == self._runs:
+      fingerprints = self._fingerprints
     # None again, until there is a version that they are of.
     self._fingerprints, self._runs = None, runs
     with self._agreement.stage() as read:
@@ -158,9 +167,11 @@ class Publisher:
           logging.warning("This version will be full: %s", problems[0])
         decided.value = planned.first is not None and not problems
     try:
-      version, self._fingerprints = self._write(
+      version, fingerprints = self._write(
           source, fingerprints if decided.first else None, step
       )
+      self._number = version.number
+      self._fingerprints = fingerprints
     finally:
       # As in the files, whatever became of them.
       if self._served is not None:

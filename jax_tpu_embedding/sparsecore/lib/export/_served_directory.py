@@ -99,8 +99,7 @@ class ServedDirectory:
           raise
         hosts_that_ended = ("",)  # Who has a name may still write.
       file.seek(0)
-      owner = file.read().strip()
-      host, _, pid = owner.partition(" ")
+      host, _, pid = file.read().strip().partition(" ")
       if host not in hosts_that_ended:
         raise RuntimeError(
             f"{self.path} is being written by process {pid or '?'} on host"
@@ -111,15 +110,17 @@ class ServedDirectory:
       file.write(f"{socket.gethostname()} {os.getpid()}\n")
       file.flush()
       os.fsync(file.fileno())  # Other hosts may read it only then.
+      owner = os.getpid()
       try:
         yield
       finally:
-        # Not removed: someone else may have it open.
-        file.truncate(0)
-        # A process that was forked meanwhile has the file open, too, and would
-        # keep the lock.
-        with contextlib.suppress(OSError):  # where there are no locks
-          fcntl.flock(file, fcntl.LOCK_UN)
+        # A process that was forked meanwhile has the file open, too: it is not
+        # to give the lock away, nor to keep it.
+        if os.getpid() == owner:
+          # Not removed: someone else may have it open.
+          file.truncate(0)
+          with contextlib.suppress(OSError):  # where there are no locks
+            fcntl.flock(file, fcntl.LOCK_UN)
 
   def exists(self) -> bool:
     """Whether there was ever a complete version."""
@@ -168,8 +169,9 @@ class ServedDirectory:
     for number in self.numbers():
       try:
         path = self.version_path(number) / _MANIFEST
-        if json.loads(path.read_bytes())["kind"] == "full":
-          result.append(number)
+        with _versions.open_file(path) as file:
+          if json.load(file)["kind"] == "full":
+            result.append(number)
       except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # of a writer that died, or no manifest
     return result
