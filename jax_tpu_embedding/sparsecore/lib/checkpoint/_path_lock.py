@@ -41,6 +41,7 @@ def locked(path: str) -> Iterator[None]:
   if "://" in path:
     yield
     return
+  path = os.path.realpath(path)
   directory, name = os.path.split(path)
   lock = os.path.join(directory, f".{name}.lock")
   try:

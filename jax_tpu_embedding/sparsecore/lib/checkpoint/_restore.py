@@ -267,6 +267,7 @@ def specs_of(feature_specs: Any) -> dict[str, embedding_spec.TableSpec]:
   return embedding.get_table_specs(feature_specs)
 
 
+@jax.transfer_guard("allow")
 def load_tables(
     variables: Mapping[str, Any],
     feature_specs: Any,

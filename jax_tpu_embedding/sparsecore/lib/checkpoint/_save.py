@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from google.protobuf import json_format
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _progress
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
@@ -53,6 +54,8 @@ class Save:
       )
     _tables_json.check_names(self.saved)
 
+  # To save is to ask for transfers, whatever a program forbids around it.
+  @jax.transfer_guard("allow")
   def begin(self, path: str) -> Writing:
     """Reads all rows, and begins to write them to an empty directory.
 

@@ -339,6 +339,10 @@ def _value_of(stack):
   return stack[...]
 
 
+# Of the type of all indices: a Python number has 64 bits with jax_enable_x64.
+_ZERO = np.int32(0)
+
+
 # Programs are kept, because jit finds a compiled program by the function. They
 # differ in the shapes of stacks alone as a rule, which jit keeps apart.
 @functools.lru_cache(maxsize=256)
@@ -363,7 +367,7 @@ def _cut_program(num_shards, height, columns, group, mesh, axes, ndim):
       return jnp.stack(
           [
               jax.lax.dynamic_slice(
-                  shards, (shard, start, 0), (1, height, columns)
+                  shards, (np.int32(shard), start, _ZERO), (1, height, columns)
               )[0]
               for shard in range(shards.shape[0])
           ],
@@ -408,7 +412,7 @@ def _fill_program(
     row_offset, rotation, start, first, end = place
     pieces = pieces.swapaxes(0, 1)
     shards = values.reshape(pieces.shape[0], -1, values.shape[-1])
-    at = (0, row_offset + start, 0)
+    at = (_ZERO, row_offset + start, _ZERO)
     if is_masked:
       shape = pieces.shape[:2]
       shard = jax.lax.broadcasted_iota(jnp.int32, shape, 0)

@@ -1,17 +1,22 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables of a message, planned for other devices."""
+"""The tables of a message, planned for other devices; what fits the plan."""
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.wire import _spec_from_proto
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
@@ -211,3 +216,100 @@ def _check_activations(stack: pb.StackedTableSpecProto, num_scs: int) -> None:
         " is of the first version, by which tables cannot be planned anew."
         " Pass target_feature_specs with a plan for these devices."
     )
+
+
+def check_same_tables(
+    saved: _tables_json.SavedTables,
+    placements: Sequence[_placement.StackPlacement],
+) -> None:
+  """Raises ValueError unless stacks have the tables of a checkpoint."""
+  planned = {
+      table.name: (table.vocabulary_size, table.embedding_dim)
+      for placement in placements
+      for table in placement.tables
+  }
+  there = {
+      name: (table.rows, table.columns) for name, table in saved.tables.items()
+  }
+  differing = sorted(
+      name
+      for name in {*planned, *there}
+      if planned.get(name) != there.get(name)
+  )
+  if differing:
+    raise ValueError(
+        "The tables of the checkpoint and of the specs differ: "
+        + "; ".join(
+            f"{name!r}: {_shape(there.get(name))} in the checkpoint,"
+            f" {_shape(planned.get(name))} in the specs"
+            for name in differing
+        )
+        + ". Convert to the logical layout, and restore with a policy."
+    )
+  for placement in placements:
+    tables = {
+        table.name: saved.tables[table.name] for table in placement.tables
+    }
+    widest = max(tables.values(), key=lambda table: table.columns)
+    kinds = {
+        # Tables of one column do not tell whether a row has one number of a
+        # slot, or each column.
+        name: (
+            table.dtype,
+            tuple(table.slots),
+            _slots_of_rows(widest if table.columns == 1 else table),
+        )
+        for name, table in tables.items()
+    }
+    if len(set(kinds.values())) > 1:
+      described = "; ".join(
+          f"{name!r}: {_kind(table.dtype, table.slots)}"
+          for name, table in tables.items()
+      )
+      raise ValueError(
+          f"Stack {placement.name!r}: its tables have different types or slots"
+          f" in the checkpoint, {described}. Tables of different types or"
+          " optimizers cannot be stacked together: pass feature_specs with"
+          " these tables in stacks of their own."
+      )
+
+
+def _slots_of_rows(table: _tables_json.SavedTable) -> frozenset[str]:
+  """The slots of which a row has one number."""
+  return frozenset(
+      slot for slot, columns in table.slots.items() if columns < table.columns
+  )
+
+
+def check_same_kinds(
+    saved: _tables_json.SavedTables,
+    specs: Mapping[str, embedding_spec.TableSpec],
+) -> None:
+  """Checks types and slots, which a stacked checkpoint has as they are."""
+  differing = []
+  for name, table in saved.tables.items():
+    dtype = specs[name].dtype.name
+    slots = _table_variables.slot_columns(specs[name])
+    # A checkpoint may have been saved without slots.
+    if table.dtype != dtype or (table.slots and dict(table.slots) != slots):
+      differing.append(
+          f"{name!r}: {_kind(table.dtype, table.slots)} in the checkpoint,"
+          f" {_kind(dtype, slots)} in the specs"
+      )
+  if differing:
+    raise ValueError(
+        "The types or slots of tables in the checkpoint and of the specs"
+        f" differ: {'; '.join(differing)}. Pass specs as those that it was"
+        " saved with, or convert to the logical layout: checkpoint.restore"
+        " converts types, and with RestorePolicy(slots='reset') begins with new"
+        " slots."
+    )
+
+
+def _kind(dtype: str, slots: Mapping[str, int]) -> str:
+  of_slots = (f"{slot} ({columns} columns)" for slot, columns in slots.items())
+  return f"{dtype}, slots {', '.join(of_slots) or 'none'}"
+
+
+def _shape(shape: tuple[int, int] | None) -> str:
+  return "none" if shape is None else f"{shape[0]} x {shape[1]}"

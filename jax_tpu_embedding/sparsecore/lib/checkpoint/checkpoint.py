@@ -54,8 +54,20 @@ class PendingSave:
       self, path: str, response: Any, until_saved: contextlib.ExitStack
   ):
     self._path = path
-    self._response = response
-    self._until_saved = until_saved
+    self._error: BaseException | None = None
+    self._is_over = threading.Event()
+    # orbax calls nobody when a save fails, and nobody may call wait().
+    threading.Thread(
+        target=self._wait_for, args=(response, until_saved), daemon=True
+    ).start()
+
+  def _wait_for(self, response: Any, until_saved: contextlib.ExitStack) -> None:
+    try:
+      with until_saved:
+        response.result()
+    except BaseException as error:  # pylint: disable=broad-exception-caught
+      self._error = error  # wait() raises it
+    self._is_over.set()
 
   def wait(self, timeout: float | None = None) -> None:
     """Returns when the checkpoint is there.
@@ -67,26 +79,16 @@ class PendingSave:
       CheckpointError: it could not be written. There is none.
       TimeoutError: it is not there yet.
     """
-    try:
-      self._response.result(timeout=timeout)
-    except TimeoutError:  # An OSError, and the save goes on.
-      raise
-    except Exception as error:
-      self._until_saved.close()
-      if isinstance(error, OSError):
-        raise _cannot_write(self._path, error) from error
-      raise
-    self._until_saved.close()
+    if not self._is_over.wait(timeout):
+      raise TimeoutError(f"{self._path} is not there after {timeout} seconds.")
+    if isinstance(self._error, OSError):
+      raise _cannot_write(self._path, self._error) from self._error
+    if self._error is not None:
+      raise self._error
 
   def done(self) -> bool:
     """Whether wait() would return at once, or raise what went wrong."""
-    try:
-      self.wait(timeout=0)
-    except TimeoutError:
-      return False
-    except Exception:  # wait() raises it
-      return True
-    return True
+    return self._is_over.is_set()
 
 
 # Saves of this process by real path, of which some may be over; None: rows are
@@ -167,7 +169,8 @@ def save_async(
   Then the next step may change the variables, while files are written. With
   host_buffer_bytes=None it returns as soon as rows are copied, which may take
   as much host memory as the tables; with a limit, memory is bounded, and it
-  returns about when the disk is done. All rows are of one moment.
+  returns about when the disk is done. All rows are of one moment. wait() before
+  the process ends, or there may be no checkpoint.
 
   Args:
     path: a new directory.

@@ -303,6 +303,12 @@ class ConvertTest(parameterized.TestCase):
     for arguments, error in (
         (dict(layout="flat"), "layout must be one of .*'logical'.*'flat'"),
         (dict(layout="stacked"), "pass num_devices and num_sc_per_device"),
+        (two | dict(batch_size=0), r"batch_size \(--batch\) must be .*, got 0"),
+        (two | dict(num_devices=-2), r"num_devices \(--devices\) .*, got -2"),
+        (
+            two | dict(num_sc_per_device=0),
+            r"num_sc_per_device \(--sparsecores\) must be positive, got 0",
+        ),
         (
             dict(feature_specs=other, **two),
             "'items': 1003 x 12 in the checkpoint, 1003 x 16 in the specs",

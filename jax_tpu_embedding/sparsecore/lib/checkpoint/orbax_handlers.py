@@ -11,6 +11,10 @@
 Importing this module registers the handler with orbax v1, and TablesSave and
 TablesRestore with the CheckpointManager of orbax v0. An item without this
 package is read by orbax's own handler: {table: {"table": .., "slot": {..}}}.
+
+One job at a time may save to a path or a step, and the program has to see to
+it: orbax removes what another save has in the temporary directory of that path
+before it asks this handler. checkpoint.save keeps other jobs out.
 """
 
 from __future__ import annotations
@@ -82,6 +86,8 @@ class AbstractTables:
           " variables, to restore into them."
       )
 
+  # To restore is to ask for transfers, whatever a program forbids around it.
+  @jax.transfer_guard("allow")
   def restore(self, path: str) -> dict[str, Any]:
     """The variables with what is in a checkpoint, or in its item."""
     directory, saved = _tables_json.read(path)

@@ -75,6 +75,24 @@ class SavingTest(checkpoint_case.CheckpointCase):
             checkpoint.read_table(self.path, name, slot), rows
         )
 
+  @parameterized.named_parameters(
+      ("have_numbers_of_64_bits", lambda: jax.enable_x64(True)),
+      ("forbid_transfers", lambda: jax.transfer_guard("disallow")),
+  )
+  def test_programs_may(self, setting):
+    topology = any_tables.Topology(4, 2, "rotated")
+    specs = any_tables.feature_specs(topology)
+    values = any_tables.values()
+    variables = any_tables.random_variables(topology, specs, values)
+    others = any_tables.new_variables(topology, specs)
+    items = values["items"][None] + 1
+    with setting():
+      checkpoint.save(self.path, variables, specs)
+      others = checkpoint.restore_into(others, self.path, specs)
+      others = checkpoint.load_tables(others, specs, {"items": items})
+    values["items"][None] = items
+    self.assert_same_values(any_tables.read(others, specs, topology), values)
+
   def test_memory_of_blocks_is_used_again_when_nothing_has_it(self):
     buffers = _row_blocks.Buffers()
     block = buffers.take((16, 8), np.float32)
@@ -277,8 +295,12 @@ class SavingTest(checkpoint_case.CheckpointCase):
     specs = any_tables.feature_specs(_ONE)
     variables = any_tables.random_variables(_ONE, specs, any_tables.values())
     checkpoint.save_async(self.path, variables, specs)
-    message = "is being saved to"
     deadline = time.monotonic() + 60
+    # Without any call: the next one may be of another process.
+    while os.listdir(self.path.parent) != ["saved"]:
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.01)
+    message = "is being saved to"
     while "is being saved to" in message and time.monotonic() < deadline:
       with self.assertRaises(ValueError) as raised:
         checkpoint.save(self.path, variables, specs)

@@ -17,15 +17,19 @@ Needs the extra `checkpoint`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 import tarfile
+import threading
 from typing import Any
 from typing import NamedTuple
 
 from flax import nnx
 import jax
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _agreement
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _orbax_tree
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _path_lock
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _stacked_checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
@@ -139,7 +143,9 @@ def save_checkpoint(
     embedding_spec_key: the item for the message of the specs.
 
   Raises:
-    ValueError: the specs were prepared for other devices.
+    ValueError: the specs were prepared for other devices, or another job saves
+      this step to the same directory.
+    CheckpointError: the directory cannot be written to.
   """
   message = embedding.create_proto_from_feature_specs(
       _table_variables.planned(
@@ -148,18 +154,39 @@ def save_checkpoint(
       num_global_devices,
       num_sc_per_device,
   )
-  cp_manager.save(
-      step,
-      args=ocp.args.Composite(
-          **{
-              model_key: ocp.args.StandardSave(_without_refs(nnx.state(model))),
-              optimizer_key: ocp.args.StandardSave(
-                  _without_refs(nnx.state(optimizer, nnx.OptState))
-              ),
-              embedding_spec_key: ocp.args.ProtoSave(message),
-          }
-      ),
+  agreement = _agreement.Agreement(
+      "step", [ValueError, convert.CheckpointError]
   )
+  with contextlib.ExitStack() as until_saved:
+    with agreement.stage():
+      if agreement.is_first:
+        path = f"{os.fspath(cp_manager.directory)}/{step}"
+        until_saved.enter_context(_path_lock.locked(path))
+    cp_manager.save(
+        step,
+        args=ocp.args.Composite(
+            **{
+                model_key: ocp.args.StandardSave(
+                    _without_refs(nnx.state(model))
+                ),
+                optimizer_key: ocp.args.StandardSave(
+                    _without_refs(nnx.state(optimizer, nnx.OptState))
+                ),
+                embedding_spec_key: ocp.args.ProtoSave(message),
+            }
+        ),
+    )
+    threading.Thread(
+        target=_release_when_saved, args=(cp_manager, until_saved.pop_all())
+    ).start()
+
+
+def _release_when_saved(
+    manager: ocp.CheckpointManager, until_saved: contextlib.ExitStack
+) -> None:
+  # What went wrong is raised in the caller's thread, too.
+  with until_saved, contextlib.suppress(Exception):
+    manager.wait_until_finished()
 
 
 def _without_refs(state: Any) -> Any:
