@@ -93,8 +93,8 @@ def contenders(
   array = np.array(refs[stack].table[...])
 
   def change():
-    # As training does, in place.
-    refs[stack].table[::_CHANGED_EVERY, 0] += 1.0
+    # As training does: whole rows, in place.
+    refs[stack].table[::_CHANGED_EVERY] += 1.0
     refs[stack].table[:1].block_until_ready()
 
   def write_raw(path):
@@ -124,8 +124,8 @@ def contenders(
     with publishers.pop(path) as publisher:
       return publisher.publish(refs, 1)
 
-  def publish_and_stop(path):
-    publish_full(path, encoding="int8")
+  def publish_stop_and_change(path):
+    publish_and_change(path)
     publishers.pop(path).close()
 
   def publish_again(path):
@@ -140,7 +140,10 @@ def contenders(
       publish_and_change,
       publish_changes,
   )
-  result["delta after a restart, int8"] = publish_and_stop, publish_again
+  result["delta after a restart, int8"] = (
+      publish_stop_and_change,
+      publish_again,
+  )
   return result
 
 

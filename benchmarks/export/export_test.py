@@ -38,11 +38,9 @@ class BenchmarkTest(absltest.TestCase):
     self.assertLen(raw, np.asarray(jax.tree.leaves(refs)[0][...]).nbytes)
     for name in "float32", "int8", "int8, of a checkpoint":
       self.assertEqual(written[name], ("full", 3000))
-    # The last contender publishes what did not change.
-    kinds = list(written.values())[-2:]
-    self.assertEqual(kinds[1], ("delta", 0))
-    self.assertEqual(kinds[0][0], "delta")
-    self.assertBetween(kinds[0][1], 25, 31)  # some are padding of the stack
+    for kind, rows in list(written.values())[-2:]:
+      self.assertEqual(kind, "delta")
+      self.assertBetween(rows, 25, 31)  # some are padding of the stack
 
   def test_takes_turns_and_leaves_nothing(self):
     calls = []
