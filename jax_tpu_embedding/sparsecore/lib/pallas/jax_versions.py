@@ -72,6 +72,33 @@ def is_ref(x: Any) -> bool:
   return isinstance(getattr(x, "aval", None), AbstractRef)
 
 
+def has_stride(transform: Any) -> bool:
+  """Whether it selects every second element of an axis, or fewer."""
+  return isinstance(transform, Selection) and any(
+      isinstance(index, Slice) and index.stride != 1
+      for index in transform.indices
+  )
+
+
+def readable(transform: Any) -> tuple[Any, ...]:
+  """Selections, one after another, with which a jax.Ref can be read.
+
+  In one selection with a stride JAX takes no index that is a constant (0.10.2).
+  """
+  if not has_stride(transform) or transform.int_indexer_shape:
+    return (transform,)
+  axes = list(zip(transform.indices, transform.shape))
+  slices = [(x, n) for x, n in axes if isinstance(x, Slice)]
+  return (
+      Selection(
+          tuple(Slice(0, n) if isinstance(x, Slice) else x for x, n in axes),
+          transform.shape,
+          (),
+      ),
+      Selection(tuple(x for x, _ in slices), tuple(n for _, n in slices), ()),
+  )
+
+
 def store(place: jax.Ref | TransformedRef, value: jax.Array) -> jax.Array:
   """Writes `value` to a whole ref, or a part of one, and returns the old value.
 

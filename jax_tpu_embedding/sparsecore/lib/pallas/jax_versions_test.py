@@ -64,6 +64,21 @@ class RefsTest(absltest.TestCase):
     self.assertEqual((columns.start, columns.size), (1, 3))
     self.assertEqual(transform.shape, (4, 8))
 
+  def test_a_stride_beside_a_fixed_index_can_be_read(self):
+    @jax.jit
+    def run(x):
+      ref = jax.new_ref(x)
+      (plain,) = ref.at[1, pl.ds(1, 3)].transforms
+      (strided,) = ref.at[1, pl.ds(1, 3, 2)].transforms
+      self.assertFalse(jax_versions.has_stride(plain))
+      self.assertTrue(jax_versions.has_stride(strided))
+      self.assertEqual(jax_versions.readable(plain), (plain,))
+      part = jax_versions.TransformedRef(ref, jax_versions.readable(strided))
+      return part[...]
+
+    part = run(jnp.arange(16.0).reshape(2, 8))
+    self.assertEqual(part.tolist(), [9, 11, 13])
+
   def test_types_of_refs(self):
     seen = []
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -43,6 +44,9 @@ def start(worker: Any, equation: Any, *operands: Any) -> list[Any]:
     target = _of_other_worker(worker, equation, target, device)
     semaphore = _of_other_worker(worker, equation, semaphore, device)
   sizes = _sizes_of_bounded_copy(source, target)
+  if sizes is not None:
+    _check_sizes(worker, equation, source, sizes)
+    _check_sizes(worker, equation, target, sizes)
   source = _select(worker, equation, source, sizes)
   target = _select(worker, equation, target, sizes)
   if target.view.memory.is_read_only and worker.kernel.log.is_enabled:
@@ -57,6 +61,11 @@ def start(worker: Any, equation: Any, *operands: Any) -> list[Any]:
         f"{worker.kernel.described(equation)}: A copy with add=True into HBM."
         " SparseCores can add into VMEM and VMEM_SHARED only."
     )
+  if sizes is not None and not add and target.view.space is memory.Space.VMEM:
+    # The rest may be read, and masked: of the last block of an array
+    # emit_pipeline copies what there is, and its body reads the whole block.
+    place = target.view.at(target.transforms)
+    jax_versions.store(place, memory.as_if_written(place[...]))
   target.write(source.read(), add=add, kept=source.ignored)
   num_bytes = target.count * target.view.dtype.itemsize
   _add(worker, equation, semaphore, num_bytes)
@@ -119,7 +128,8 @@ def wait_for_signals(worker: Any, equation: Any, *operands: Any) -> list[Any]:
       equation,
       value < needed,
       "semaphore_wait would wait for ever: the semaphore is {found}, and"
-      " {limit} is waited for.",
+      " {limit} is waited for. A signal counts if the program sends it before"
+      " the wait, or in another branch of one jax.lax.cond.",
       found=value,
       limit=needed,
   )
@@ -352,6 +362,12 @@ def _check_owners(worker, equation, owners, what, kept):
 
 def _select(worker, equation, x, sizes):
   view, transforms = parts(x)
+  if any(map(jax_versions.has_stride, transforms)):
+    raise NotImplementedError(
+        f"{worker.kernel.described(equation)}: A copy of a slice with a stride,"
+        " which TPUs do not have. Copy all of it to VMEM, and load it with the"
+        " stride."
+    )
   for number, transform in enumerate(transforms):
     if not _is_scattered(transform):
       continue
@@ -361,8 +377,9 @@ def _select(worker, equation, x, sizes):
           " indices, or a slice of run-time size, selects. Select columns"
           " first."
       )
-    worker.check_bounds(equation, transforms[:number])
-    if _is_bounded(transform):
+    is_bounded = _is_bounded(transform)
+    worker.check_bounds(equation, transforms[: number + is_bounded])
+    if is_bounded:
       indices, ignored = _bounded_indices(transform, sizes), None
     else:
       indices, ignored = _listed_indices(worker, equation, transform)
@@ -411,7 +428,8 @@ def _is_bounded(transform: Any) -> bool:
   )
 
 
-def _is_list(index: Any) -> bool:
+def is_list(index: Any) -> bool:
+  """Whether it is a list of indices, in registers or in memory."""
   if isinstance(
       index, (plsc.Indices, memory.View, jax_versions.TransformedRef)
   ):
@@ -421,7 +439,7 @@ def _is_list(index: Any) -> bool:
 
 def _is_scattered(transform: Any) -> bool:
   return isinstance(transform, jax_versions.Selection) and (
-      _is_bounded(transform) or any(map(_is_list, transform.indices))
+      _is_bounded(transform) or any(map(is_list, transform.indices))
   )
 
 
@@ -513,11 +531,36 @@ def _sizes_of_bounded_copy(source: Any, target: Any) -> Any:
     known = [size for size in (a, b) if isinstance(size, int)]
     unknown = [size for size in (a, b) if not isinstance(size, int)]
     bound = min([*known, bound_a, bound_b])
-    real = bound
-    for size in unknown:
-      real = jnp.minimum(real, size)
+    real = bound if not unknown else functools.reduce(jnp.minimum, unknown)
     sizes.append((bound, real))
   return sizes
+
+
+def _check_sizes(worker, equation, x, sizes):
+  """Notes where `x` has no room for a copy of run-time size.
+
+  A slice of HBM may end after the array, as those of emit_pipeline do in the
+  last block. Nothing is copied there.
+  """
+  view, _ = parts(x)
+  for (start, limit, size), (_, real) in zip(_free_slices(x), sizes):
+    if isinstance(start, int) and isinstance(real, int):
+      continue
+    limit = start + size if isinstance(size, int) else limit
+    found = jnp.where(real < 0, real, jnp.where(start < 0, start, start + real))
+    is_wrong = found < 0
+    if view.space is memory.Space.HBM:
+      is_wrong |= start > limit
+    else:
+      is_wrong |= found > limit
+    worker.note(
+        equation,
+        is_wrong,
+        "copies a slice of run-time size, whose size, start or end is {found},"
+        " of memory that has {limit} there.",
+        found=found,
+        limit=limit,
+    )
 
 
 def _bounded_indices(selection, sizes):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import enum
+import itertools
 from typing import Any
 
 import jax
@@ -55,20 +56,19 @@ _UNWRITTEN_FLOATS = {
 
 
 def unwritten(shape: Sequence[int], dtype: Any) -> jax.Array:
-  """Memory in which nothing was written: NaN, or a large integer."""
+  """Memory in which nothing was written: NaN, a large integer, or zero."""
   dtype = jnp.dtype(dtype)
-  if dtype == jnp.bool_:
-    return jnp.zeros(shape, dtype)
   bits = _bits_of_unwritten(dtype)
   if bits is None:
-    return jnp.full(shape, jnp.nan, dtype)
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    return jnp.full(shape, jnp.nan if is_float else 0, dtype)
   return jax.lax.bitcast_convert_type(jnp.full(shape, bits), dtype)
 
 
 def is_unwritten(x: jax.Array) -> jax.Array | None:
   """Where `x` is as `unwritten` made it; None if that cannot be told.
 
-  Integers of 8 and 16 bits may be anything.
+  Integers of up to 16 bits may be anything.
   """
   bits = _bits_of_unwritten(x.dtype)
   is_float = jnp.issubdtype(x.dtype, jnp.floating)
@@ -77,11 +77,22 @@ def is_unwritten(x: jax.Array) -> jax.Array | None:
   return jax.lax.bitcast_convert_type(x, bits.dtype) == bits
 
 
+def as_if_written(x: jax.Array) -> jax.Array:
+  """`x` in which what nobody wrote is another NaN, or another large integer."""
+  where = is_unwritten(x)
+  if where is None:
+    return x
+  bits = jax.lax.bitcast_convert_type(x, _bits_of_unwritten(x.dtype).dtype)
+  return jax.lax.bitcast_convert_type(jnp.where(where, bits ^ 1, bits), x.dtype)
+
+
 def _bits_of_unwritten(dtype: Any) -> Any:
   dtype = jnp.dtype(dtype)
   pattern = _UNWRITTEN_FLOATS.get(dtype)
   if pattern is None and jnp.issubdtype(dtype, jnp.integer):
-    pattern = _UNWRITTEN.get(dtype.itemsize)
+    # Those of 2 and 4 bits have none.
+    if jnp.iinfo(dtype).bits == 8 * dtype.itemsize:
+      pattern = _UNWRITTEN.get(dtype.itemsize)
   if pattern is None:
     return None
   return np.dtype(f"uint{8 * dtype.itemsize}").type(pattern)
@@ -134,7 +145,8 @@ class View:
 
   def at(self, transforms: Sequence[Any] = ()) -> Any:
     """The ref, or its part that `transforms` select."""
-    transforms = (*self.prefix, *transforms)
+    selections = map(jax_versions.readable, transforms)
+    transforms = (*self.prefix, *itertools.chain.from_iterable(selections))
     if any(type(t).__name__ == _SLICE_OF_SUBCORE for t in transforms):
       raise NotImplementedError(
           "plsc.slice_subcore_vmem_from_shared is not emulated. Give each"

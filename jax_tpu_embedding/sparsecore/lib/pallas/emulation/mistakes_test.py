@@ -87,6 +87,48 @@ def element_out_of_range(mistaken, x, o, row):
   pltpu.sync_copy(row, o.at[_me()])
 
 
+@_copy([pltpu.VMEM((16,), jnp.int32), _ROW])
+def stride_out_of_range(mistaken, x, o, twice, row):
+  for half in range(2):
+    pltpu.sync_copy(x.at[_me()], twice.at[pl.ds(8 * half, 8)])
+  start = jnp.where(_me() == 5, 2 if mistaken else 1, 0)
+  row[...] = twice[pl.ds(start, 8, 2)]
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([pltpu.VMEM((2, 8), jnp.int32)])
+def fixed_index_out_of_range(mistaken, x, o, rows):
+  pltpu.sync_copy(x.at[_me()], rows.at[1])
+  rows[0, :] = rows[2 if mistaken else 1, :]
+  pltpu.sync_copy(rows.at[0], o.at[_me()])
+
+
+@_copy([_ROW])
+def too_much_at_run_time(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  n = jnp.where(_me() == 5, 9 if mistaken else 8, row[...][0] % 8)
+  pltpu.sync_copy(x.at[_me(), pl.ds(0, n)], row.at[pl.ds(0, n)])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def before_the_first_at_run_time(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  start = jnp.where(_me() == 5, -4 if mistaken else 4, 0)
+  n = 4 + row[...][0] * 0
+  pltpu.sync_copy(x.at[_me(), pl.ds(start, n)], row.at[pl.ds(0, n)])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
+def row_out_of_range_of_a_part(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  n = 4 + row[...][0] * 0
+  source = jnp.where(_me() == 5, _NUM_WORKERS if mistaken else 0, _me())
+  pltpu.sync_copy(x.at[source, pl.ds(0, n)], row.at[pl.ds(0, n)])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
 @_copy([_ROW])
 def unwritten_memory(mistaken, x, o, row):
   @pl.when(jnp.logical_or(not mistaken, _me() != 5))
@@ -344,6 +386,23 @@ _MISTAKES = (
     (waited_for_twice, r"core 0.*waits for a copy of 32 bytes, of which 0 are"),
     (row_out_of_range, _WHERE + ".*copies row 32 of memory that has 32 rows"),
     (element_out_of_range, _WHERE + r".*rows 4 to 4 \+ 8 of memory that has 8"),
+    (
+        stride_out_of_range,
+        _WHERE + r".*rows 2 to 2 \+ 15 of memory that has 16",
+    ),
+    (
+        fixed_index_out_of_range,
+        "subcore 0.*uses row 2 of memory that has 2 there",
+    ),
+    (
+        too_much_at_run_time,
+        _WHERE + r".*size, start or end is 9, of memory that has 8 there",
+    ),
+    (
+        before_the_first_at_run_time,
+        _WHERE + r".*size, start or end is -4, of memory that has 8 there",
+    ),
+    (row_out_of_range_of_a_part, _WHERE + ".*row 32 of memory that has 32"),
     (unwritten_memory, _WHERE + r".*that nobody has written \(8 of 8 numbers"),
     (unwritten_bfloat16, _WHERE + r".*that nobody has written \(8 of 8"),
     (two_writers, "core 0, subcore 6.*writes what another worker has written"),
@@ -420,6 +479,14 @@ def copy_into_an_operand(mistaken, x, o, row):
 
 
 @_copy([_ROW])
+def copy_with_a_stride(mistaken, x, o, row):
+  pltpu.sync_copy(x.at[_me()], row)
+  columns = pl.ds(0, 4, 2 if mistaken else 1)
+  pltpu.sync_copy(x.at[_me(), columns], row.at[pl.ds(0, 4)])
+  pltpu.sync_copy(row, o.at[_me()])
+
+
+@_copy([_ROW])
 def load_from_hbm(mistaken, x, o, row):
   pltpu.sync_copy(x.at[_me()], row)
   row[...] = (x[_me(), :] if mistaken else row[...]) + 1
@@ -449,6 +516,11 @@ _SEEN_IN_THE_PROGRAM = (
         copy_into_an_operand,
         pallas.KernelMistake,
         "a copy into an operand that is no result.*Name it in in_place",
+    ),
+    (
+        copy_with_a_stride,
+        NotImplementedError,
+        "A copy of a slice with a stride",
     ),
     (load_from_hbm, NotImplementedError, "'get' on a ref in HBM"),
     (store_to_shared_memory, NotImplementedError, "'swap' on .* VMEM_SHARED"),

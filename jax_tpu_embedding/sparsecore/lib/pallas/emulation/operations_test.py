@@ -285,6 +285,97 @@ class TensorCoreTest(parameterized.TestCase):
     want = expected(operations.X)
     np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5)
 
+  @parameterized.parameters(
+      ((20, 128), (16, 128), jnp.float32),
+      ((5, 128), (8, 128), jnp.int32),
+      ((20, 300), (16, 256), jnp.bfloat16),
+      ((1200,), (1024,), jnp.float32),
+  )
+  def test_pipeline_whose_last_block_is_cut_off(self, shape, block, dtype):
+    def add_one(x, o):
+      o[...] = x[...] + 1
+
+    def body(x, o):
+      spec = pl.BlockSpec(block, lambda *place: place)
+      grid = tuple(pl.cdiv(n, size) for n, size in zip(shape, block))
+
+      @pl.when(jax.lax.axis_index("core") == 0)
+      def _():
+        pltpu.emit_pipeline(
+            add_one, grid=grid, in_specs=[spec], out_specs=[spec]
+        )(x, o)
+
+    x = jnp.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    kernel = pallas.kernel(
+        body, operations.TENSOR, (), P(), P(), mesh=operations.TENSOR_MESH
+    )
+    np.testing.assert_array_equal(kernel(x), x + 1)
+
+  def test_strides_beside_fixed_indices(self):
+    def body(x, o, buffer):
+      @pl.when(jax.lax.axis_index("core") == 0)
+      def _():
+        pltpu.sync_copy(x, buffer)
+        buffer[0, pl.ds(0, 64, 2)] = buffer[1, pl.ds(1, 64, 2)]
+        pltpu.sync_copy(buffer, o)
+
+    x = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
+    kernel = pallas.kernel(
+        body,
+        operations.TENSOR,
+        [pltpu.VMEM(x.shape, x.dtype)],
+        P(),
+        P(),
+        mesh=operations.TENSOR_MESH,
+    )
+    np.testing.assert_array_equal(
+        kernel(x), x.at[0, 0:128:2].set(x[1, 1:128:2])
+    )
+
+  @parameterized.parameters(jnp.int4, jnp.uint4, jnp.bool_, jnp.float8_e4m3fn)
+  def test_numbers_of_at_most_a_byte(self, dtype):
+    def body(x, o, buffer):
+      @pl.when(jax.lax.axis_index("core") == 0)
+      def _():
+        pltpu.sync_copy(x, buffer)
+        pltpu.sync_copy(buffer, o)
+
+    x = (jnp.arange(8 * 128) % 2).reshape(8, 128).astype(dtype)
+    kernel = pallas.kernel(
+        body,
+        operations.TENSOR,
+        [pltpu.VMEM(x.shape, dtype)],
+        P(),
+        P(),
+        mesh=operations.TENSOR_MESH,
+    )
+    np.testing.assert_array_equal(kernel(x), x)
+
+  @parameterized.parameters(0, 1)
+  def test_cores_of_one_branch_wait_for_those_of_the_other(self, waiting):
+    def body(x, o, row, sem):
+      def wait():
+        pl.semaphore_wait(sem, 1)
+        pltpu.sync_copy(x, row)
+        pltpu.sync_copy(row, o)
+
+      def send():
+        pl.semaphore_signal(sem, 1, device_id={"core": waiting})
+
+      branches = [wait, send] if waiting == 0 else [send, wait]
+      jax.lax.switch(jax.lax.axis_index("core"), branches)
+
+    kernel = pallas.kernel(
+        body,
+        operations.TENSOR,
+        [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.REGULAR],
+        P(),
+        P(),
+        mesh=operations.TENSOR_MESH,
+    )
+    x = jnp.ones((8, 128))
+    np.testing.assert_array_equal(kernel(x), x)
+
   def test_what_is_not_emulated_is_refused_by_name(self):
     def body(x, o):
       del x, o

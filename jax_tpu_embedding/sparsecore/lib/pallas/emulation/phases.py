@@ -311,9 +311,12 @@ class _Phases:
     branches = equation.params["branches"]
     index = self._of_each(index, jnp.int32)
     index = jnp.clip(index, 0, len(branches) - 1)
+    opened = [jax_versions.open_jaxpr(branch) for branch in branches]
+    # First those that wait for nothing, as others may wait for their signals.
+    order = sorted(range(len(opened)), key=lambda n: _waits(opened[n][0]))
     results = None
-    for number, closed in enumerate(branches):
-      jaxpr, consts = jax_versions.open_jaxpr(closed)
+    for number in order:
+      jaxpr, consts = opened[number]
       is_taken = index == number
       with self._only(is_taken):
         new = self.run(jaxpr, consts, operands)

@@ -272,9 +272,11 @@ class Worker:
         start, size = index, 1
         if isinstance(index, jax_versions.Slice):
           start, size = index.start, index.size
-        if isinstance(start, int) or not isinstance(size, int):
-          continue
-        if isinstance(start, memory.View) or jnp.ndim(start):
+          if isinstance(start, int) or not isinstance(size, int):
+            continue  # JAX has looked at the former.
+          size = max(0, (size - 1) * index.stride + 1)
+        is_in_range = isinstance(start, int) and 0 <= start < limit
+        if is_in_range or copies.is_list(start):
           continue
         self.note(
             equation,
