@@ -15,12 +15,16 @@ run removes what it wrote.
 from __future__ import annotations
 
 from collections.abc import Mapping
+import fcntl
+import os
 import pathlib
+import shutil
 from typing import Any
 import zlib
 
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 import numpy as np
@@ -41,7 +45,8 @@ class Checkpoints:
     num_steps: step at which training ends; None if that is not known yet.
 
   Raises:
-    UsageError: the directory or its newest checkpoint cannot be used.
+    UsageError: the directory or its newest checkpoint cannot be used; when it
+      is entered, another run is using the directory.
   """
 
   def __init__(
@@ -53,6 +58,8 @@ class Checkpoints:
       num_steps: int | None,
   ):
     self._directory = directory
+    self._flag = flag
+    self._lock = None  # An open directory, in the first process.
     self._settings = {}
     if resume and not directory.is_dir():
       raise command_line.UsageError(
@@ -67,7 +74,6 @@ class Checkpoints:
               max_to_keep=_MAX_TO_KEEP,
               # The next step changes the tables in place.
               enable_async_checkpointing=False,
-              cleanup_tmp_directories=True,
           ),
       )
     except Exception as error:  # whatever Orbax makes of damaged metadata
@@ -87,10 +93,30 @@ class Checkpoints:
       )
 
   def __enter__(self) -> Checkpoints:
+    job.from_first(self._take)
     return self
 
   def __exit__(self, *exception) -> None:
     self._manager.close()
+    if self._lock is not None:
+      os.close(self._lock)
+
+  def _take(self) -> None:
+    """Keeps other runs out of the directory, and clears it of what one left."""
+    self._lock = os.open(self._directory, os.O_RDONLY)
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      os.close(self._lock)
+      raise command_line.UsageError(
+          f"--{self._flag}: another run is writing to {self._directory}. Wait"
+          " for its end, or name another directory."
+      ) from None
+    except OSError:
+      pass  # NFS, for one, locks no directories: there nothing is found out.
+    # Orbax would do it in a thread, which fails if the program ends before.
+    for left in self._directory.glob("*.orbax-checkpoint-tmp*"):
+      shutil.rmtree(left, ignore_errors=True)
 
   def _checked_run(
       self, step: int | None, num_steps: int | None

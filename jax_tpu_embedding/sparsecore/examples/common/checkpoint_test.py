@@ -321,11 +321,20 @@ class CheckpointTest(parameterized.TestCase):
     left.mkdir()
     (left / "array").write_bytes(b"half")
     with self._open(resume=True):
-      # By a thread of Orbax.
-      end = time.monotonic() + 60
-      while left.exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    self.assertFalse(left.exists())
+      self.assertFalse(left.exists())
+
+  @parameterized.parameters(False, True)
+  def test_two_runs_at_once_are_refused(self, resume):
+    if resume:
+      self._save(1)
+    with self._open(resume=resume):
+      with self.assertRaisesRegex(
+          command_line.UsageError, "--out: another run is writing to /.*Wait"
+      ):
+        with self._open(resume=resume):
+          pass
+    with self._open(resume=resume):
+      pass
 
   def test_refuses_a_directory_that_cannot_be_made(self):
     self._directory = pathlib.Path(self.create_tempfile().full_path, "sub")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -182,6 +184,8 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
           f"--{field.name} must be whole numbers separated by commas, got"
           f" '{','.join(value)}'."
       ) from None
+  if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+    raise UsageError(f"--{field.name} must be of at most 64 bits, got {value}.")
   if field.metadata["is_path"] and value:
     return str(as_typed(value))
   return value
@@ -206,6 +210,21 @@ def make_directory(path: pathlib.Path, flag: str) -> None:
     raise UsageError(
         f"--{flag}: cannot make {path}: {error.strerror}."
     ) from None
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path, flag: str) -> Iterator[None]:
+  """Writes a file to where `flag` says.
+
+  Raises:
+    UsageError: it cannot be written; the disk may be full.
+  """
+  try:
+    yield
+  except OSError as error:
+    # What pyarrow says in place of the system's words is longer.
+    reason = os.strerror(error.errno) if error.errno else error
+    raise UsageError(f"--{flag}: cannot write {path}: {reason}.") from None
 
 
 def fail(program: str, message: object, code: int) -> NoReturn:

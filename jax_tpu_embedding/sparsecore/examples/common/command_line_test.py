@@ -98,6 +98,13 @@ class CommandLineTest(parameterized.TestCase):
     ):
       command_line.make_directory(pathlib.Path("/dev/null/x"), "out")
 
+  def test_refuses_a_file_that_cannot_be_written(self):
+    with self.assertRaisesRegex(
+        command_line.UsageError, "--out: cannot write /dev/full: No space left"
+    ):
+      with command_line.writing(pathlib.Path("/dev/full"), "out"):
+        pathlib.Path("/dev/full").write_text("a picture")
+
   def test_paths_start_where_the_command_was_typed(self):
     with mock.patch.dict(os.environ, {"BUILD_WORKING_DIRECTORY": "/typed"}):
       bazel_run = _parse("--test_file=in", "--test_word=in")
@@ -119,6 +126,14 @@ class CommandLineTest(parameterized.TestCase):
         f"--test_widths must be whole numbers separated by commas, got '{text}'",
     ):
       _parse(f"--test_widths={text}")
+
+  def test_refuses_a_number_of_more_than_64_bits(self):
+    self.assertEqual(_parse(f"--test_count={2**63 - 1}").test_count, 2**63 - 1)
+    with self.assertRaisesRegex(
+        command_line.UsageError,
+        "--test_count must be of at most 64 bits, got 9223372036854775808",
+    ):
+      _parse(f"--test_count={2**63}")
 
   @parameterized.parameters(
       ("--test_coun=5", "program: Unknown command line flag 'test_coun'. Did"),

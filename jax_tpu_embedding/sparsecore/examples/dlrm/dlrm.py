@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
+import math
 import pathlib
 import tempfile
 from typing import Any
@@ -65,17 +65,12 @@ def _generate(path: pathlib.Path, config: config_lib.Config) -> None:
   partial = path.with_name("partial_" + path.name)
   blocks = generator.make(config.seed).blocks(num_samples)
   try:
-    click_log.write(
-        partial,
-        progress_lib.shown("generated", "samples", num_samples, blocks),
-    )
-    partial.rename(path)
-  except OSError as error:
-    # What pyarrow says in place of the system's words is longer.
-    reason = os.strerror(error.errno) if error.errno else error
-    raise command_line.UsageError(
-        f"--output_dir: cannot write {path}: {reason}."
-    ) from None
+    with command_line.writing(path, "output_dir"):
+      click_log.write(
+          partial,
+          progress_lib.shown("generated", "samples", num_samples, blocks),
+      )
+      partial.rename(path)
   finally:
     # It fills the disk, and no later run continues it.
     with contextlib.suppress(OSError):
@@ -240,18 +235,25 @@ def run(config: config_lib.Config) -> None:
 
   if jax.process_index() > 0:
     return
-  picture = output_dir / "training.png"
-  report.save_picture(
-      picture, history, baseline, title=f"Clicks of {data.path.name}"
-  )
+  if not math.isfinite(history[-1]["heldout_loss"]):
+    print(
+        "Training diverged: the held-out log loss is no finite number. Lower"
+        " --dense_learning_rate or --learning_rate."
+    )
   print(
       f"Held-out AUC {history[-1]['heldout_auc']:.4f}, log loss"
       f" {history[-1]['heldout_loss']:.4f}\n"
       f"Logistic regression on the {samples.NUM_DENSE} dense features: AUC"
       f" {baseline['heldout_auc']:.4f}, log loss"
       f" {baseline['heldout_loss']:.4f}\n"
-      f"Checkpoint: {checkpoint_dir}\nPicture: {picture}"
+      f"Checkpoint: {checkpoint_dir}"
   )
+  picture = output_dir / "training.png"
+  with command_line.writing(picture, "output_dir"):
+    report.save_picture(
+        picture, history, baseline, title=f"Clicks of {data.path.name}"
+    )
+  print(f"Picture: {picture}")
 
 
 if __name__ == "__main__":

@@ -149,6 +149,11 @@ class DlrmTest(program_runs.ProgramTest):
         f"dlrm: {log}:401: expected 40 columns separated by tabs, found 1.\n",
     )
 
+  def test_a_run_that_diverges_says_so(self):
+    code, stdout, _ = _run("--num_steps=4", "--learning_rate=1e30")
+    self.assertEqual(code, 0)
+    self.assertIn("Training diverged: the held-out log loss is no", stdout)
+
   def test_a_full_disk_while_the_log_is_made_is_one_line(self):
     output_dir = pathlib.Path(self.directory())
     partial = output_dir / "partial_clicks.tsv"

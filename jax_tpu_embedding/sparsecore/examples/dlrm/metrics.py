@@ -37,7 +37,11 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def log_loss(labels: np.ndarray, logits: np.ndarray) -> float:
-  """Mean negative log-likelihood of the labels, in nats."""
+  """Mean negative log-likelihood of the labels, in nats.
+
+  NaN if a logit is, without a warning.
+  """
   # log(1 + exp(-x)) for a click, log(1 + exp(x)) for none.
   signed = np.where(np.asarray(labels) == 1, -1.0, 1.0) * logits
-  return float(np.mean(np.logaddexp(0, signed)))
+  with np.errstate(invalid="ignore"):
+    return float(np.mean(np.logaddexp(0, signed)))

@@ -71,6 +71,11 @@ class MetricsTest(parameterized.TestCase):
   def test_log_loss_of_a_certain_mistake_is_finite(self):
     self.assertEqual(metrics.log_loss(np.array([1]), np.array([-1e4])), 1e4)
 
+  def test_log_loss_of_nan_is_nan_without_a_warning(self):
+    with np.errstate(all="raise"):
+      loss = metrics.log_loss(np.array([1, 0]), np.array([np.nan, 0.0]))
+    self.assertTrue(math.isnan(loss))
+
 
 if __name__ == "__main__":
   absltest.main()

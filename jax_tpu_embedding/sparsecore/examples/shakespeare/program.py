@@ -121,10 +121,6 @@ def run(
 
   if jax.process_index() > 0:
     return
-  loss_curve = output_dir / "loss_curve.png"
-  report.save_loss_curve(
-      loss_curve, history, unigram_loss, title=f"Next word of {data.name}"
-  )
   loss = history[-1]["heldout_loss"]
   print(
       f"Held-out perplexity: {report.perplexity_text(loss)}"
@@ -137,7 +133,13 @@ def run(
     )
   if text is None:
     text = "No text: the scores of words are not finite numbers."
-  print(f"\n{text}\n\nCheckpoint: {checkpoint_dir}\nLoss curve: {loss_curve}")
+  print(f"\n{text}\n\nCheckpoint: {checkpoint_dir}")
+  loss_curve = output_dir / "loss_curve.png"
+  with command_line.writing(loss_curve, "output_dir"):
+    report.save_loss_curve(
+        loss_curve, history, unigram_loss, title=f"Next word of {data.name}"
+    )
+  print(f"Loss curve: {loss_curve}")
 
 
 def start(trainer_type: type[training.Trainer]) -> NoReturn:
