@@ -117,6 +117,8 @@ def check_program_for_gpus() -> None:
 
 
 def main(argv: list[str]) -> None:
+  if len(argv) != 2 or argv[1].startswith("-"):
+    raise SystemExit(__doc__)
   check_location()
   check_version()
   check_description()

@@ -43,6 +43,8 @@ def is_named(path: pathlib.Path) -> bool:
 
 
 def main() -> int:
+  if len(sys.argv) > 1:
+    sys.exit(__doc__)
   paths = [pathlib.Path(line) for line in sys.stdin.read().splitlines()]
   missing = [
       path

@@ -12,10 +12,12 @@ marked.
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 _PROGRAM = """
 from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
@@ -60,15 +62,19 @@ def main() -> None:
       for number, line in enumerate(_PROGRAM.splitlines(), start=1)
       if line.endswith("# error")
   }
-  pathlib.Path("client.py").write_text(_PROGRAM)
   pyright = ["pyright", "--pythonpath", sys.executable]
   for checker, *options in (["mypy"], pyright):
-    output = subprocess.run(
-        [sys.executable, "-m", checker, *options, "client.py"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    ).stdout
+    if importlib.util.find_spec(checker) is None:
+      raise SystemExit(f"{sys.executable} has no {checker}: see --help.")
+    with tempfile.TemporaryDirectory() as folder:
+      pathlib.Path(folder, "client.py").write_text(_PROGRAM)
+      output = subprocess.run(
+          [sys.executable, "-m", checker, *options, "client.py"],
+          cwd=folder,
+          stdout=subprocess.PIPE,
+          text=True,
+          check=False,
+      ).stdout
     found = set(map(int, re.findall(r"client\.py:(\d+).* error: ", output)))
     if found != expected:
       raise SystemExit(
@@ -79,4 +85,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  if len(sys.argv) > 1:
+    sys.exit(__doc__)
   main()

@@ -110,6 +110,8 @@ def _was_skipped(case: ElementTree.Element) -> bool:
 
 
 def main(argv: list[str]) -> None:
+  if len(argv) != 2 or argv[1].startswith("-"):
+    sys.exit(__doc__)
   path = pathlib.Path(argv[1])
   lines = path.read_text().splitlines() if path.exists() else []
   counts = count_events(lines)

@@ -142,6 +142,11 @@ class CountTestsTest(parameterized.TestCase):
     counts = count_tests.count_events(events)
     self.assertEqual(counts, count_tests.Counts(failed=1))
 
+  @parameterized.parameters((), ("--help",), ("a.json", "b.json"))
+  def test_other_arguments_than_a_file_show_the_help(self, *arguments):
+    with self.assertRaisesRegex(SystemExit, "Counts the test cases"):
+      count_tests.main(["count_tests.py", *arguments])
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -135,6 +135,8 @@ def run(command):
 
 
 def main():
+  if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+    sys.exit(__doc__)
   status = run(sys.argv[1:])
   if status < 0:  # a signal ended it: end likewise, so that callers see it
     if -status in _SIGNALS:

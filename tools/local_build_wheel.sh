@@ -17,6 +17,11 @@
 #   JTE_BAZEL_OPTS               more options for Bazel
 set -euo pipefail
 
+if (($#)); then
+  sed -n '5,/^set /s/^#\( \|$\)//p' "$0" >&2
+  exit 2
+fi
+
 outdir=$(realpath -m "${JTE_WHEEL_OUTDIR:-$PWD/dist}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

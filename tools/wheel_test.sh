@@ -7,6 +7,10 @@
 # then checks that type checkers know the package. Downloads the wheel's
 # dependencies from the package index.
 set -euo pipefail
+if (($#)); then
+  sed -n '5,/^set /s/^#\( \|$\)//p' "$0" >&2
+  exit 2
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Of the JAX that pyproject.toml allows, the oldest, one between and the newest
