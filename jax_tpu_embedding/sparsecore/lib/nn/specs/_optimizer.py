@@ -125,6 +125,11 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
     return _learning_rate.depends_on_step(self.learning_rate)
 
   @property
+  def keeps_rows_without_gradient(self) -> bool:
+    """Whether a step with gradient zero leaves a row and its slots as they are."""
+    return False
+
+  @property
   def depends_on_embedding_dim(self) -> bool:
     """Whether an update has to know how wide tables are without padding.
 

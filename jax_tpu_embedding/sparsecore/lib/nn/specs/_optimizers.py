@@ -24,6 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
+import numpy as np
 
 _Number = _learning_rate.NumericParameter
 _Rate = _learning_rate.LearningRate
@@ -49,6 +50,8 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
   _ranges: ClassVar[Mapping[str, _Range]] = {}
   # Whether the rule itself does, whatever the learning rate.
   _depends_on_step: ClassVar[bool] = False
+  # Whether the rule itself does, without weight decay.
+  _keeps_rows_without_gradient: ClassVar[bool] = False
 
   def __init_subclass__(cls, **kwargs: Any):
     super().__init_subclass__(**kwargs)
@@ -80,6 +83,14 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
     return self._depends_on_step or super().depends_on_step
 
   @property
+  def keeps_rows_without_gradient(self) -> bool:
+    return (
+        self._keeps_rows_without_gradient
+        and self.l2_weight_decay is None
+        and self.decoupled_weight_decay is None
+    )
+
+  @property
   def depends_on_embedding_dim(self) -> bool:
     rule = update_rules.UPDATE_RULES[self._rule]
     return "embedding_dim" in rule.static_params
@@ -103,8 +114,23 @@ def _power(base: jax.Array, step: jax.Array) -> jax.Array:
   Not of a step as float32: powers of whole numbers that are known have other
   last bits.
   """
+  is_known = not any(isinstance(x, jax.core.Tracer) for x in (base, step))
+  if is_known and jnp.issubdtype(step.dtype, jnp.integer) and step >= 0:
+    # JAX would compile a program for each step, and keep it.
+    return jnp.asarray(_power_of_numbers(np.float32(base), int(step)))
   with jax.numpy_dtype_promotion("standard"):
     return base**step
+
+
+def _power_of_numbers(base: np.float32, exponent: int) -> np.float32:
+  """With the bits of jax.lax.integer_pow."""
+  result = np.float32(1)
+  while exponent:
+    if exponent % 2:
+      result *= base
+    exponent //= 2
+    base *= base
+  return result
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -117,6 +143,7 @@ class SGDOptimizerSpec(_BuiltInSpec):
   learning_rate: _Rate = 0.001
 
   _rule = "sgd"
+  _keeps_rows_without_gradient = True
 
   def slot_variables_initializers(self) -> _slot_variables.SGDSlotVariables:
     return _slot_variables.SGDSlotVariables()
@@ -138,6 +165,7 @@ class AdagradOptimizerSpec(_BuiltInSpec):
   initial_accumulator_value: _Number = 0.1
 
   _rule = "adagrad"
+  _keeps_rows_without_gradient = True
   _float_params = ("initial_accumulator_value",)
   _ranges = {"initial_accumulator_value": _NOT_NEGATIVE}
 
@@ -470,6 +498,7 @@ class RowwiseAdagradOptimizerSpec(_BuiltInSpec):
   epsilon: _Number = 1e-8
 
   _rule = "rowwise_adagrad"
+  _keeps_rows_without_gradient = True
   _float_params = ("initial_accumulator_value", "epsilon")
   _ranges = {
       "initial_accumulator_value": _NOT_NEGATIVE,

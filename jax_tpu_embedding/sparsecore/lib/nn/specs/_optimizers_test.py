@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizers
 import numpy as np
 
 SGD = embedding_spec.SGDOptimizerSpec
@@ -227,6 +228,35 @@ class SpecsOfRulesTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(np.ravel([row, *slots]), expected, rtol=1e-6)
 
+  @parameterized.parameters(list(_SPECS))
+  def test_rows_that_a_step_without_gradient_keeps(self, name):
+    spec, rule = (
+        _SPECS[name](learning_rate=0.1),
+        update_rules.UPDATE_RULES[name],
+    )
+    # After some steps.
+    of_row = lambda seed, columns: np.float32(
+        np.random.default_rng(seed).uniform(0.1, 1, (5, columns))
+    )
+    row = of_row(0, 3)
+    slots = tuple(
+        of_row(1 + i, 1 if slot in rule.row_slots else 3)
+        for i, slot in enumerate(rule.slots)
+    )
+    after = rule.step(
+        np.zeros_like(row),
+        row,
+        slots,
+        spec.get_hyperparameters(7),
+        **spec.get_static_params(),
+        **dict(embedding_dim=3) if spec.depends_on_embedding_dim else {},
+    )
+    is_kept = all(map(np.array_equal, jax.tree.leaves(after), (row, *slots)))
+    self.assertEqual(spec.keeps_rows_without_gradient, is_kept)
+    for option in ("l2_weight_decay", "decoupled_weight_decay"):
+      decaying = dataclasses.replace(spec, **{option: 0.1})
+      self.assertFalse(decaying.keeps_rows_without_gradient)
+
   @parameterized.parameters(
       (Adagrad(initial_accumulator_value=0.5), [0.5]),
       (Adam(), [0.0, 0.0]),
@@ -271,6 +301,27 @@ class HyperparametersTest(parameterized.TestCase):
     np.testing.assert_allclose(
         got, (alpha_t, 0.9, 0.999, epsilon_hat), rtol=1e-7
     )
+
+  def test_powers_of_steps_that_are_known_have_the_bits_of_jax(self):
+    for base in (0.9, 0.999, 0.0):
+      for step in (*range(1, 40), 1000, 2**20 + 3):
+        expected = jax.lax.integer_pow(np.float32(base), step)
+        got = _optimizers._power(jnp.float32(base), jnp.asarray(step))
+        self.assertEqual(got, expected, (base, step))
+
+  @parameterized.parameters(Adam, LaProp)
+  def test_no_program_is_compiled_for_a_step(self, spec_type):
+    spec, events = spec_type(), []
+    spec.get_hyperparameters(1)
+
+    def listen(event, *_, **__):
+      events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    self.addCleanup(jax.monitoring.unregister_event_duration_listener, listen)
+    for step in range(2, 6):
+      spec.get_hyperparameters(step)
+    self.assertNotIn("/jax/core/compile/backend_compile_duration", events)
 
   @parameterized.parameters("AdamOptimizerSpec", "LaPropOptimizerSpec")
   def test_strict_promotion_gives_the_same_bits(self, name):

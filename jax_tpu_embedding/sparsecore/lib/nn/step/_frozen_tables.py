@@ -27,14 +27,14 @@ def stacks_of(
     frozen: names of tables.
 
   Raises:
-    TypeError: if `frozen` is a name, and not several.
+    TypeError: if `frozen` is a name, or nothing that has names.
     ValueError: if there is no such table, or one shares its stack with a table
       that is not frozen.
   """
-  if isinstance(frozen, str):
+  if isinstance(frozen, str) or not isinstance(frozen, Collection):
     raise TypeError(
-        f"frozen must be a tuple of the names of tables, got {frozen!r}. Pass"
-        f" ({frozen!r},)."
+        f"frozen must be a tuple of the names of tables, got {frozen!r}. Of one"
+        " table, pass (name,); of none, ()."
     )
   tables = _plan.get_table_specs(feature_specs)
   unknown = sorted(set(frozen) - set(tables))

@@ -54,6 +54,20 @@ class FrozenTablesTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, new["items"], expected)
     self.assertEqual(update(frozen, frozen=("users", "items")), frozen)
 
+  @parameterized.parameters("users", 5)
+  def test_names_are_a_tuple(self, frozen):
+    model = self._model()
+    with self.assertRaisesRegex(
+        TypeError, f"frozen must be a tuple of .*, got {frozen!r}. Of one table"
+    ):
+      embedding.tpu_sparse_dense_matmul_grad(
+          _gradients(model),
+          model.inputs,
+          model.variables,
+          model.specs,
+          frozen=frozen,
+      )
+
   def test_the_program_has_no_update_of_frozen_tables(self):
     model = self._model()
 
