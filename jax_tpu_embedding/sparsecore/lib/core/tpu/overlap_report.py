@@ -62,11 +62,22 @@ def overlap_report(compiled: jax.stages.Compiled) -> OverlapReport:
   """The overlap in a program for TPU or GPU, from `.lower(...).compile()`.
 
   Raises:
-    ValueError: if the program is not scheduled, or for another platform.
+    ValueError: as overlap_in, or if the program has no arrays.
+    TypeError: if it is not compiled.
   """
+  if not isinstance(compiled, jax.stages.Compiled):
+    raise TypeError(
+        "Pass what `.lower(...).compile()` of a train step returned, got"
+        f" {type(compiled).__name__}."
+    )
   shardings = jax.tree.leaves(
       (compiled.input_shardings, compiled.output_shardings)
   )
+  if not shardings:
+    raise ValueError(
+        "The program takes no arrays that it uses and returns none, so it does"
+        " nothing. Pass a train step."
+    )
   platform = next(iter(shardings[0].device_set)).platform
   return overlap_in(compiled.as_text(), platform)
 
@@ -79,8 +90,8 @@ def overlap_in(hlo: str, platform: Platform = "tpu") -> OverlapReport:
     platform: that it was compiled for.
 
   Raises:
-    ValueError: if the program is not scheduled, a call does not end, or the
-      platform is another.
+    ValueError: if the program is not scheduled, is not as XLA writes programs
+      for the platform, or the platform is another.
   """
   if platform not in ("tpu", "gpu"):
     raise ValueError(
@@ -93,9 +104,35 @@ def overlap_in(hlo: str, platform: Platform = "tpu") -> OverlapReport:
         " Pass what `.compile()` of a program for TPU or GPU returned."
     )
   computations, entry = _read(hlo)
+  if not entry:
+    raise ValueError(
+        "The program has no computation that begins with ENTRY. Pass all of the"
+        " text that `.compile().as_text()` returned."
+    )
   of_platform = (_TpuProgram if platform == "tpu" else _GpuProgram)(
       computations, entry
   )
+  try:
+    return _overlap_of(of_platform, platform)
+  except (LookupError, TypeError, StopIteration) as error:
+    raise ValueError(
+        "The text is not what XLA writes of programs for platform"
+        f" {platform!r}: an operand, a computation or a dimension that it names"
+        f" is missing ({error}). Pass all of what `.compile().as_text()`"
+        " returned."
+    ) from error
+
+
+def _overlap_of(
+    of_platform: _TpuProgram | _GpuProgram, platform: Platform
+) -> OverlapReport:
+  """The overlap in the lines of a program.
+
+  Raises:
+    ValueError: if a call does not end.
+    LookupError, TypeError, StopIteration: if something that a line names is
+      missing.
+  """
   instructions, running, calls, time, overlapped = [], {}, {}, 0, 0
   for line in of_platform.lines():
     instruction = _INSTRUCTION.match(line)

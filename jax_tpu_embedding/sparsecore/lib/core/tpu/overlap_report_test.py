@@ -262,6 +262,26 @@ class OverlapReportTest(parameterized.TestCase):
       overlap_report.overlap_in("HloModule step\n" + _HEAD)
     with self.assertRaisesRegex(ValueError, r"\['lookup'\] start and do not"):
       overlap_report.overlap_in(_HEAD + _start("lookup") + "}\n")
+    with self.assertRaisesRegex(ValueError, "no computation .* with ENTRY"):
+      overlap_report.overlap_in(_HEAD.partition("ENTRY")[0])
+    with self.assertRaisesRegex(ValueError, "takes no arrays"):
+      overlap_report.overlap_report(jax.jit(lambda: None).lower().compile())
+    with self.assertRaisesRegex(TypeError, "Pass what .* got Lowered"):
+      overlap_report.overlap_report(jax.jit(lambda: None).lower())
+
+  @parameterized.parameters(
+      "call(%x)",
+      "fusion(%x), calls=%missing",
+      "dot(%x, %x)",
+      "dot(%missing, %x), lhs_contracting_dims={1}",
+      "dot(%x, %x), lhs_contracting_dims={2}",
+      "async-start(%x)",
+  )
+  def test_text_that_xla_does_not_write(self, instruction):
+    with self.assertRaisesRegex(ValueError, "not what XLA writes .*'gpu'"):
+      overlap_report.overlap_in(
+          f"{_HEAD}  %y = f32[8,8] {instruction}\n}}\n", "gpu"
+      )
 
 
 if __name__ == "__main__":
