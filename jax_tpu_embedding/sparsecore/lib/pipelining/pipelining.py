@@ -218,7 +218,6 @@ class PipelinedStep:
       NotImplementedError: if it does in a loop or under vmap, or if there is
         a before_lookup and tables are values.
     """
-    self._positions.check(args)
     args = self._keep(args)
     flight = Flight(
         batch=self._positions.batch_of(args),
@@ -257,10 +256,12 @@ class PipelinedStep:
       RuntimeError: if the flight was used. Not in mode "off", whose flights
         have nothing but the batch, so that this trains with it again.
     """
-    return self._run(self._steps, flight, args)
+    _flight.check(flight, self._mode)
+    return self._run(self._steps, flight, self._keep(args))
 
   def _keep(self, args: Sequence[Any]) -> list[Any]:
-    """`args` with a batch that the caller does not change."""
+    """`args`, checked, with a batch that the caller does not change."""
+    self._positions.check(args)
     return self._positions.with_batch(
         self._positions.without_batch(args),
         _flight.keep(self._positions.batch_of(args)),
@@ -269,10 +270,8 @@ class PipelinedStep:
   def _run(
       self, steps: dict[str, Any], flight: Flight, args: Sequence[Any]
   ) -> tuple[Flight, Any]:
-    _flight.check(flight, self._mode)
+    """A call with arguments whose batch the flight that it returns keeps."""
     _flight.check_unused((flight.activations, flight.pending))
-    self._positions.check(args)
-    args = self._keep(args)
     flight = _flight.with_room_of(self._positions.batch_of(args), flight)
     program, donated, rest = self._prepare(flight)
     after, results = steps[program](donated, rest, *args)
@@ -319,6 +318,7 @@ class PipelinedStep:
     """
     _flight.check(flight, self._mode)
     args = self._positions.with_batch(others, flight.batch)
+    self._positions.check(args)
     after, results = self._run(self._last_steps, flight, args)
     return dataclasses.replace(after, is_finished=True), results
 

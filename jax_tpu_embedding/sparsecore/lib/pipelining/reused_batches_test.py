@@ -92,6 +92,14 @@ class ReusedBatchesTest(parameterized.TestCase):
     run.take(results)
     self._assert_same_objects(flight.batch, (second,))
 
+  @parameterized.parameters("off", "exact", "stale")
+  def test_arrays_of_the_flight_are_not_copied_again(self, mode):
+    run = training_runs.Refs(training_runs.OPTIMIZERS["sgd"])
+    step = pipelining.pipelined(run.train_step, 2, mode)
+    flight = step.start(*run.arguments(), training_runs.batches(1)[0])
+    after, _ = step.finish(flight, *run.arguments())
+    self._assert_same_objects(after.batch, flight.batch)
+
   def _assert_same_objects(self, a, b):
     jax.tree.map(self.assertIs, a, b)
 
