@@ -32,7 +32,12 @@ _ROWS, _DIM, _RATE = 20, 8, 0.5
 _BATCHES = {"a": 8, "b": 8, "c": 16, "d": 24}
 
 
-def _specs(num_devices, num_sc, placement="sparsecore"):
+def _specs(
+    num_devices,
+    num_sc,
+    placement="sparsecore",
+    optimizer=embedding_spec.SGDOptimizerSpec(_RATE),
+):
   """Features a, b and c of one table, and d of another one in its stack."""
 
   def table(name):
@@ -41,7 +46,7 @@ def _specs(num_devices, num_sc, placement="sparsecore"):
         vocabulary_size=_ROWS,
         embedding_dim=_DIM,
         initializer=jax.nn.initializers.normal(1.0),
-        optimizer=embedding_spec.SGDOptimizerSpec(_RATE),
+        optimizer=optimizer,
         placement=placement,
         max_ids_per_partition=512,
         max_unique_ids_per_partition=512,
@@ -310,6 +315,38 @@ class SomeFeaturesTest(parameterized.TestCase):
       if form == "param":
         nnx.update(layer, gradients)
       _assert_close(_tables(all_specs, layer.table_variables()), new)
+
+  @parameterized.product(
+      optimizer=[
+          embedding_spec.FTRLOptimizerSpec(),
+          embedding_spec.SGDOptimizerSpec(_RATE, l2_weight_decay=0.1),
+      ],
+      batch=[8, 4],  # planned, and another one
+  )
+  def test_inputs_of_other_features_step_no_row(self, optimizer, batch):
+    all_specs = _specs(1, 2, optimizer=optimizer)
+    specs = {name: all_specs[name] for name in ("b", "d")}
+    layer = _Linen("ref", all_specs, specs, 1)
+    ids = _ids(all_specs)
+    ids["a"] = ids["a"][:batch]
+    of_all, _ = embedding.preprocess_sparse_dense_matmul_input(
+        ids, None, all_specs, 1, 1, num_sc_per_device=2
+    )
+    of_layer = layer.layer.preprocess_inputs(
+        0, {name: ids[name] for name in specs}, None
+    )
+    look_up = lambda x: layer.look_up(layer.params, layer.refs, x)
+    _assert_close(look_up(of_all), look_up(of_layer))
+    before = layer.tables
+    with self.assertRaisesRegex(
+        ValueError,
+        rf"Stack 'shared_other': the inputs have {48 + batch} samples,.*"
+        rf" \{{'b': 8, 'd': 24\}}.* {type(optimizer).__name__} with gradient",
+    ):
+      layer.step(of_all)
+    _assert_close(layer.tables, before)
+    layer.step(of_layer)
+    self.assertFalse(np.array_equal(layer.tables["other"], before["other"]))
 
   def test_inputs_without_a_feature_are_refused_before_the_step(self):
     all_specs = _specs(1, 2)

@@ -44,4 +44,5 @@ check_seal_p = define.primitive(
         " once more. Leave the layer's parameters out of the inner gradient, or"
         " pass tables='ref'."
     ),
+    can_be_mapped=True,
 )

@@ -64,6 +64,17 @@ class CheckSealTest(parameterized.TestCase):
     _, gains = rules.nan_if_broken(*_operands(seal))
     self.assertTrue(np.isnan(gains).all())
 
+  def test_mapped_it_runs_once_for_each(self):
+    seal, num_minibatches, gains = _operands(_INTACT[1])
+    gains = jnp.stack([gains, 2 * gains])
+    mapped = jax.vmap(_check, (None, None, 0))
+    _, actual = mapped(seal, num_minibatches, gains)
+    np.testing.assert_array_equal(actual, gains)
+    with self.assertRaisesRegex(
+        (jax.errors.JaxRuntimeError, ValueError), "Not a seal"
+    ):
+      jax.block_until_ready(mapped(2 * seal, num_minibatches, gains))
+
   def test_another_shape_raises(self):
     with self.assertRaisesRegex(ValueError, r"seal must have shape \(5,\)"):
       _run((1.0, 0.0))

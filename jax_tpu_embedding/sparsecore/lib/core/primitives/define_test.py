@@ -63,20 +63,16 @@ class VaryingResultsTest(parameterized.TestCase):
         program(P())(*operands)
 
 
-class RefusalTest(parameterized.TestCase):
+class RefusalTest(absltest.TestCase):
 
-  @parameterized.named_parameters(
-      ("mapped", lambda f: jax.vmap(f)(np.ones((2, 5))), "no batching rule"),
-      ("differentiated", lambda f: jax.grad(f)(np.ones(5)), "no gradient"),
-  )
-  def test_parameters_may_have_any_name(self, call, message):
+  def test_parameters_may_have_any_name(self):
     # One of them is "message", as is an argument of what refuses.
     def check(guards):
       (x,) = check_seal.check_seal_p.bind(guards, 1.0, message="broken")
       return x
 
-    with self.assertRaisesRegex(NotImplementedError, message):
-      call(check)
+    with self.assertRaisesRegex(NotImplementedError, "no gradient"):
+      jax.grad(check)(np.ones(5))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,17 @@ the activations of the stack are NaN, on the device that has the samples, and
 embedding.raise_errors raises it. The update of any stack, on any device, is
 then one by a batch without ids. Else the gradients of a loss that is NaN would
 reach the rows that other stacks and devices name.
+
+A batch of features that the layer does not have is known to be one before its
+program runs, and an update by it raises: check_features.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 import functools
+import math
 import operator
 
 import jax
@@ -24,6 +29,7 @@ from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 
@@ -102,6 +108,48 @@ def _has_failed_of_device(
 def any_stack(has_failed: Mapping[str, jax.Array]) -> jax.Array:
   """bool[1], whether something is wrong with a stack on a device."""
   return functools.reduce(operator.or_, has_failed.values())
+
+
+def check_features(
+    config: _lookup_config.LookupConfig, inputs: embedding.PreprocessedInput
+) -> None:
+  """Checks that an update by a batch steps the rows that it is to step.
+
+  Those that only features of other layers name have gradient zero, for which
+  most optimizers move a row: by its momentum, or as FTRL to where it began.
+
+  Args:
+    config: specs and devices.
+    inputs: the batch. Where it does not say what it was made for, nothing is
+      checked.
+
+  Raises:
+    ValueError: if it has other features in a stack with such an optimizer.
+  """
+  if inputs.settings is None:
+    return
+  features = _batch_sizes.of_settings(config.feature_specs, inputs.settings)
+  found = {
+      layout.stack_name: sum(size for *_, size in layout.features)
+      for layout in inputs.settings.layouts
+  }
+  own = collections.defaultdict(dict)
+  for feature in jax.tree.leaves(features):
+    of_stack = own[feature.table_spec.setting_in_stack.stack_name]
+    of_stack[feature.name] = math.prod(feature.output_shape[:-1])
+  for name, stack in embedding.get_stacked_table_specs(features).items():
+    num_found = found.get(name, stack.total_sample_count)
+    if (
+        num_found > sum(own[name].values())
+        and not stack.optimizer.keeps_rows_without_gradient
+    ):
+      raise ValueError(
+          f"Stack {name!r}: the inputs have {num_found} samples, and the"
+          f" features of the layer are {own[name]}. Rows that the others name would"
+          f" take a step of {type(stack.optimizer).__name__} with gradient"
+          " zero. Preprocess with the specs of this layer, or look all of the"
+          " features up in one."
+      )
 
 
 def nan_if_failed(

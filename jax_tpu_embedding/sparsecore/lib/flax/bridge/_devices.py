@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import jax_private
+from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
@@ -33,17 +34,21 @@ def resolve(
     mesh: None: that of jax.set_mesh, or else one axis over all devices.
     sharding_axis: DEFAULT_AXIS, if the mesh has no axis of this name, stands
       for all axes of the mesh.
+
+  Raises:
+    TypeError: if they are something else.
   """
-  if mesh and not isinstance(mesh, jax.sharding.Mesh):
+  axes = _lookup_config.as_axes(sharding_axis)
+  if not isinstance(mesh, jax.sharding.Mesh | None):
     raise TypeError(
         f"mesh must be a jax.sharding.Mesh or None, got {mesh!r}. Pass"
         " jax.make_mesh((num_devices,), (sharding_axis,))."
     )
   is_mesh_chosen = True
-  if not mesh:
+  if mesh is None:
     mesh = jax_private.concrete_mesh()
     if mesh is None or mesh.empty:
-      name = DEFAULT_AXIS if isinstance(sharding_axis, tuple) else sharding_axis
+      name = axes[0] if len(axes) == 1 else DEFAULT_AXIS
       mesh = jax.sharding.Mesh(jax.devices(), (name,))
       is_mesh_chosen = False
   if sharding_axis == DEFAULT_AXIS and DEFAULT_AXIS not in mesh.shape:
@@ -104,11 +109,16 @@ def lookup_config(
     **options: other fields.
 
   Raises:
-    ValueError: if the specs were prepared for other devices, or do not fit the
-      ids.
+    ValueError: if there are no features, or the specs were prepared for other
+      devices, or do not fit the ids.
+    TypeError: if an argument is something else.
     NotImplementedError: inside of jax.shard_map, over several devices.
   """
-  _tables.features_of(feature_specs)  # checks that it has such alone
+  if not _tables.features_of(feature_specs):
+    raise ValueError(
+        f"feature_specs must have a feature to look up, got {feature_specs!r}."
+    )
+  utils.ensure_integer(num_sc_per_device, "num_sc_per_device")
   mesh, sharding_axis, is_mesh_chosen = resolve(mesh, sharding_axis)
   manual_axes = jax.sharding.get_abstract_mesh().manual_axes
   if manual_axes and mesh.size > 1:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
@@ -33,20 +34,37 @@ def num_devices_along(
   """Devices along an axis of the mesh, or several.
 
   Raises:
-    ValueError: if the mesh lacks an axis, or none is given.
+    ValueError: if the mesh lacks an axis, one is given twice, or none is.
+    TypeError: if axes are not strings.
   """
-  axes = _as_tuple(sharding_axis)
-  if not axes or any(axis not in mesh.shape for axis in axes):
+  axes = as_axes(sharding_axis)
+  if (
+      not axes
+      or len(set(axes)) < len(axes)
+      or any(axis not in mesh.shape for axis in axes)
+  ):
     raise ValueError(
         f"sharding_axis is {sharding_axis!r}, and the mesh has the axes"
-        f" {dict(mesh.shape)}. Pass one or several of them."
+        f" {dict(mesh.shape)}. Pass one or several of them, each once."
     )
   return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def _as_tuple(sharding_axis: str | tuple[str, ...]) -> tuple[str, ...]:
+def as_axes(sharding_axis: str | tuple[str, ...]) -> tuple[str, ...]:
+  """A tuple of axes, where one may be without.
+
+  Raises:
+    TypeError: if they are not strings.
+  """
   if isinstance(sharding_axis, str):
     return (sharding_axis,)
+  if not isinstance(sharding_axis, Sequence) or not all(
+      isinstance(axis, str) for axis in sharding_axis
+  ):
+    raise TypeError(
+        "sharding_axis must be the name of a mesh axis or a tuple of names, got"
+        f" {sharding_axis!r}."
+    )
   return tuple(sharding_axis)
 
 
@@ -87,7 +105,7 @@ class LookupConfig:
 
   @property
   def axes(self) -> tuple[str, ...]:
-    return _as_tuple(self.sharding_axis)
+    return as_axes(self.sharding_axis)
 
   @property
   def frozen_stacks(self) -> set[str]:

@@ -44,7 +44,6 @@ from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _sites
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _table_state
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 
@@ -126,26 +125,16 @@ def lookup(
   if not isinstance(is_laid_out, jax.core.Tracer):
     is_laid_out = None  # It is known to be so.
   if isinstance(inputs, _raw_ids.RawIds):
-    activations = config.on_each_device(
-        _look_up_ids_of_device,
-        (
-            _raw_ids.partition(config, inputs),
-            config.partition_tables(tables),
-            P(),
-            P(),
-        ),
-        config.data_partition,
-    )(inputs, tables, seal, is_laid_out)
-    return activations, None
-
+    function = _look_up_ids_of_device
+    partition = _raw_ids.partition(config, inputs)
+  else:
+    function = (
+        _lookup_of_device if perform_unstacking else _lookup_stacks_of_device
+    )
+    partition = config.partition_inputs(inputs)
   return config.on_each_device(
-      _lookup_of_device if perform_unstacking else _lookup_stacks_of_device,
-      (
-          config.partition_inputs(inputs),
-          config.partition_tables(tables),
-          P(),
-          P(),
-      ),
+      function,
+      (partition, config.partition_tables(tables), P(), P()),
       config.data_partition,
   )(inputs, tables, seal, is_laid_out)
 
@@ -199,7 +188,7 @@ def _look_up_ids_of_device(
     tables: Mapping[str, jax.Array],
     seal: jax.Array | None,
     is_laid_out: jax.Array | None,
-) -> Any:
+) -> tuple[Any, None]:
   """`lookup` with one device's parts, from ids."""
   ids, weights = _raw_ids.of_device(config, inputs)
   checks = []
@@ -228,13 +217,7 @@ def _look_up_ids_of_device(
     activations = _checked_batch.nan_if_failed(
         activations, dict.fromkeys(activations, ~is_laid_out[None])
     )
-  return embedding.unstack_embedding_activations(
-      activations,
-      _raw_ids.resize(config, ids),
-      config.num_shards,
-      config.num_sc_per_device,
-      feature_stacking_strategy=config.feature_stacking_strategy,
-  )
+  return _unstack(config, activations, _raw_ids.resize(config, ids)), None
 
 
 def _unstack_of_device(
@@ -243,9 +226,17 @@ def _unstack_of_device(
     inputs: embedding.PreprocessedInput,
 ) -> Any:
   """The activations of every feature on one device."""
+  return _unstack(config, stacked, _features_of_batch(config, inputs))
+
+
+def _unstack(
+    config: _lookup_config.LookupConfig,
+    stacked: Mapping[str, jax.Array],
+    feature_specs: Any,
+) -> Any:
   return embedding.unstack_embedding_activations(
       dict(stacked),
-      _features_of_batch(config, inputs),
+      feature_specs,
       config.num_shards,
       config.num_sc_per_device,
       feature_stacking_strategy=config.feature_stacking_strategy,
@@ -304,8 +295,8 @@ def update(
     perform_stacking: see `gradients`.
 
   Raises:
-    ValueError: if the arguments do not belong together, or a step is needed and
-      there is none.
+    ValueError: if the arguments do not belong together, a step is needed and
+      there is none, or see _checked_batch.check_features.
   """
   if has_failed is None:
     has_failed = _failed_devices(config, inputs, variables)
@@ -323,14 +314,15 @@ def update(
     if not features:
       return kept
     config = dataclasses.replace(config, feature_specs=features, frozen=())
+  _checked_batch.check_features(config, inputs)
   num_updates = num_updates or {}
   steps, rounding_seeds = {}, {}
   for name, stack in embedding.get_stacked_table_specs(
       config.feature_specs
   ).items():
     steps[name] = num_updates.get(name) if step is None else step
-    if steps[name] is None and _depends_on_step(stack):
-      raise ValueError(_no_step(stack))
+    if steps[name] is None and _table_state.depends_on_step(stack):
+      raise ValueError(_table_state.no_step(stack))
     if stack.dtype != jnp.float32:
       rounding_seeds[name] = _seal.hash_of_batch(inputs) + jnp.asarray(
           steps[name]
@@ -398,50 +390,6 @@ def _update_stacks_of_device(
 ) -> dict[str, embedding.EmbeddingVariables]:
   """The same with the gradients of whole stacks."""
   return _update_of_device(config, *args, perform_stacking=False)
-
-
-def _depends_on_step(stack: embedding_spec.StackedTableSpec) -> bool:
-  # Values of 16 bits are rounded at random.
-  return stack.dtype != jnp.float32 or stack.optimizer.depends_on_step
-
-
-def check_step(
-    config: _lookup_config.LookupConfig, step: Any | None, reason: str
-) -> None:
-  """Checks that there is a step, for who has no count of updates.
-
-  Args:
-    config: of the update.
-    step: of the update, or None.
-    reason: why there is no count.
-
-  Raises:
-    ValueError: if there is none, and a stack that is not frozen needs it.
-  """
-  stacks = embedding.get_stacked_table_specs(config.feature_specs)
-  for name in stacks.keys() - config.frozen_stacks:
-    if step is None and _depends_on_step(stacks[name]):
-      raise ValueError(_needs_step(stacks[name]) + reason)
-
-
-def _no_step(stack: embedding_spec.StackedTableSpec) -> str:
-  return (
-      f"{_needs_step(stack)} Layers count updates"
-      " by themselves if tables come with the `state` that"
-      f" create_embedding_variables makes, or the parameter {_seal.NAME!r} that"
-      " their initialization makes; these do not."
-  )
-
-
-def _needs_step(stack: embedding_spec.StackedTableSpec) -> str:
-  if stack.dtype != jnp.float32:
-    reason = f"its tables are {stack.dtype}, which are rounded at random"
-  else:
-    reason = f"{type(stack.optimizer).__name__} depends on it"
-  return (
-      f"Stack {stack.stack_name!r}: an update needs the number of the training"
-      f" step, since {reason}. Pass step=, counted from 0."
-  )
 
 
 def lookup_updating_refs(
@@ -578,7 +526,7 @@ def _update_refs(
   stacks = embedding.get_stacked_table_specs(config.feature_specs)
   for name, state in states.items():
     # Where nothing reads the count, tables are all that changes.
-    if _depends_on_step(stacks[name]):
+    if _table_state.depends_on_step(stacks[name]):
       refs[name][2][...] = state.at[0].add(is_update.astype(jnp.int32))
 
 

@@ -27,7 +27,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
+from jax_tpu_embedding.sparsecore.lib.flax.bridge import _seal
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _places
 import numpy as np
 
@@ -101,4 +103,50 @@ def wrong_layout(config: _lookup_config.LookupConfig) -> str:
       " made for, and move them with unshard_and_unstack_tables and"
       " stack_and_shard_tables. If they are right, such as tables that you"
       f" moved, take `state` or the seal from new variables."
+  )
+
+
+def depends_on_step(stack: embedding_spec.StackedTableSpec) -> bool:
+  """Whether an update is another one at another step."""
+  # Values of 16 bits are rounded at random.
+  return stack.dtype != jnp.float32 or stack.optimizer.depends_on_step
+
+
+def check_step(
+    config: _lookup_config.LookupConfig, step: Any | None, reason: str
+) -> None:
+  """Checks that there is a step, for who has no count of updates.
+
+  Args:
+    config: of the update.
+    step: of the update, or None.
+    reason: why there is no count.
+
+  Raises:
+    ValueError: if there is none, and a stack that is not frozen needs it.
+  """
+  stacks = embedding.get_stacked_table_specs(config.feature_specs)
+  for name in stacks.keys() - config.frozen_stacks:
+    if step is None and depends_on_step(stacks[name]):
+      raise ValueError(_needs_step(stacks[name]) + reason)
+
+
+def no_step(stack: embedding_spec.StackedTableSpec) -> str:
+  """What to say if tables come without a count, and there is no step."""
+  return (
+      f"{_needs_step(stack)} Layers count updates"
+      " by themselves if tables come with the `state` that"
+      f" create_embedding_variables makes, or the parameter {_seal.NAME!r} that"
+      " their initialization makes; these do not."
+  )
+
+
+def _needs_step(stack: embedding_spec.StackedTableSpec) -> str:
+  if stack.dtype != jnp.float32:
+    reason = f"its tables are {stack.dtype}, which are rounded at random"
+  else:
+    reason = f"{type(stack.optimizer).__name__} depends on it"
+  return (
+      f"Stack {stack.stack_name!r}: an update needs the number of the training"
+      f" step, since {reason}. Pass step=, counted from 0."
   )

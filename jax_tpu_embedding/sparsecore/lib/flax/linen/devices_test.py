@@ -149,7 +149,7 @@ class DevicesTest(parameterized.TestCase):
     _, _, tables = two_feature_model.with_refs()
     self.assertLen(tables["words"].table.sharding.device_set, 8)
 
-  @parameterized.parameters("z", (("x", "z"),), ((),))
+  @parameterized.parameters("z", (("x", "z"),), ((),), (("x", "x"),))
   def test_an_axis_that_the_mesh_lacks_raises(self, axis):
     with self.assertRaisesRegex(
         ValueError, r"sharding_axis is .*, and the mesh has the axes \{'x': 4\}"
@@ -158,11 +158,15 @@ class DevicesTest(parameterized.TestCase):
           options=dict(mesh=_mesh(4), sharding_axis=axis)
       )
 
-  def test_devices_are_no_mesh(self):
-    with self.assertRaisesRegex(
-        TypeError, "mesh must be a jax.sharding.Mesh or None, got .*CpuDevice"
-    ):
-      two_feature_model.with_refs(options=dict(mesh=tuple(jax.devices())))
+  @parameterized.parameters(
+      ("mesh", (), r"must be a jax.sharding.Mesh or None, got \(\)"),
+      ("sharding_axis", None, "must be the name of a mesh axis .* got None"),
+      ("sharding_axis", (0,), r"must be the name of a mesh axis .* got \(0,\)"),
+      ("num_sc_per_device", "4", "must be an integer, got '4'"),
+  )
+  def test_arguments_of_another_kind_raise(self, name, value, message):
+    with self.assertRaisesRegex(TypeError, f"{name} {message}"):
+      two_feature_model.with_refs(options=dict(mesh=_mesh(2)) | {name: value})
 
   def test_tables_are_no_features(self):
     tables = {name: f.table_spec for name, f in _features().items()}
@@ -170,6 +174,10 @@ class DevicesTest(parameterized.TestCase):
         TypeError, r"feature_specs\['tags'\] must be a FeatureSpec, got TableSp"
     ):
       two_feature_model.with_refs(tables, options=dict(mesh=_mesh(2)))
+
+  def test_a_layer_without_features_raises(self):
+    with self.assertRaisesRegex(ValueError, r"must have a feature.*got \{\}"):
+      embed.SparseCoreEmbed.create_embedding_variables({}, jax.random.key(0))
 
   def test_a_layer_inside_of_shard_map_raises(self):
     mesh = _mesh(2, 4)

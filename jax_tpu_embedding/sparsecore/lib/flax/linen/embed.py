@@ -106,11 +106,7 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
   frozen: tuple[str, ...] = ()
 
   def __post_init__(self):
-    if self.tables not in ("auto", "ref", "param"):
-      raise ValueError(
-          "tables must be one of 'auto', 'ref' and 'param', got"
-          f" {self.tables!r}."
-      )
+    _configured_layer.check_fields(self.tables, self.activation_dtype)
     super().__post_init__()
 
   @property
@@ -199,8 +195,9 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
 
     Raises:
       ValueError: if inputs do not fit the specs, the collection "embedding" is
-        missing, or there are tables in both places.
+        missing, there are tables in both places, or a number is not possible.
     """
+    _configured_layer.check_numbers(step, gradient_scale)
     inputs = _raw_ids.as_preprocessed(
         embedding_lookup_inputs, weights, self.feature_specs
     )
@@ -281,8 +278,9 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nn.Module):
           f" {type(embedding_lookup_inputs).__name__}. Raw ids lack their"
           " weights here."
       )
+    _configured_layer.check_numbers(step, None)
     config = self._config()
-    _lookups.check_step(
+    _table_state.check_step(
         config,
         step,
         " apply_gradient does not go by the count of"

@@ -239,12 +239,30 @@ class SparseCoreEmbedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "weights go with raw ids"):
       layer.apply(variables, inputs, IDS)
 
-  def test_an_unknown_place_for_tables_is_an_error(self):
+  @parameterized.parameters(
+      ("tables", "refs", "one of 'auto', 'param' and 'ref', got 'refs'"),
+      ("activation_dtype", "int8", "a type of floats, got int8"),
+      ("activation_dtype", "int3", "a type of floats, got 'int3'"),
+  )
+  def test_another_value_of_a_field_is_an_error(self, name, value, message):
     with self.assertRaisesRegex(
-        ValueError,
-        "tables must be one of 'auto', 'ref' and 'param', got 'refs'",
+        (ValueError, TypeError), f"{name} must be {message}"
     ):
-      embed.SparseCoreEmbed(two_feature_model.make_features(), tables="refs")
+      embed.SparseCoreEmbed(two_feature_model.make_features(), **{name: value})
+
+  @parameterized.parameters(
+      (dict(step=-1), "step must be from 0 to 2.31 - 1, got -1"),
+      (dict(step=np.float32("nan")), "step must be from 0 .*nan"),
+      (dict(step=2**31), "step must be from 0 .* 2147483648"),
+      (dict(step="1"), "step must be a number, got '1'"),
+      (dict(step=jnp.arange(2)), r"step must be one number, got shape \(2,\)"),
+      (dict(gradient_scale=0), "gradient_scale must be finite and not zero"),
+      (dict(gradient_scale=float("inf")), "gradient_scale must be finite"),
+  )
+  def test_impossible_numbers_are_an_error(self, numbers, message):
+    layer, variables = make_layer()
+    with self.assertRaisesRegex((ValueError, TypeError), message):
+      layer.apply(variables, IDS, **numbers)
 
   def test_the_older_module_has_the_same_names(self):
     self.assertIs(older_name.SparseCoreEmbed, embed.SparseCoreEmbed)

@@ -125,18 +125,17 @@ class SparseCoreEmbed(_configured_layer.ConfiguredLayer, nnx.Module):
 
     Raises:
       ValueError: if `tables` is another word, the mesh lacks the axis, the
-        specs were prepared for other devices, or a part of a stack is frozen.
-      TypeError: if there is no `rngs`.
+        specs were prepared for other devices, a part of a stack is frozen, or
+        activations are not floats.
+      TypeError: if `rngs` has no such stream, or an argument is something else.
     """
-    if rngs is None:
+    if not hasattr(rngs, "params"):
       raise TypeError(
-          "SparseCoreEmbed: rngs is missing, and tables need a key. Pass"
+          "SparseCoreEmbed: rngs must be an nnx.Rngs with the stream 'params' or"
+          f" a default, for the key of the tables, got {rngs!r}. Pass"
           " rngs=nnx.Rngs(seed)."
       )
-    if tables not in ("auto", "param", "ref"):
-      raise ValueError(
-          "tables must be one of 'auto', 'param' and 'ref', got" f" {tables!r}."
-      )
+    _configured_layer.check_fields(tables, activation_dtype)
     if tables == "auto":
       _seal.warn_of_default()
     config = _devices.lookup_config(
@@ -285,9 +284,10 @@ def embedding_lookup(
     activation_dtype, split as its data_partition says.
 
   Raises:
-    ValueError: if inputs do not fit the specs, or weights are given with
-      preprocessed inputs.
+    ValueError: if inputs do not fit the specs, weights are given with
+      preprocessed inputs, or a number is not possible.
   """
+  _configured_layer.check_numbers(step, gradient_scale)
   config, inputs = layer._read_inputs(inputs, weights)  # pylint: disable=protected-access
   table = layer.embedding_table
   if isinstance(table, EmbeddingVariablesParam):

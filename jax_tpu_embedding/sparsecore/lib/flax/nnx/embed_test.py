@@ -357,11 +357,18 @@ class LayerTest(parameterized.TestCase):
     ids = click_model.make_batch().ids
     assert_equal(layer(ids), expected(ids))
 
-  def test_missing_rngs_are_an_error(self):
+  @parameterized.parameters(
+      (None, "None"),
+      (0, "0"),
+      (nnx.Rngs(dropout=0), r"Rngs\((?s:.*)dropout"),
+  )
+  def test_rngs_without_a_key_for_tables_are_an_error(self, rngs, value):
     with self.assertRaisesRegex(
-        TypeError, r"rngs is missing.* Pass rngs=nnx\.Rngs\(seed\)"
+        TypeError,
+        r"rngs must be an nnx\.Rngs with the stream 'params'(?s:.*) got"
+        rf" {value}(?s:.*) Pass rngs=nnx\.Rngs\(seed\)",
     ):
-      embed.SparseCoreEmbed(click_model.make_specs(), tables="param")
+      embed.SparseCoreEmbed(click_model.make_specs(), rngs=rngs, tables="param")
 
   def test_tables_are_made_of_the_stream_params(self):
     specs, mesh = click_model.make_specs(), click_model.make_mesh(1)
@@ -383,12 +390,19 @@ class LayerTest(parameterized.TestCase):
     with self.assertWarnsRegex(FutureWarning, "Pass tables='param'"):
       make(tables="auto")
 
-  def test_another_form_is_an_error(self):
-    with self.assertRaisesRegex(
-        ValueError,
-        "tables must be one of 'auto', 'param' and 'ref', got 'params'",
-    ):
-      make(tables="params")
+  @parameterized.parameters(
+      ("tables", "params", "one of 'auto', 'param' and 'ref', got 'params'"),
+      ("activation_dtype", "int8", "a type of floats, got int8"),
+  )
+  def test_another_value_of_a_field_is_an_error(self, name, value, message):
+    with self.assertRaisesRegex(ValueError, f"{name} must be {message}"):
+      make(**{name: value})
+
+  @parameterized.parameters(dict(step=-1), dict(gradient_scale=0))
+  def test_impossible_numbers_are_an_error(self, **numbers):
+    (name,) = numbers
+    with self.assertRaisesRegex(ValueError, f"{name} must be"):
+      make().embed(click_model.make_batch().ids, **numbers)
 
   def test_specs_for_another_number_of_shards_are_an_error(self):
     specs = click_model.make_specs()
