@@ -98,7 +98,8 @@ def read_rows(
         f"Table {name!r}: ids are a masked array, and there is no row for what"
         " is masked. Pass the others, ids.compressed()."
     )
-  ids = np.asarray(ids)
+  # NumPy takes an empty list for floats.
+  ids = np.asarray(ids, None if np.size(ids) else np.int32)
   if not np.issubdtype(ids.dtype, np.integer):
     raise TypeError(f"Table {name!r}: ids must be integers, got {ids.dtype}.")
   outside = ids[(ids < 0) | (ids >= spec.vocabulary_size)]

@@ -250,6 +250,7 @@ def apply_sparse_gradients(
   Raises:
     ValueError: if the arguments do not belong together, or a schedule needs
       `step`.
+    TypeError: for a gradient that is no SparseGradient.
     KeyError: if `embedding_var_limits` lacks a stack.
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
@@ -309,8 +310,14 @@ def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:
   """`gradient` without leading axes.
 
   Raises:
+    TypeError: if it is something else.
     ValueError: if rows and values do not belong together.
   """
+  if not isinstance(gradient, SparseGradient):
+    raise TypeError(
+        f"Stack {stack_name!r}: its gradient must be a SparseGradient, got"
+        f" {type(gradient).__name__}. Pass SparseGradient(rows, values)."
+    )
   rows, values = jnp.asarray(gradient.rows), jnp.asarray(gradient.values)
   if rows.shape != values.shape[:-1] or rows.ndim == 0 or rows.size == 0:
     raise ValueError(

@@ -387,6 +387,14 @@ class SparseGradientsTest(parameterized.TestCase):
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         jax.eval_shape(call)
+    for call in (
+        lambda: apply(gradients={"items_users": tuple(gradient)}),
+        lambda: embedding.add_sparse_gradients({"items_users": None}),
+    ):
+      with self.assertRaisesRegex(
+          TypeError, "'items_users': .* SparseGradient, got (tuple|NoneType)"
+      ):
+        jax.eval_shape(call)
 
 
 if __name__ == "__main__":

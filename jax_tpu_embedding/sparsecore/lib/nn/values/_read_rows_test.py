@@ -73,6 +73,9 @@ class ReadRowsTest(parameterized.TestCase):
         variables, embedding.get_table_specs(specs), "users", 69
     )
     np.testing.assert_array_equal(rows, np.full(6, 69))
+    self.assertEqual(
+        embedding.read_rows(variables, specs, "users", []).shape, (0, 6)
+    )
 
   def test_specs_without_sizes_say_what_to_pass(self):
     table = two_table_model.table("items", initializer=_row_numbers)
