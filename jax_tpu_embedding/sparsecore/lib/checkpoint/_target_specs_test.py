@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _target_specs
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 import numpy as np
+
+# As all files here that share a process.
+jax.config.update("jax_num_cpu_devices", 6)
 
 
 class TargetSpecsTest(parameterized.TestCase):
