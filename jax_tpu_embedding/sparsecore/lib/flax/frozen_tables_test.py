@@ -292,7 +292,7 @@ class FrozenTablesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (("tag",), ValueError, r"\['tag'\], and there are \['tags', 'words'\]"),
-      ("tags", TypeError, r"must be a tuple.*got 'tags'. Pass \('tags',\)."),
+      ("tags", TypeError, r"must be a tuple.*got 'tags'. Of one table, pass"),
   )
   def test_wrong_names_raise(self, frozen, error, message):
     for make in (_Refs, _Nnx):

@@ -255,7 +255,7 @@ class SparseCoreEmbedTest(parameterized.TestCase):
       (dict(step=np.float32("nan")), "step must be from 0 .*nan"),
       (dict(step=2**31), "step must be from 0 .* 2147483648"),
       (dict(step="1"), "step must be a number, got '1'"),
-      (dict(step=jnp.arange(2)), r"step must be one number, got shape \(2,\)"),
+      (dict(step=np.arange(2)), r"step must be one number, got shape \(2,\)"),
       (dict(gradient_scale=0), "gradient_scale must be finite and not zero"),
       (dict(gradient_scale=float("inf")), "gradient_scale must be finite"),
   )

@@ -358,9 +358,9 @@ class LayerTest(parameterized.TestCase):
     assert_equal(layer(ids), expected(ids))
 
   @parameterized.parameters(
-      (None, "None"),
-      (0, "0"),
-      (nnx.Rngs(dropout=0), r"Rngs\((?s:.*)dropout"),
+      (lambda: None, "None"),
+      (lambda: 0, "0"),
+      (lambda: nnx.Rngs(dropout=0), r"Rngs\((?s:.*)dropout"),
   )
   def test_rngs_without_a_key_for_tables_are_an_error(self, rngs, value):
     with self.assertRaisesRegex(
@@ -368,7 +368,9 @@ class LayerTest(parameterized.TestCase):
         r"rngs must be an nnx\.Rngs with the stream 'params'(?s:.*) got"
         rf" {value}(?s:.*) Pass rngs=nnx\.Rngs\(seed\)",
     ):
-      embed.SparseCoreEmbed(click_model.make_specs(), rngs=rngs, tables="param")
+      embed.SparseCoreEmbed(
+          click_model.make_specs(), rngs=rngs(), tables="param"
+      )
 
   def test_tables_are_made_of_the_stream_params(self):
     specs, mesh = click_model.make_specs(), click_model.make_mesh(1)
