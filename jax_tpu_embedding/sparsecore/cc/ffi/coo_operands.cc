@@ -87,6 +87,28 @@ Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer) {
   }
 }
 
+Result<CooOperands> ReadCooOperands(xla::ffi::RemainingArgs args,
+                                    int64_t first) {
+  const auto row_pointers = args.get<IntVector>(first);
+  const auto embedding_ids = args.get<IntVector>(first + 1);
+  const auto sample_ids = args.get<IntVector>(first + 2);
+  const auto gains = args.get<FloatVector>(first + 3);
+  const auto num_minibatches = args.get<IntScalar>(first + 4);
+  if (row_pointers.has_error() || embedding_ids.has_error() ||
+      sample_ids.has_error() || gains.has_error() ||
+      num_minibatches.has_error()) {
+    return InvalidArgument(
+        "Operands ", first, " to ", first + kNumCooOperands - 1,
+        " must be row pointers, ids and samples, int32 of rank 1, gains, "
+        "float32 of rank 1, and the number of minibatches, int32 of rank 0.");
+  }
+  return CooOperands{.row_pointers = *row_pointers,
+                     .embedding_ids = *embedding_ids,
+                     .sample_ids = *sample_ids,
+                     .gains = *gains,
+                     .num_minibatches = *num_minibatches};
+}
+
 Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
                                          const IntVector& embedding_ids,
                                          const IntVector& sample_ids,

@@ -57,6 +57,20 @@ struct Table {
 // 1.
 Result<Table> ToTable(const xla::ffi::AnyBuffer& buffer);
 
+// What a conversion gives to lookups and updates.
+struct CooOperands {
+  IntVector row_pointers;
+  IntVector embedding_ids;
+  IntVector sample_ids;
+  FloatVector gains;
+  IntScalar num_minibatches;
+};
+inline constexpr int64_t kNumCooOperands = 5;
+
+// Those from number `first` on; InvalidArgument if one is no such buffer.
+Result<CooOperands> ReadCooOperands(xla::ffi::RemainingArgs args,
+                                    int64_t first);
+
 // The buffers, once their three cell arrays are known to have one size; the
 // message of the conversion if they are those of one that failed.
 Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,

@@ -4,12 +4,14 @@
 // Target "jte_lookup_cpu": the lookup of one stack on one device. The math is
 // kernels/lookup/lookup.h. Over several devices of one process there is one
 // more operand, their records, and rows are read from the tables that these
-// name. Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are
+// name. Target "jte_small_lookups_cpu": the lookups of several small stacks.
+// Target "jte_lookup_fetched_cpu": the lookup by messages, once rows are
 // here. Target "jte_lookup_part_cpu": what one device adds to the activations
 // of another.
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -23,6 +25,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/lookup_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/small_stacks.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/buffers_or_nan.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/messages.h"
@@ -82,6 +85,33 @@ Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
   }
   return kernels::Lookup(buffers, geometry, table.rows, activations.dim,
                          quantization, activations.values, executor);
+}
+
+// The operands of one stack after those of the other.
+Result<void> CheckedSmallLookups(xffi::RemainingArgs args,
+                                 xffi::RemainingRets rets,
+                                 std::string_view stacks,
+                                 int64_t num_sc_per_device,
+                                 bool enable_minibatching,
+                                 std::span<const double> quantization_numbers) {
+  constexpr int64_t kNumOperands = kNumCooOperands + 1;
+  const auto num_stacks = static_cast<int64_t>(rets.size());
+  return ForEachStack(
+      num_stacks, stacks, [&](int64_t k, Executor& executor) -> Result<void> {
+        JTE_ASSIGN_OR_RETURN(const CooOperands coo,
+                             ReadCooOperands(args, k * kNumOperands));
+        const auto table =
+            args.get<xffi::AnyBuffer>(k * kNumOperands + kNumCooOperands);
+        auto activations = rets.get<xffi::AnyBuffer>(k);
+        if (table.has_error() || activations.has_error()) {
+          return InvalidArgument("There is no table, or no room for results.");
+        }
+        return CheckedLookup(executor, coo.row_pointers, coo.embedding_ids,
+                             coo.sample_ids, coo.gains, coo.num_minibatches,
+                             *table, args, **activations, /*num_devices=*/1,
+                             num_sc_per_device, enable_minibatching,
+                             quantization_numbers);
+      });
 }
 
 Result<void> CheckedLookupFetched(
@@ -188,6 +218,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()         // records, if any
         .Ret<xffi::AnyBuffer>()  // activations
         .Attr<int64_t>("num_devices")
+        .Attr<int64_t>("num_sc_per_device")
+        .Attr<bool>("enable_minibatching")
+        .Attr<xffi::Span<const double>>("quantization"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteSmallLookupsCpu, kHandler<CheckedSmallLookups>,
+    xffi::Ffi::Bind()
+        .RemainingArgs()  // row_pointers, embedding_ids, sample_ids, gains,
+                          // num_minibatches and table, by stack
+        .RemainingRets()  // activations, by stack
+        .Attr<std::string_view>("stacks")
         .Attr<int64_t>("num_sc_per_device")
         .Attr<bool>("enable_minibatching")
         .Attr<xffi::Span<const double>>("quantization"));

@@ -24,12 +24,13 @@ namespace {
 
 namespace xffi = ::xla::ffi;
 
-// Result k, which is the alias of operand k.
+// Table or slot k: a result which is the alias of an operand.
 Result<xffi::AnyBuffer> ReadAlias(xffi::RemainingArgs args,
-                                  xffi::RemainingRets rets, size_t k,
+                                  xffi::RemainingRets rets,
+                                  const OptimizerPlaces& places, int64_t k,
                                   std::string_view name) {
-  const auto arg = args.get<xffi::AnyBuffer>(k);
-  auto ret = rets.get<xffi::AnyBuffer>(k);
+  const auto arg = args.get<xffi::AnyBuffer>(places.first_arg + k);
+  auto ret = rets.get<xffi::AnyBuffer>(places.first_ret + k);
   if (arg.has_error() || ret.has_error()) {
     return InvalidArgument(name, " is no buffer.");
   }
@@ -41,29 +42,37 @@ Result<xffi::AnyBuffer> ReadAlias(xffi::RemainingArgs args,
 }
 
 Result<void> ReadTables(xffi::RemainingArgs args, xffi::RemainingRets rets,
+                        const OptimizerPlaces& places,
                         OptimizerOperands& operands) {
-  if (rets.size() < 1 || args.size() < rets.size()) {
-    return InvalidArgument("Got ", args.size(), " operands for ", rets.size(),
+  const int64_t num_args = std::ssize(args) - places.first_arg;
+  if (places.num_tables < 1 || num_args < places.num_tables) {
+    return InvalidArgument("Got ", num_args, " operands for ",
+                           places.num_tables,
                            " tables, expected as many or more.");
   }
   JTE_ASSIGN_OR_RETURN(const auto table_buffer,
-                       ReadAlias(args, rets, 0, "The table"));
+                       ReadAlias(args, rets, places, 0, "The table"));
   JTE_ASSIGN_OR_RETURN(operands.table, ToTable(table_buffer));
-  for (size_t k = 1; k < rets.size(); ++k) {
+  for (int64_t k = 1; k < places.num_tables; ++k) {
     const std::string name = StrCat("Slot ", k - 1);
-    JTE_ASSIGN_OR_RETURN(const auto buffer, ReadAlias(args, rets, k, name));
+    JTE_ASSIGN_OR_RETURN(const auto buffer,
+                         ReadAlias(args, rets, places, k, name));
     JTE_ASSIGN_OR_RETURN(const auto slot, ToMatrix(buffer, name));
     operands.slots.push_back(slot.values);
   }
   return {};
 }
 
-Result<std::vector<float>> ReadNumbers(xffi::RemainingArgs args, size_t first,
+Result<std::vector<float>> ReadNumbers(xffi::RemainingArgs args,
+                                       const OptimizerPlaces& places,
                                        int64_t count) {
-  if (count < 0 || args.size() < first + count) {
-    return InvalidArgument("Got ", args.size(), " operands for ", first,
-                           " tables and ", count, " hyperparameters.");
+  const int64_t num_args = std::ssize(args) - places.first_arg;
+  if (count < 0 || num_args < places.num_tables + count) {
+    return InvalidArgument("Got ", num_args, " operands for ",
+                           places.num_tables, " tables and ", count,
+                           " hyperparameters.");
   }
+  const int64_t first = places.first_arg + places.num_tables;
   std::vector<float> values;
   for (int64_t k = 0; k < count; ++k) {
     const auto arg = args.get<xffi::AnyBuffer>(first + k);
@@ -149,13 +158,14 @@ Result<kernels::StochasticRounding> ReadRounding(
 
 Result<OptimizerOperands> ReadOptimizerOperands(
     xffi::RemainingArgs args, xffi::RemainingRets rets,
-    const OptimizerAttributes& attributes) {
+    const OptimizerAttributes& attributes, const OptimizerPlaces& places) {
   OptimizerOperands operands{};
-  JTE_RETURN_IF_ERROR(ReadTables(args, rets, operands));
-  const size_t num_tables = rets.size();
+  JTE_RETURN_IF_ERROR(ReadTables(args, rets, places, operands));
   JTE_ASSIGN_OR_RETURN(
       auto hyperparameters,
-      ReadNumbers(args, num_tables, attributes.num_hyperparameters));
+      ReadNumbers(args, places, attributes.num_hyperparameters));
+  const int64_t num_numbers =
+      places.num_tables + attributes.num_hyperparameters;
   JTE_ASSIGN_OR_RETURN(const auto options,
                        TakeRowOptions(attributes, hyperparameters));
   hyperparameters.insert(hyperparameters.end(),
@@ -164,14 +174,21 @@ Result<OptimizerOperands> ReadOptimizerOperands(
   operands.hyperparameters = std::move(hyperparameters);
   operands.options = options;
   if (attributes.stochastic_rounding) {
-    JTE_ASSIGN_OR_RETURN(
-        operands.rounding,
-        ReadRounding(args, num_tables + attributes.num_hyperparameters,
-                     attributes, operands.table.num_rows));
+    JTE_ASSIGN_OR_RETURN(operands.rounding,
+                         ReadRounding(args, places.first_arg + num_numbers,
+                                      attributes, operands.table.num_rows));
   }
-  operands.num_operands = num_tables + attributes.num_hyperparameters +
-                          (attributes.stochastic_rounding ? 1 : 0);
+  operands.num_operands =
+      num_numbers + (attributes.stochastic_rounding ? 1 : 0);
   return operands;
+}
+
+Result<OptimizerOperands> ReadOptimizerOperands(
+    xffi::RemainingArgs args, xffi::RemainingRets rets,
+    const OptimizerAttributes& attributes) {
+  return ReadOptimizerOperands(
+      args, rets, attributes,
+      {.first_arg = 0, .first_ret = 0, .num_tables = std::ssize(rets)});
 }
 
 }  // namespace jte::ffi

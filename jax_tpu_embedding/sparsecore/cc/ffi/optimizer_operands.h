@@ -48,8 +48,20 @@ struct OptimizerOperands {
   size_t num_operands;  // read; those after them mean something else
 };
 
+// Where the operands and results of one of several stacks are.
+struct OptimizerPlaces {
+  int64_t first_arg;
+  int64_t first_ret;
+  int64_t num_tables;  // and slots
+};
+
 // InvalidArgument or FailedPrecondition, naming the operand, unless numbers,
 // types and shapes fit the attributes, and results are aliases of operands.
+Result<OptimizerOperands> ReadOptimizerOperands(
+    xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
+    const OptimizerAttributes& attributes, const OptimizerPlaces& places);
+
+// The same, of the only stack.
 Result<OptimizerOperands> ReadOptimizerOperands(
     xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
     const OptimizerAttributes& attributes);

@@ -48,6 +48,8 @@ pybind11::dict Registrations() {
   targets["jte_random_bits_cpu"] = capsule(JteRandomBitsCpu);
   targets["jte_read_rows_cpu"] = capsule(JteReadRowsCpu);
   targets["jte_row_gradients_cpu"] = capsule(JteRowGradientsCpu);
+  targets["jte_small_lookups_cpu"] = capsule(JteSmallLookupsCpu);
+  targets["jte_small_updates_cpu"] = capsule(JteSmallUpdatesCpu);
   targets["jte_sum_gradients_cpu"] = capsule(JteSumGradientsCpu);
   targets["jte_sum_rows_cpu"] = capsule(JteSumRowsCpu);
   targets["jte_unstack_activations_cpu"] = capsule(JteUnstackActivationsCpu);

@@ -6,7 +6,8 @@
 // the operands after the fixed ones are read in optimizer_operands.h. Over
 // several devices of one process these are followed by the devices' records and
 // the number of this one, and the entries for its rows are read from the
-// buffers that the records name. Target "jte_update_batches_cpu": the same from
+// buffers that the records name. Target "jte_small_updates_cpu": the updates of
+// several small stacks. Target "jte_update_batches_cpu": that of one from
 // copies of all devices' batches. Target "jte_update_received_cpu": the update
 // by messages, once the gradients of rows are here.
 
@@ -25,6 +26,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/message_blocks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/small_stacks.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/exchange/buffers_or_nan.h"
@@ -37,6 +39,14 @@ namespace jte::ffi {
 struct UpdateAttributes {
   OptimizerAttributes optimizer;
   int64_t num_devices;
+  int64_t num_sc_per_device;
+  bool enable_minibatching;
+};
+
+struct SmallUpdatesAttributes {
+  OptimizerAttributes optimizer;
+  int64_t num_stacks;
+  std::string_view stacks;  // a line for each
   int64_t num_sc_per_device;
   bool enable_minibatching;
 };
@@ -58,6 +68,20 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     StructMember<int64_t>("rounding_num_shards"),
     StructMember<int64_t>("rounding_shards_per_device"),
     StructMember<int64_t>("num_devices"),
+    StructMember<int64_t>("num_sc_per_device"),
+    StructMember<bool>("enable_minibatching"));
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    jte::ffi::SmallUpdatesAttributes, StructMember<std::string_view>("rule"),
+    StructMember<int64_t>("num_hyperparameters"),
+    StructMember<Span<const float>>("static_params"),
+    StructMember<std::string_view>("row_options"),
+    StructMember<float>("min_value"), StructMember<float>("max_value"),
+    StructMember<bool>("stochastic_rounding"),
+    StructMember<int64_t>("rounding_num_shards"),
+    StructMember<int64_t>("rounding_shards_per_device"),
+    StructMember<int64_t>("num_stacks"),
+    StructMember<std::string_view>("stacks"),
     StructMember<int64_t>("num_sc_per_device"),
     StructMember<bool>("enable_minibatching"));
 
@@ -130,6 +154,44 @@ kernels::Optimizer OptimizerOf(const OptimizerAttributes& attributes,
           .rounding = operands.rounding};
 }
 
+// What an update reads, once shapes and types are known to fit the table.
+struct Batch {
+  kernels::CooBuffers buffers;
+  kernels::CooGeometry geometry;
+  Matrix gradient;
+};
+
+Result<Batch> ReadBatch(const CooOperands& coo,
+                        const xffi::AnyBuffer& gradient_buffer,
+                        const Table& table, int64_t num_sc_per_device,
+                        bool enable_minibatching) {
+  JTE_ASSIGN_OR_RETURN(const auto buffers,
+                       ToCooBuffers(coo.row_pointers, coo.embedding_ids,
+                                    coo.sample_ids, coo.gains));
+  JTE_ASSIGN_OR_RETURN(const auto gradient,
+                       ToMatrix(gradient_buffer, "The gradient"));
+  JTE_ASSIGN_OR_RETURN(const auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    table.num_rows, gradient.num_rows));
+  if (gradient.dim != table.dim) {
+    return InvalidArgument("The gradient has ", gradient.dim,
+                           " columns, expected the table's ", table.dim, ".");
+  }
+  return Batch{.buffers = buffers, .geometry = geometry, .gradient = gradient};
+}
+
+Result<void> UpdateWithAllRowsHere(Executor& executor, const Batch& batch,
+                                   const OptimizerAttributes& attributes,
+                                   const OptimizerOperands& operands) {
+  PreferHugePages(operands);
+  const Table& table = operands.table;
+  return kernels::ApplyRows(
+      batch.buffers, batch.geometry, batch.gradient.values, table.dim,
+      OptimizerOf(attributes, operands),
+      {.table = table.values, .slots = operands.slots}, executor);
+}
+
 Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                            const IntVector& embedding_ids,
                            const IntVector& sample_ids,
@@ -139,39 +201,68 @@ Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                            xffi::RemainingArgs args, xffi::RemainingRets rets,
                            const UpdateAttributes& attributes) {
   DeviceExecutor executor(all_threads, attributes.num_devices);
-  JTE_ASSIGN_OR_RETURN(
-      const auto buffers,
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
-  JTE_ASSIGN_OR_RETURN(const auto gradient,
-                       ToMatrix(gradient_buffer, "The gradient"));
   JTE_ASSIGN_OR_RETURN(const auto operands,
                        ReadOptimizerOperands(args, rets, attributes.optimizer));
-  const Table& table = operands.table;
   JTE_ASSIGN_OR_RETURN(
-      auto geometry,
-      MakeGeometry(attributes.num_sc_per_device, attributes.enable_minibatching,
-                   *num_minibatches.typed_data(), table.num_rows,
-                   gradient.num_rows));
-  if (gradient.dim != table.dim) {
-    return InvalidArgument("The gradient has ", gradient.dim,
-                           " columns, expected the table's ", table.dim, ".");
+      auto batch,
+      ReadBatch(
+          {row_pointers, embedding_ids, sample_ids, gains, num_minibatches},
+          gradient_buffer, operands.table, attributes.num_sc_per_device,
+          attributes.enable_minibatching));
+  if (attributes.num_devices == 1) {
+    return UpdateWithAllRowsHere(executor, batch, attributes.optimizer,
+                                 operands);
   }
   PreferHugePages(operands);
-  const kernels::Optimizer optimizer =
-      OptimizerOf(attributes.optimizer, operands);
-  const kernels::Tables tables{.table = table.values, .slots = operands.slots};
-  if (attributes.num_devices == 1) {
-    return kernels::ApplyRows(buffers, geometry, gradient.values, table.dim,
-                              optimizer, tables, executor);
-  }
-  geometry.num_devices = attributes.num_devices;
+  batch.geometry.num_devices = attributes.num_devices;
   JTE_ASSIGN_OR_RETURN(const auto devices,
                        ReadDevices(args, operands.num_operands,
-                                   {.buffers = buffers,
+                                   {.buffers = batch.buffers,
                                     .rows = BytesOf(gradient_buffer),
-                                    .geometry = geometry}));
-  return kernels::ApplyBatches(devices.batches, devices.own, geometry,
-                               table.dim, optimizer, tables, executor);
+                                    .geometry = batch.geometry}));
+  return kernels::ApplyBatches(
+      devices.batches, devices.own, batch.geometry, operands.table.dim,
+      OptimizerOf(attributes.optimizer, operands),
+      {.table = operands.table.values, .slots = operands.slots}, executor);
+}
+
+// The operands of one stack after those of the other; then any that only order
+// the call.
+Result<void> CheckedSmallUpdates(xffi::RemainingArgs args,
+                                 xffi::RemainingRets rets,
+                                 const SmallUpdatesAttributes& attributes) {
+  const int64_t num_stacks = attributes.num_stacks;
+  if (num_stacks < 1 || std::ssize(rets) % num_stacks != 0) {
+    return InvalidArgument("There are ", rets.size(), " tables and slots of ",
+                           num_stacks, " stacks.");
+  }
+  const OptimizerAttributes& optimizer = attributes.optimizer;
+  const int64_t num_tables = std::ssize(rets) / num_stacks;
+  const int64_t num_operands = kNumCooOperands + 1 + num_tables +
+                               optimizer.num_hyperparameters +
+                               (optimizer.stochastic_rounding ? 1 : 0);
+  return ForEachStack(
+      num_stacks, attributes.stacks,
+      [&](int64_t k, Executor& executor) -> Result<void> {
+        const int64_t first = k * num_operands;
+        JTE_ASSIGN_OR_RETURN(const auto coo, ReadCooOperands(args, first));
+        const auto gradient =
+            args.get<xffi::AnyBuffer>(first + kNumCooOperands);
+        if (gradient.has_error()) {
+          return InvalidArgument("There is no gradient.");
+        }
+        JTE_ASSIGN_OR_RETURN(
+            const auto operands,
+            ReadOptimizerOperands(args, rets, optimizer,
+                                  {.first_arg = first + kNumCooOperands + 1,
+                                   .first_ret = k * num_tables,
+                                   .num_tables = num_tables}));
+        JTE_ASSIGN_OR_RETURN(const auto batch,
+                             ReadBatch(coo, *gradient, operands.table,
+                                       attributes.num_sc_per_device,
+                                       attributes.enable_minibatching));
+        return UpdateWithAllRowsHere(executor, batch, optimizer, operands);
+      });
 }
 
 // It fails for what is wrong in the program only, hence on every device: see
@@ -271,6 +362,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()         // see optimizer_operands.h
         .RemainingRets()         // table, slots
         .Attrs<UpdateAttributes>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    JteSmallUpdatesCpu, kHandler<CheckedSmallUpdates>,
+    xffi::Ffi::Bind()
+        .RemainingArgs()  // row_pointers, embedding_ids, sample_ids, gains,
+                          // num_minibatches, activation_gradient and those of
+                          // optimizer_operands.h, by stack
+        .RemainingRets()  // table, slots, by stack
+        .Attrs<SmallUpdatesAttributes>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     JteUpdateBatchesCpu, kOnPool<CheckedUpdateBatches>,

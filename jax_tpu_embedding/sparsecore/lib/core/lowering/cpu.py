@@ -19,6 +19,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering import check_buffers
 from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import plain
+from jax_tpu_embedding.sparsecore.lib.core.lowering import small_stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering import stacking
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_batches
 from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import by_messages
@@ -88,8 +89,10 @@ def unstack_activations(
 def lookup_of_stacks(
     operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Results | None:
-  """Rule of lookups that share messages; None if there are none."""
-  return plain.lookup_of_stacks(operands, params, devices, _way_of_lookup)
+  """Rule of lookups that share messages or a call; None if there are none."""
+  if devices.are_several():
+    return plain.lookup_of_stacks(operands, params, devices, _way_of_lookup)
+  return small_stacks.look_up(operands, **params)
 
 
 _lookup_by_plain_messages = functools.partial(by_messages.lookup, messages)
@@ -169,8 +172,15 @@ def custom_update(
 def update_of_stacks(
     operands: Operands, params: dict[str, Any], devices: mesh_axis.Devices
 ) -> Results | None:
-  """Rule of updates that share messages; None if there are none."""
-  return plain.update_of_stacks(operands, params, devices, _way_of_update)
+  """Rule of updates that share messages or a call; None if there are none."""
+  if devices.are_several():
+    return plain.update_of_stacks(operands, params, devices, _way_of_update)
+  return small_stacks.step(
+      operands,
+      updates=plain.updates(operands, params),
+      fused_rules=FUSED_UPDATE_RULES,
+      **params,
+  )
 
 
 def _update_by_plain_messages(

@@ -97,13 +97,11 @@ def each_by_itself(
   operands, avals_in = iter(values), iter(ctx.avals_in)
   avals_out = iter(ctx.avals_out)
   for part in parts:
-    name_stack = ctx.name_stack.extend(part.scope)
-    name = f"{name_stack}/{part.primitive.name}"
-    with mlir.ir.Location.name(name, childLoc=mlir.ir.Location.current):
+    with location(ctx, f"{part.scope}/{part.primitive.name}"):
       results += _INSTALLED[part.primitive].lower(
           ctx.replace(
               primitive=part.primitive,
-              name_stack=name_stack,
+              name_stack=ctx.name_stack.extend(part.scope),
               avals_in=[next(avals_in) for _ in range(part.num_operands)],
               avals_out=[next(avals_out) for _ in range(part.num_results)],
           ),
@@ -111,3 +109,10 @@ def each_by_itself(
           **dict(part.params),
       )
   return results
+
+
+def location(ctx: mlir.LoweringRuleContext, name: str) -> mlir.ir.Location:
+  """Of what is lowered within it: `name`, in the scope of the operation."""
+  return mlir.ir.Location.name(
+      f"{ctx.name_stack}/{name}", childLoc=mlir.ir.Location.current
+  )

@@ -133,30 +133,30 @@ def update_of_stacks(
     way_of: WayOf,
 ) -> Sequence[Any] | None:
   """Rule of updates that share messages; as `lookup_of_stacks`."""
-  tables = [x.operands.table for x in _updates(operands, params)]
+  tables = [x.operands.table for x in updates(operands, params)]
   axis = of_stacks.axis_of(tables, devices)
   if axis is None:
     return None
   return native_call.traced(
       lambda operands: jax.tree.leaves(
-          stacks.by_way(_updates(operands, params), way_of, axis)
+          stacks.by_way(updates(operands, params), way_of, axis)
       ),
       operands,
   )
 
 
-def _updates(
+def updates(
     operands: Sequence[Any], params: dict[str, Any]
 ) -> list[stacks.Update]:
   """The updates that an operation on several stacks has."""
-  updates = []
+  result = []
   for operation in of_stacks.read(operands, **params):
     if operation.name == "custom_update":
       rule = custom_rule(operation.operands, operation.params)
     else:
       rule = update_rules.UPDATE_RULES[operation.name.removeprefix("update_")]
     rule = with_options(rule, operation.params)
-    updates.append(
+    result.append(
         stacks.Update(
             rule,
             rule.group_operands(operation.operands),
@@ -164,7 +164,7 @@ def _updates(
             operation.scope,
         )
     )
-  return updates
+  return result
 
 
 def custom_update(

@@ -5,7 +5,8 @@
 
 A step binds what it does to its stacks here, all at once. Over several devices
 with CPUs or GPUs they then share messages, so that a step has as many
-collectives with twelve stacks as with one. Elsewhere each is lowered by itself.
+collectives with twelve stacks as with one; on one CPU device small stacks share
+a native call. Elsewhere each is lowered by itself.
 The results are those of one primitive after the other, bit by bit.
 
 Operands: those of the stacks, one after the other. Results: theirs, likewise.
@@ -48,8 +49,7 @@ def bind(
   Args:
     kind: one of the primitives below.
     each: what it is of; primitives of users among them are bound by themselves.
-    num_devices: that split the rows. One exchanges nothing, so its stacks have
-      nothing to share.
+    num_devices: that split the rows. One exchanges nothing.
   """
   # What traces and profiles have around the name of a stack.
   scope = kind.name.removesuffix("_of_stacks")
@@ -57,7 +57,8 @@ def bind(
   together = [
       k
       for k, x in enumerate(each)
-      if num_devices > 1 and of_stacks.can_be_part(x.primitive)
+      if (num_devices > 1 or kind in _SHARE_CALLS)
+      and of_stacks.can_be_part(x.primitive)
   ]
   if len(together) < 2:
     together = []
@@ -164,3 +165,5 @@ row_gradients_of_stacks_p = _primitive(
     "row_gradients_of_stacks", row_gradients.DIFFERENTIATION_HINT
 )
 update_of_stacks_p = _primitive("update_of_stacks", update.DIFFERENTIATION_HINT)
+# Those that have something to share on one device, too.
+_SHARE_CALLS = frozenset({lookup_of_stacks_p, update_of_stacks_p})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from jax_tpu_embedding.sparsecore.lib.core import ffi_cpu
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
+from jax_tpu_embedding.sparsecore.lib.core.lowering import of_stacks
+from jax_tpu_embedding.sparsecore.lib.core.lowering.exchange import stacks
 from jax_tpu_embedding.sparsecore.lib.core.lowering.native import native_call
 import numpy as np
 
@@ -68,8 +71,34 @@ def lookup(
       (*coo, table, *records),
       [activations_of(table, params)],
       num_devices=np.int64(num_devices),
-      **_layout(coo, params, num_devices),
-      quantization=_quantization(params),
+      **lookup_attributes(coo, params, num_devices),
+  )
+
+
+def lookup_attributes(
+    coo: Sequence[Array], params: dict[str, Any], num_devices: int = 1
+) -> dict[str, Any]:
+  """What a call that looks up is told of buffers and rows."""
+  return dict(
+      **_layout(coo, params, num_devices), quantization=_quantization(params)
+  )
+
+
+def small_lookups(
+    operations: Sequence[of_stacks.Operation],
+) -> Sequence[native_call.Operand]:
+  """The lookups in tables [rows, D] or [rows, W], none divided among threads.
+
+  Args:
+    operations: lookups with the same lookup_attributes.
+  """
+  *coo, _ = operations[0].operands
+  return native_call.call(
+      "jte_small_lookups_cpu",
+      [x for operation in operations for x in operation.operands],
+      [activations_of(x.operands[-1], x.params) for x in operations],
+      stacks=_lines(x.scope for x in operations),
+      **lookup_attributes(coo, operations[0].params),
   )
 
 
@@ -163,6 +192,46 @@ def update(
   )
 
 
+def update_attributes(
+    rule: update_rules.UpdateRule,
+    coo: Sequence[Array],
+    params: dict[str, Any],
+) -> dict[str, Any]:
+  """What a call that steps `rule` on one device is told."""
+  return dict(**optimizer_attributes(rule, params), **_layout(coo, params))
+
+
+def small_updates(
+    updates: Sequence[stacks.Update],
+) -> Sequence[native_call.Operand]:
+  """Tables and slots after the updates, none divided among threads.
+
+  Args:
+    updates: with the same update_attributes, and none that rounds at random.
+  """
+  first = updates[0]
+  operands, tables, aliases = [], [], {}
+  for update in updates:
+    own = _operands_of_step(
+        (*update.operands.coo, update.operands.gradient), update.operands
+    )
+    own_tables = (update.operands.table, *update.operands.slots)
+    place = len(operands) + len(update.operands.coo) + 1
+    aliases |= {place + k: len(tables) + k for k in range(len(own_tables))}
+    operands += own
+    tables += own_tables
+  return native_call.call(
+      "jte_small_updates_cpu",
+      operands,
+      [x.aval for x in tables],
+      aliases=aliases,
+      after_readers=True,
+      num_stacks=np.int64(len(updates)),
+      stacks=_lines(update.scope for update in updates),
+      **update_attributes(first.rule, first.operands.coo, first.params),
+  )
+
+
 def update_batches(
     rule: update_rules.UpdateRule,
     operands: update_rules.UpdateOperands,
@@ -222,21 +291,28 @@ def _step_rows(
 ) -> Sequence[Array]:
   """A call that steps `rule`; the operands of the optimizer follow `batch`."""
   tables = (operands.table, *operands.slots)
-  seed = operands.rounding_seed
   return native_call.call(
       target,
-      (
-          *batch,
-          *tables,
-          *operands.hyperparameters,
-          *(() if seed is None else (seed,)),
-          *others,
-      ),
+      (*_operands_of_step(batch, operands), *others),
       [jax.core.ShapedArray(x.shape, x.dtype) for x in tables],
       aliases={len(batch) + k: k for k in range(len(tables))},
       after_readers=True,
       **optimizer_attributes(rule, params),
       **attributes,
+  )
+
+
+def _operands_of_step(
+    batch: Sequence[Array], operands: update_rules.UpdateOperands
+) -> Sequence[Array]:
+  """`batch` and the operands of the optimizer."""
+  seed = operands.rounding_seed
+  return (
+      *batch,
+      operands.table,
+      *operands.slots,
+      *operands.hyperparameters,
+      *(() if seed is None else (seed,)),
   )
 
 
@@ -367,7 +443,7 @@ def stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
     return np.array([getattr(f, field) for f in features], np.int64)
 
   def lines(field: str) -> str:
-    return "\n".join(getattr(f, field) for f in features)
+    return _lines(getattr(f, field) for f in features)
 
   return dict(
       combiner=params["combiner"],
@@ -375,7 +451,7 @@ def stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
       global_device_count=np.int64(params["global_device_count"]),
       num_sc_per_device=np.int64(params["num_sc_per_device"]),
       # Of names, only messages have a use.
-      feature_names="\n".join(f.name.replace("\n", "\\n") for f in features),
+      feature_names=lines("name"),
       out_of_range_ids=lines("out_of_range_ids"),
       non_finite_weights=lines("non_finite_weights"),
       row_offsets=numbers("row_offset"),
@@ -385,6 +461,11 @@ def stack_attributes(params: dict[str, Any]) -> dict[str, Any]:
       is_ragged=numbers("is_ragged"),
       has_weights=numbers("has_weights"),
   )
+
+
+def _lines(names: Iterable[str]) -> str:
+  """The names, a line for each."""
+  return "\n".join(name.replace("\n", "\\n") for name in names)
 
 
 def _layout(
