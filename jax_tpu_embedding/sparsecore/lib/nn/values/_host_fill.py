@@ -23,8 +23,9 @@ from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _table_blocks
 import numpy as np
 
-# The variable is twice in memory for a moment.
-_MAX_BYTES = 64 * 2**20
+# The variable is twice in memory for a moment, beside what blocks are made of:
+# up to 56 MiB in all.
+_MAX_BYTES = 32 * 2**20
 # Of memory that JAX takes as it is, whatever `may_alias` says.
 _ALIGNMENT = 64
 

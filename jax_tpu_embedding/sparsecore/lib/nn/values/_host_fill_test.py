@@ -123,7 +123,7 @@ class HostFillTest(parameterized.TestCase):
 
   def test_large_variables_are_made_by_programs(self):
     devices = jax.devices()[:1]
-    for rows, expected in ((2**20, True), (2**20 + 1, False)):
+    for rows, expected in ((2**19, True), (2**19 + 1, False)):
       stack = jax.ShapeDtypeStruct((rows, 16), np.float32)
       self.assertEqual(_host_fill.is_for(stack, devices), expected)
 
