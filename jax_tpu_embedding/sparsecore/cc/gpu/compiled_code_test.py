@@ -88,6 +88,8 @@ class CompiledCodeTest(parameterized.TestCase):
       ("group_by_sample", "ReadSamplesILb1E", 8),  # ids and samples
       ("group_by_row", "ReadRowsAndSamplesILb1E", 12),  # and ids before them
       ("group_by_sample", "10PlaceCellsE", 12),
+      ("group_by_sample", "13GroupFewCellsE", 8),
+      ("group_by_row", "13GroupFewCellsE", 8),
   )
   def test_plans_have_four_cells_under_way(self, file, kernel, num_loads):
     (code,) = [code for name, code in _kernels(file).items() if kernel in name]
@@ -97,6 +99,16 @@ class CompiledCodeTest(parameterized.TestCase):
         for part in re.split(r"\bbra\b", code)
     )
     self.assertGreaterEqual(most, num_loads)
+
+  def test_features_of_a_launch_are_not_copied_from_its_parameters(self):
+    codes = [
+        code
+        for name, code in _kernels("occurrences").items()
+        if "ForFeatures" in name
+    ]
+    self.assertLen(codes, 3)
+    for code in codes:
+      self.assert_no("__local_depot", code)
 
   def test_update_reads_and_writes_whole_vectors(self):
     steps = {

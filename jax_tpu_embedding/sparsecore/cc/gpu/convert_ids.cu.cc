@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
-#include "jax_tpu_embedding/sparsecore/cc/convert/stages/combiner.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/occurrences.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
@@ -18,29 +16,44 @@
 namespace jte::gpu {
 namespace {
 
-// Block and row in one number have up to 62 bits, and a sort takes a word of
-// 31.
-constexpr int kWordBits = 31;
+// What is added to, and cells without entries.
+struct Clear {
+  static constexpr int kThreads = 256;
+  int64_t num_cells;
+  int64_t num_features;
+  ConversionErrors errors;
+  ConvertedIds buffers;
 
-// A word of each key, in an order that the words below it have decided, or in
-// that of ids: then the order is written.
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    if (thread.number() == 0) *errors.any = 0;
+    for (int64_t f = thread.number(); f < num_features;
+         f += thread.num_threads()) {
+      errors.row_splits[f] = 0;
+    }
+    for (int64_t i = thread.number(); i < num_cells;
+         i += thread.num_threads()) {
+      buffers.embedding_ids[i] = kPaddingId;
+      buffers.sample_ids[i] = kPaddingId;
+      buffers.gains[i] = 0.0f;  // no NaN, so that jax_debug_nans finds others
+    }
+  }
+};
+
+// A word of each key, in an order that the words below it have decided.
 struct ReadKeys {
   static constexpr int kThreads = 256;
   Occurrences occurrences;
+  ConversionGeometry geometry;
   int64_t num_ids;
-  int64_t rows_per_shard;
   int word;
-  int32_t* order;
+  const int32_t* order;
   int32_t* keys;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     for (int64_t i = thread.number(); i < num_ids; i += thread.num_threads()) {
-      if (word == 0) order[i] = static_cast<int32_t>(i);
       const int32_t id = order[i];
-      const int64_t key =
-          occurrences.blocks[id] * rows_per_shard + occurrences.rows[id];
-      keys[i] = static_cast<int32_t>(key >> (word * kWordBits) &
-                                     ((int64_t{1} << kWordBits) - 1));
+      keys[i] = SortWord(geometry, occurrences.blocks[id], occurrences.rows[id],
+                         word);
     }
   }
 };
@@ -101,13 +114,20 @@ struct MarkEntries {
 };
 
 // A thread has a block: how many entries there are before it, and the cells
-// that its own take.
+// that its own take. The threads of one tile sum these too, if they have all.
 struct CountCells {
   static constexpr int kThreads = 128;
+  static constexpr bool kExchanges = true;
+  static constexpr int kLanes = 32;
   SortedOccurrences sorted;
   const int32_t* num_entries;  // up to each occurrence
   int32_t* first_entries;
   int32_t* cells;
+  int32_t* ends;
+
+  static constexpr bool SumsCells(int64_t num_blocks) {
+    return num_blocks <= kLanes;
+  }
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     for (int64_t block = thread.number(); block <= sorted.num_blocks;
@@ -118,10 +138,25 @@ struct CountCells {
       const int32_t end = NumEntriesBefore(sorted.FirstOf(block + 1));
       cells[block] = RoundUp(end - first, static_cast<int32_t>(kAlignment));
     }
+    if (SumsCells(sorted.num_blocks) && thread.number() < kLanes) {
+      SumCells(thread);
+    }
   }
 
   JTE_DEVICE int32_t NumEntriesBefore(int64_t i) const {
     return i > 0 ? num_entries[i - 1] : 0;
+  }
+
+  JTE_DEVICE void SumCells(const Thread& thread) const {
+    const int lane = thread.index();
+    int32_t end = lane < sorted.num_blocks ? cells[lane] : 0;
+    JTE_UNROLL
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+      const int32_t before =
+          thread.Shuffle(end, lane < distance ? lane : lane - distance, kLanes);
+      if (lane >= distance) end += before;
+    }
+    if (lane < sorted.num_blocks) ends[lane] = end;
   }
 };
 
@@ -138,25 +173,41 @@ struct BlockBegins {
   }
 };
 
-struct WriteRowPointers {
-  static constexpr int kThreads = 128;
+// Row pointers and entries. A thread has an occurrence: the first of an entry
+// adds its repeats, in order.
+struct WriteBuffers {
+  static constexpr int kThreads = 256;
+  SortedOccurrences sorted;
   ConversionGeometry geometry;
   BlockBegins begins;
+  const int32_t* num_entries;
   const int32_t* first_entries;
   int32_t error_mark;
-  const ConversionErrors* errors;
-  int32_t* row_pointers;
+  const int32_t* any_error;
+  ConvertedIds buffers;
+
+  constexpr int64_t num_row_pointers() const {
+    return geometry.num_sc_per_device * geometry.row_pointers_per_block;
+  }
 
   JTE_DEVICE void operator()(const Thread& thread) const {
-    const bool have_failed = error_mark != 0 && errors->any != 0;
-    const int64_t size =
-        geometry.num_sc_per_device * geometry.row_pointers_per_block;
-    for (int64_t i = thread.number(); i < size; i += thread.num_threads()) {
+    WriteRowPointers(thread);
+    for (int64_t i = thread.number(); i < sorted.num_ids;
+         i += thread.num_threads()) {
+      if (sorted.IsEntry(i)) WriteEntry(i);
+    }
+  }
+
+  JTE_DEVICE void WriteRowPointers(const Thread& thread) const {
+    const bool have_failed = error_mark != 0 && *any_error != 0;
+    for (int64_t i = thread.number(); i < num_row_pointers();
+         i += thread.num_threads()) {
       if (have_failed) {
-        row_pointers[i] = i == 0 ? error_mark : 0;
+        buffers.row_pointers[i] = i == 0 ? error_mark : 0;
       } else {
-        row_pointers[i] = RowPointer(i / geometry.row_pointers_per_block,
-                                     i % geometry.row_pointers_per_block);
+        buffers.row_pointers[i] =
+            RowPointer(i / geometry.row_pointers_per_block,
+                       i % geometry.row_pointers_per_block);
       }
     }
   }
@@ -171,97 +222,46 @@ struct WriteRowPointers {
     const int64_t block = first + shard;
     return begins(block) + first_entries[block + 1] - first_entries[block];
   }
-};
 
-struct ClearCells {
-  static constexpr int kThreads = 256;
-  int64_t num_cells;
-  ConvertedIds buffers;
-
-  JTE_DEVICE void operator()(const Thread& thread) const {
-    for (int64_t i = thread.number(); i < num_cells;
-         i += thread.num_threads()) {
-      buffers.embedding_ids[i] = kPaddingId;
-      buffers.sample_ids[i] = kPaddingId;
-      buffers.gains[i] = 0.0f;  // no NaN, so that jax_debug_nans finds others
+  JTE_DEVICE void WriteEntry(int64_t i) const {
+    float gain = sorted.Gain(i);
+    for (int64_t k = i + 1; k < sorted.num_ids && sorted.IsRepeat(k); ++k) {
+      gain += sorted.Gain(k);
     }
-  }
-};
-
-// A thread has an occurrence: the first of an entry adds its repeats, in order.
-struct WriteEntries {
-  static constexpr int kThreads = 256;
-  SortedOccurrences sorted;
-  ConversionGeometry geometry;
-  BlockBegins begins;
-  const int32_t* num_entries;
-  const int32_t* first_entries;
-  ConvertedIds buffers;
-
-  JTE_DEVICE void operator()(const Thread& thread) const {
-    for (int64_t i = thread.number(); i < sorted.num_ids;
-         i += thread.num_threads()) {
-      if (!sorted.IsEntry(i)) continue;
-      float gain = sorted.Gain(i);
-      for (int64_t k = i + 1; k < sorted.num_ids && sorted.IsRepeat(k); ++k) {
-        gain += sorted.Gain(k);
-      }
-      const int32_t block = sorted.Block(i);
-      const int64_t cell = block / geometry.num_shards * geometry.cells_per_sc +
-                           begins(block) + num_entries[i] - 1 -
-                           first_entries[block];
-      buffers.embedding_ids[cell] = sorted.Row(i);
-      buffers.sample_ids[cell] = sorted.Sample(i);
-      buffers.gains[cell] = gain;
-    }
+    const int32_t block = sorted.Block(i);
+    const int64_t cell = block / geometry.num_shards * geometry.cells_per_sc +
+                         begins(block) + num_entries[i] - 1 -
+                         first_entries[block];
+    buffers.embedding_ids[cell] = sorted.Row(i);
+    buffers.sample_ids[cell] = sorted.Sample(i);
+    buffers.gains[cell] = gain;
   }
 };
 
-const char* FindAllOccurrences(Stream stream, std::span<const RawIds> features,
-                               const ConversionGeometry& geometry,
-                               const ConversionScratch& scratch) {
-  if (const char* error =
-          FillWithZeros(stream, scratch.errors, sizeof(ConversionErrors))) {
-    return error;
-  }
-  Occurrences of_feature = scratch.occurrences;
-  for (const RawIds& feature : features) {
-    if (const char* error =
-            FindOccurrences(stream, feature, geometry.combiner,
-                            geometry.num_shards, geometry.num_sc_per_device,
-                            scratch.factors, scratch.errors, of_feature)) {
-      return error;
-    }
-    of_feature.blocks += feature.num_ids;
-    of_feature.rows += feature.num_ids;
-    of_feature.samples += feature.num_ids;
-    of_feature.gains += feature.num_ids;
-  }
-  return nullptr;
-}
-
-// Sorts by the words of keys, the lowest first. `order` becomes that of the
-// occurrences, and `unused` another array of the same size.
+// Sorts by the words of keys, the lowest first, which is there already. `order`
+// becomes that of the occurrences.
 const char* Sort(Stream stream, int64_t num_ids,
                  const ConversionGeometry& geometry,
-                 const ConversionScratch& scratch, int32_t*& order,
-                 int32_t*& unused) {
+                 const ConversionScratch& scratch, ToSort& keys,
+                 ToSort& order) {
   // The largest key is that of what is left out: row 0 of one block more.
   const int num_bits = NumBits(geometry.num_sc_per_device *
                                geometry.num_shards * geometry.rows_per_shard);
-  for (int word = 0; word * kWordBits < num_bits; ++word) {
-    if (const char* error = Launch(
-            stream, NumBlocks<ReadKeys>(num_ids),
-            ReadKeys{scratch.occurrences, num_ids, geometry.rows_per_shard,
-                     word, order, scratch.keys})) {
+  for (int word = 0; word * kSortWordBits < num_bits; ++word) {
+    if (word > 0) {
+      if (const char* error =
+              Launch(stream, NumBlocks<ReadKeys>(num_ids),
+                     ReadKeys{scratch.occurrences, geometry, num_ids, word,
+                              order.values, keys.values})) {
+        return error;
+      }
+    }
+    if (const char* error =
+            SortByKey(stream, num_ids,
+                      std::min(num_bits - word * kSortWordBits, kSortWordBits),
+                      keys, order, scratch.sort)) {
       return error;
     }
-    if (const char* error = SortValuesByKey(
-            stream, num_ids, std::min(num_bits - word * kWordBits, kWordBits),
-            scratch.keys, scratch.other_keys, order, unused, scratch.sort)) {
-      return error;
-    }
-    std::swap(order, unused);
   }
   return nullptr;
 }
@@ -274,24 +274,31 @@ const char* ConvertIds(Stream stream, std::span<const RawIds> features,
                        const ConvertedIds& buffers) {
   int64_t num_ids = 0;
   for (const RawIds& feature : features) num_ids += feature.num_ids;
+  const auto num_features = static_cast<int64_t>(features.size());
   const int64_t num_blocks = geometry.num_sc_per_device * geometry.num_shards;
   const int64_t num_cells = geometry.num_sc_per_device * geometry.cells_per_sc;
 
   if (const char* error =
-          FindAllOccurrences(stream, features, geometry, scratch)) {
+          Launch(stream, NumBlocks<Clear>(std::max(num_cells, num_features)),
+                 Clear{num_cells, num_features, scratch.errors, buffers})) {
     return error;
   }
-  int32_t* order = scratch.order;
-  int32_t* unused = scratch.other_order;
   if (const char* error =
-          Sort(stream, num_ids, geometry, scratch, order, unused)) {
+          FindOccurrences(stream, features, geometry, scratch.factors,
+                          scratch.errors, scratch.occurrences)) {
     return error;
   }
-  const SortedOccurrences sorted{scratch.occurrences, order, num_ids,
+  ToSort keys = {scratch.occurrences.keys, scratch.other_keys};
+  ToSort order = {scratch.occurrences.order, scratch.other_order};
+  if (const char* error =
+          Sort(stream, num_ids, geometry, scratch, keys, order)) {
+    return error;
+  }
+  const SortedOccurrences sorted{scratch.occurrences, order.values, num_ids,
                                  num_blocks};
   // Keys are not needed any more.
-  int32_t* const are_entries = scratch.keys;
-  int32_t* const num_entries = scratch.other_keys;
+  int32_t* const are_entries = keys.values;
+  int32_t* const num_entries = keys.others;
   if (const char* error = Launch(stream, NumBlocks<MarkEntries>(num_ids),
                                  MarkEntries{sorted, are_entries})) {
     return error;
@@ -303,29 +310,28 @@ const char* ConvertIds(Stream stream, std::span<const RawIds> features,
   if (const char* error =
           Launch(stream, NumBlocks<CountCells>(num_blocks + 1),
                  CountCells{sorted, num_entries, scratch.first_entries,
-                            scratch.cells})) {
+                            scratch.cells, scratch.ends})) {
     return error;
   }
-  if (const char* error = SumUpTo(stream, num_blocks, scratch.cells,
-                                  scratch.ends, scratch.sort)) {
-    return error;
+  if (!CountCells::SumsCells(num_blocks)) {
+    if (const char* error = SumUpTo(stream, num_blocks, scratch.cells,
+                                    scratch.ends, scratch.sort)) {
+      return error;
+    }
   }
   const BlockBegins begins{geometry.num_shards, scratch.cells, scratch.ends};
-  if (const char* error = Launch(
-          stream,
-          NumBlocks<WriteRowPointers>(geometry.num_sc_per_device *
-                                      geometry.row_pointers_per_block),
-          WriteRowPointers{geometry, begins, scratch.first_entries, error_mark,
-                           scratch.errors, buffers.row_pointers})) {
-    return error;
-  }
-  if (const char* error = Launch(stream, NumBlocks<ClearCells>(num_cells),
-                                 ClearCells{num_cells, buffers})) {
-    return error;
-  }
-  return Launch(stream, NumBlocks<WriteEntries>(num_ids),
-                WriteEntries{sorted, geometry, begins, num_entries,
-                             scratch.first_entries, buffers});
+  const WriteBuffers write{sorted,
+                           geometry,
+                           begins,
+                           num_entries,
+                           scratch.first_entries,
+                           error_mark,
+                           scratch.errors.any,
+                           buffers};
+  return Launch(
+      stream,
+      NumBlocks<WriteBuffers>(std::max(num_ids, write.num_row_pointers())),
+      write);
 }
 
 }  // namespace jte::gpu

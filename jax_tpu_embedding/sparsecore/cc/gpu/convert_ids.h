@@ -17,21 +17,11 @@
 #include <cstdint>
 #include <span>
 
-#include "jax_tpu_embedding/sparsecore/cc/convert/stages/combiner.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/occurrences.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/sort.h"
 
 namespace jte::gpu {
-
-struct ConversionGeometry {
-  convert::Combiner combiner;
-  int64_t num_shards;  // of the stack, on all devices
-  int64_t num_sc_per_device;
-  int64_t rows_per_shard;          // that features name
-  int64_t row_pointers_per_block;  // num_shards or more
-  int64_t cells_per_sc;            // enough for all ids, and their alignment
-};
 
 struct ConvertedIds {
   int32_t* row_pointers;
@@ -43,17 +33,15 @@ struct ConvertedIds {
 struct ConversionScratch {
   // Of each id.
   Occurrences occurrences;
-  int32_t* keys;
   int32_t* other_keys;
-  int32_t* order;
   int32_t* other_order;
-  // Of each sample of the feature that has the most.
+  // Of each sample of all features.
   float* factors;
   // Of each block: of a SparseCore that reads, and a shard.
   int32_t* first_entries;  // and one more
   int32_t* cells;
   int32_t* ends;
-  ConversionErrors* errors;  // one
+  ConversionErrors errors;
   Scratch sort;
 };
 

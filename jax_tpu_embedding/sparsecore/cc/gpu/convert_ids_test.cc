@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -62,7 +65,7 @@ std::string Bytes(const std::vector<float>& values) {
           values.size() * sizeof(float)};
 }
 
-// A request of one device, with room for all of its ids, and larger tables.
+// A request of one device.
 convert::Request RequestOfOneDevice(convert::Random& random) {
   convert::Request request = convert::RandomRequest(random);
   while (request.options.topology.local_device_count != 1) {
@@ -70,6 +73,74 @@ convert::Request RequestOfOneDevice(convert::Random& random) {
   }
   request.options.enable_minibatching = false;
   request.options.allow_id_dropping = false;
+  return request;
+}
+
+// Appends the features of all stacks of `other`, which has the options of
+// `request`, as features of one stack.
+void Append(convert::Request other, const convert::StackSpec& spec,
+            convert::Request& request) {
+  // What features refer to does not move with the vectors.
+  const auto take = [](auto& from, auto& to) {
+    std::ranges::move(from, std::back_inserter(to));
+  };
+  take(other.int32s, request.int32s);
+  take(other.int64s, request.int64s);
+  take(other.uint64s, request.uint64s);
+  take(other.weights, request.weights);
+  const int64_t num_devices = request.options.topology.global_device_count;
+  int64_t end = 0;
+  for (const auto& [feature, stack] : request.features) {
+    end += feature.batch.num_samples * num_devices;
+  }
+  std::map<std::string, int64_t> sizes;  // of stacks
+  for (const auto& [feature, stack] : other.features) {
+    sizes[stack.name] += feature.batch.num_samples * num_devices;
+  }
+  for (const auto& [name, size] : sizes) {
+    for (auto& [feature, stack] : other.features) {
+      if (stack.name != name) continue;
+      feature.name = "feature" + std::to_string(request.features.size());
+      feature.transform.row_offset += end;
+      request.features.push_back({feature, spec});
+    }
+    end += size;
+  }
+}
+
+// A request of one device and one stack with so many features, or a few more.
+convert::Request RequestOfManyFeatures(convert::Random& random,
+                                       size_t num_features) {
+  convert::Request other = RequestOfOneDevice(random);
+  convert::Request request;
+  request.options = other.options;
+  const convert::StackSpec spec = other.features.front().stack;
+  // Most requests would have an error if each of their features might.
+  const bool may_fail = random.OneIn(4);
+  const auto key = [](const convert::ConvertOptions& options) {
+    return std::tuple(options.topology.global_device_count,
+                      options.topology.num_sc_per_device,
+                      options.feature_stacking_strategy);
+  };
+  for (; request.features.size() < num_features;
+       other = RequestOfOneDevice(random)) {
+    if (key(other.options) != key(request.options)) continue;
+    for (auto& [feature, stack] : other.features) {
+      if (may_fail) continue;
+      if (feature.out_of_range_ids == convert::IdPolicy::kError) {
+        feature.out_of_range_ids = convert::IdPolicy::kClamp;
+      }
+      if (feature.non_finite_weights == convert::WeightPolicy::kError) {
+        feature.non_finite_weights = convert::WeightPolicy::kKeep;
+      }
+    }
+    Append(std::move(other), spec, request);
+  }
+  return request;
+}
+
+// Makes room for all ids, and tables larger.
+void MakeRoom(convert::Request& request) {
   const Topology& topology = request.options.topology;
   std::map<std::string, int64_t> num_ids;
   for (const auto& [feature, stack] : request.features) {
@@ -88,7 +159,6 @@ convert::Request RequestOfOneDevice(convert::Random& random) {
                 kAlignment) *
         topology.num_sc_per_device;
   }
-  return request;
 }
 
 // The features of a stack, with their row splits as GPUs have them.
@@ -138,95 +208,143 @@ Buffers Converted(const convert::StackPlan& plan,
   const Topology& topology = plan.topology;
   const int64_t num_row_pointers = RowPointersPerDevice(topology, false);
   Buffers buffers(num_row_pointers, plan.coo_cells_per_device);
-  int64_t n = 0;
-  int64_t max_samples = 0;
   int64_t rows_per_shard = 0;
-  for (const RawIds& feature : features) {
-    n += feature.num_ids;
-    max_samples = std::max(max_samples, feature.num_samples);
-  }
   for (const auto& feature : plan.features) {
     rows_per_shard = std::max<int64_t>(rows_per_shard, feature.last_row + 1);
   }
-  const int64_t num_blocks = topology.num_sc_per_device * topology.num_scs();
-  Ints blocks(n), rows(n), samples(n);
-  std::vector<float> gains(n), factors(max_samples);
-  Ints keys(n), other_keys(n), order(n), other_order(n);
-  Ints first_entries(num_blocks + 1), cells(num_blocks), ends(num_blocks);
-  ConversionErrors errors = {-1, -1};
-  EXPECT_EQ(
-      ConvertIds(
-          Stream(), features,
-          {.combiner = plan.combiner,
-           .num_shards = topology.num_scs(),
-           .num_sc_per_device = topology.num_sc_per_device,
-           .rows_per_shard = rows_per_shard,
-           .row_pointers_per_block = RowPointersPerBlock(topology.num_scs()),
-           .cells_per_sc = plan.coo_cells_per_sc()},
-          kErrorMark,
-          {{blocks, rows, samples, gains.data()},
-           keys,
-           other_keys,
-           order,
-           other_order,
-           factors.data(),
-           first_entries,
-           cells,
-           ends,
-           &errors,
-           Scratch{}},
-          {buffers.row_pointers.data(), buffers.embedding_ids.data(),
-           buffers.sample_ids.data(), buffers.gains.data()}),
-      nullptr);
-  EXPECT_EQ(errors.any != 0, buffers.row_pointers[0] == kErrorMark);
+  const bool has_errors = Convert(
+      features,
+      {.combiner = plan.combiner,
+       .num_shards = topology.num_scs(),
+       .num_sc_per_device = topology.num_sc_per_device,
+       .rows_per_shard = rows_per_shard,
+       .row_pointers_per_block = RowPointersPerBlock(topology.num_scs()),
+       .cells_per_sc = plan.coo_cells_per_sc()},
+      kErrorMark,
+      {buffers.row_pointers.data(), buffers.embedding_ids.data(),
+       buffers.sample_ids.data(), buffers.gains.data()});
+  EXPECT_EQ(has_errors, buffers.row_pointers[0] == kErrorMark);
   buffers.ReplaceNaNs();
   return buffers;
 }
 
 class ConvertIdsTest : public testing::TestWithParam<unsigned> {
  protected:
-  ConvertIdsTest() { SeedOrder(GetParam()); }
+  ConvertIdsTest() : random_(GetParam()) { SeedOrder(GetParam()); }
+
+  void ExpectBuffersOfCpu(convert::Request request);
+
+  convert::Random random_;
+  InlineExecutor executor_;
+  int num_converted_ = 0;
+  int num_failed_ = 0;
 };
 
+void ConvertIdsTest::ExpectBuffersOfCpu(convert::Request request) {
+  MakeRoom(request);
+  const auto stacks =
+      convert::PlanConversion(request.features, request.options);
+  ASSERT_TRUE(stacks) << stacks.error().message;
+  for (const convert::StackPlan& plan : *stacks) {
+    Buffers expected(RowPointersPerDevice(plan.topology, false),
+                     plan.coo_cells_per_device);
+    const convert::CsrBuffers view = {.row_pointers = expected.row_pointers,
+                                      .embedding_ids = expected.embedding_ids,
+                                      .sample_ids = expected.sample_ids,
+                                      .gains = expected.gains,
+                                      .padding_gain = 0.0f};
+    const auto converted = convert::Convert({&plan, 1}, request.options,
+                                            {&view, 1}, executor_, nullptr);
+    FeaturesOfStack features(plan);
+    Buffers actual = Converted(plan, features.raw_ids());
+    if (!converted) {
+      EXPECT_EQ(actual.row_pointers[0], kErrorMark);
+      actual.row_pointers[0] = 0;
+      EXPECT_THAT(actual.row_pointers, Each(0));
+      ++num_failed_;
+      continue;
+    }
+    expected.ReplaceNaNs();
+    EXPECT_EQ(actual.row_pointers, expected.row_pointers);
+    EXPECT_EQ(actual.embedding_ids, expected.embedding_ids);
+    EXPECT_EQ(actual.sample_ids, expected.sample_ids);
+    EXPECT_EQ(Bytes(actual.gains), Bytes(expected.gains));
+    ++num_converted_;
+  }
+}
+
 TEST_P(ConvertIdsTest, BuffersAreThoseOfTheCpu) {
-  convert::Random random(GetParam());
-  InlineExecutor executor;
-  int num_converted = 0;
-  int num_failed = 0;
-  for (int i = 0; i < 300; ++i) {
-    const convert::Request request = RequestOfOneDevice(random);
-    const auto stacks =
-        convert::PlanConversion(request.features, request.options);
-    ASSERT_TRUE(stacks) << stacks.error().message;
-    for (const convert::StackPlan& plan : *stacks) {
-      Buffers expected(RowPointersPerDevice(plan.topology, false),
-                       plan.coo_cells_per_device);
-      const convert::CsrBuffers view = {.row_pointers = expected.row_pointers,
-                                        .embedding_ids = expected.embedding_ids,
-                                        .sample_ids = expected.sample_ids,
-                                        .gains = expected.gains,
-                                        .padding_gain = 0.0f};
-      const auto converted = convert::Convert({&plan, 1}, request.options,
-                                              {&view, 1}, executor, nullptr);
-      FeaturesOfStack features(plan);
-      Buffers actual = Converted(plan, features.raw_ids());
-      if (!converted) {
-        EXPECT_EQ(actual.row_pointers[0], kErrorMark);
-        actual.row_pointers[0] = 0;
-        EXPECT_THAT(actual.row_pointers, Each(0));
-        ++num_failed;
-        continue;
-      }
-      expected.ReplaceNaNs();
-      EXPECT_EQ(actual.row_pointers, expected.row_pointers);
-      EXPECT_EQ(actual.embedding_ids, expected.embedding_ids);
-      EXPECT_EQ(actual.sample_ids, expected.sample_ids);
-      EXPECT_EQ(Bytes(actual.gains), Bytes(expected.gains));
-      ++num_converted;
+  for (int i = 0; i < 300; ++i) ExpectBuffersOfCpu(RequestOfOneDevice(random_));
+  EXPECT_GT(num_converted_, 300);
+  EXPECT_GT(num_failed_, 5);
+}
+
+// As many as share a launch, a few less and more, and many more.
+TEST_P(ConvertIdsTest, BuffersOfManyFeaturesAreThoseOfTheCpu) {
+  for (const size_t num_features : {24, 25, 26, 27, 28, 29, 57, 64}) {
+    SCOPED_TRACE(num_features);
+    for (int i = 0; i < 3; ++i) {
+      ExpectBuffersOfCpu(RequestOfManyFeatures(random_, num_features));
     }
   }
-  EXPECT_GT(num_converted, 300);
-  EXPECT_GT(num_failed, 5);
+  EXPECT_GT(num_converted_, 12);
+  EXPECT_GT(num_failed_, 0);
+}
+
+// None of its features has an id.
+TEST_P(ConvertIdsTest, BuffersWithoutIdsAreThoseOfTheCpu) {
+  convert::Request request;
+  while (request.features.empty() ||
+         std::ranges::any_of(request.features, [](const auto& stacked) {
+           return stacked.feature.batch.num_ids() > 0;
+         })) {
+    request = RequestOfOneDevice(random_);
+  }
+  ExpectBuffersOfCpu(std::move(request));
+  EXPECT_GT(num_converted_, 0);
+}
+
+// Those of others have their own.
+TEST_P(ConvertIdsTest, WrongRowSplitsAreErrorsOfTheirFeature) {
+  const std::vector<int32_t> ids = {0, 1, 2, 3};
+  const std::vector<int32_t> right = {0, 1, 3, 4, 4};
+  const std::vector<int32_t> wrong = {0, 3, 1, 4, 4};
+  RawIds feature = {.ids = ids.data(),
+                    .type = IdType::kInt32,
+                    .weights = nullptr,
+                    .row_splits = right.data(),
+                    .valency = 0,
+                    .num_ids = 4,
+                    .num_samples = 4,
+                    .vocabulary_size = 4,
+                    .id_policy = convert::IdPolicy::kError,
+                    .weight_policy = convert::WeightPolicy::kError,
+                    .samples_before = 0,
+                    .samples_per_sc = 4,
+                    .first_sample_id = 0,
+                    .first_row = 0,
+                    .rotation = 0};
+  std::vector<RawIds> features;
+  for (int f = 0; f < 3; ++f, feature.first_sample_id += 4) {
+    features.push_back(feature);
+  }
+  features[1].row_splits = wrong.data();
+  Buffers buffers(kMinRowPointersPerBlock, 16);
+  EXPECT_TRUE(
+      Convert(features,
+              {.combiner = convert::Combiner::kMean,
+               .num_shards = 1,
+               .num_sc_per_device = 1,
+               .rows_per_shard = 4,
+               .row_pointers_per_block = kMinRowPointersPerBlock,
+               .cells_per_sc = 16},
+              /*error_mark=*/0,
+              {buffers.row_pointers.data(), buffers.embedding_ids.data(),
+               buffers.sample_ids.data(), buffers.gains.data()}));
+  EXPECT_EQ(buffers.row_pointers[0], 12);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(std::isnan(buffers.gains[i]), buffers.sample_ids[i] / 4 == 1);
+  }
 }
 
 TEST_P(ConvertIdsTest, WrongRowSplitsReadNothingBeyondTheIds) {

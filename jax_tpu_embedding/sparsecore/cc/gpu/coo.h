@@ -73,6 +73,10 @@ constexpr bool HasOnePartition(const CooGeometry& geometry) {
          !geometry.enable_minibatching;
 }
 
+// Cells that are so few that each thread looks at all of them in less time than
+// the launches take that a plan has otherwise.
+inline constexpr int64_t kFewCells = 256;
+
 // Reads them unless there is one, and notes flaws, which have to be 0. Returns
 // null, or the message of an error.
 const char* ReadPartitions(Stream stream, const CooBuffers& buffers,

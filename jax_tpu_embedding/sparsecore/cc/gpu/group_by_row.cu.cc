@@ -74,13 +74,62 @@ struct ReadRowsAndSamples {
   }
 };
 
+// The plan of few cells in one partition, which has them in the order of rows.
+// A thread has a cell, and counts the rows that begin before it.
+struct GroupFewCells {
+  static constexpr int kThreads = 256;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  RowGroups groups;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const Flaws known = FlawsOfPartitions(buffers, geometry, /*is_first=*/false,
+                                          &groups.counts->flaws);
+    const int64_t n = geometry.num_cells;
+    // With wrong row pointers all cells are entries.
+    const int64_t end = known.partitions != 0 ? n : buffers.row_pointers[0];
+    for (int64_t i = thread.number(); i <= n; i += thread.num_threads()) {
+      int32_t num_rows = 0;
+      int32_t last_row = -1;
+      bool is_wrong = false;
+      for (int64_t k = 0; k < i && k < end; ++k) {
+        const int32_t row = Row(k);
+        num_rows += row != last_row;
+        // Without a branch, which the next loads would wait for.
+        is_wrong |= (row != buffers.embedding_ids[k]) |
+                    (Sample(k) != buffers.sample_ids[k]) | (row < last_row);
+        last_row = row;
+      }
+      // A row begins there, or the last one ends.
+      if (i < end ? Row(i) != last_row : i == end) {
+        groups.starts[num_rows] = static_cast<int32_t>(i);
+      }
+      if (i < n) {
+        groups.rows[i] = i < end ? Row(i) : NoRow(geometry);
+        groups.samples[i] = i < end ? Sample(i) : 0;
+      } else {
+        *groups.counts = {num_rows + 1, 0, 0, {known.partitions, is_wrong}};
+      }
+    }
+  }
+
+  JTE_DEVICE int32_t Row(int64_t i) const {
+    return InRange(buffers.embedding_ids[i], geometry.rows_per_shard);
+  }
+  JTE_DEVICE int32_t Sample(int64_t i) const {
+    return InRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+  }
+};
+
 struct ReadNumbers {
   static constexpr int kThreads = 256;
   RowNumbers numbers;
   int32_t* keys;
   int32_t* cells;
+  GroupCounts* counts;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
+    if (thread.number() == 0) *counts = {};
     for (int64_t i = thread.number(); i < numbers.size;
          i += thread.num_threads()) {
       const int32_t row = numbers.rows[i];
@@ -91,16 +140,23 @@ struct ReadNumbers {
   }
 };
 
-struct OrderSamples {
+// The samples of cells that are sorted; and cells and their rows, if the sort
+// left them in other arrays.
+struct WriteSorted {
   static constexpr int kThreads = 256;
-  const int32_t* unsorted;  // null: those of cells are their numbers
+  const int32_t* rows;
   const int32_t* cells;
+  const int32_t* unsorted_samples;  // null: those of cells are their numbers
   int64_t n;
-  int32_t* samples;
+  RowGroups groups;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
     for (int64_t i = thread.number(); i < n; i += thread.num_threads()) {
-      samples[i] = unsorted != nullptr ? unsorted[cells[i]] : cells[i];
+      const int32_t cell = cells[i];
+      groups.samples[i] =
+          unsorted_samples != nullptr ? unsorted_samples[cell] : cell;
+      if (cells != groups.cells) groups.cells[i] = cell;
+      if (rows != groups.rows) groups.rows[i] = rows[i];
     }
   }
 };
@@ -185,6 +241,22 @@ struct CutLongRows {
   }
 };
 
+// Sorts keys and cells to rows and cells, and writes their samples.
+const char* SortCells(Stream stream, int64_t n, int num_bits,
+                      const RowGroupsScratch& scratch,
+                      const int32_t* unsorted_samples,
+                      const RowGroups& groups) {
+  ToSort rows = {scratch.keys, groups.rows};
+  ToSort cells = {scratch.unsorted_cells, groups.cells};
+  if (const char* error =
+          SortByKey(stream, n, num_bits, rows, cells, scratch.sort)) {
+    return error;
+  }
+  return Launch(
+      stream, NumBlocks<WriteSorted>(n),
+      WriteSorted{rows.values, cells.values, unsorted_samples, n, groups});
+}
+
 // Once rows and samples are in their order.
 const char* FindGroups(Stream stream, int64_t n, int32_t no_row,
                        int64_t batch_size_per_sc, int64_t block_size,
@@ -194,7 +266,7 @@ const char* FindGroups(Stream stream, int64_t n, int32_t no_row,
                    &groups.counts->num_starts, scratch)) {
     return error;
   }
-  if (block_size == 0) return nullptr;
+  if (MaxLongRows(n, block_size) == 0) return nullptr;
   return Launch(
       stream, NumBlocks<CutLongRows>(n),
       CutLongRows{batch_size_per_sc, static_cast<int32_t>(block_size), groups});
@@ -208,6 +280,10 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                        const RowGroups& groups) {
   const int64_t n = geometry.num_cells;
   const bool is_sorted = HasOnePartition(geometry);
+  if (is_sorted && n <= kFewCells && MaxLongRows(n, block_size) == 0) {
+    return Launch(stream, NumBlocks<GroupFewCells>(n + 1),
+                  GroupFewCells{buffers, geometry, groups});
+  }
   Flaws* const flaws = &groups.counts->flaws;
   if (const char* error =
           FillWithZeros(stream, groups.counts, sizeof(GroupCounts))) {
@@ -234,17 +310,10 @@ const char* GroupByRow(Stream stream, const CooBuffers& buffers,
                 scratch.unsorted_samples, scratch.unsorted_cells});
   if (error != nullptr) return error;
   if (!is_sorted) {
-    if (const char* error = SortByKey(
+    if (const char* error = SortCells(
             stream, n,
             NumBits(geometry.num_sc_per_device * geometry.rows_per_shard),
-            scratch.keys, scratch.unsorted_cells, groups.rows, groups.cells,
-            scratch.sort)) {
-      return error;
-    }
-    if (const char* error =
-            Launch(stream, NumBlocks<OrderSamples>(n),
-                   OrderSamples{scratch.unsorted_samples, groups.cells, n,
-                                groups.samples})) {
+            scratch, scratch.unsorted_samples, groups)) {
       return error;
     }
   }
@@ -257,23 +326,14 @@ const char* GroupRows(Stream stream, const RowNumbers& numbers,
                       const RowGroups& groups) {
   const int64_t n = numbers.size;
   if (const char* error =
-          FillWithZeros(stream, groups.counts, sizeof(GroupCounts))) {
+          Launch(stream, NumBlocks<ReadNumbers>(n > 0 ? n : 1),
+                 ReadNumbers{numbers, scratch.keys, scratch.unsorted_cells,
+                             groups.counts})) {
     return error;
   }
-  if (const char* error =
-          Launch(stream, NumBlocks<ReadNumbers>(n),
-                 ReadNumbers{numbers, scratch.keys, scratch.unsorted_cells})) {
-    return error;
-  }
-  if (const char* error = SortByKey(
+  if (const char* error = SortCells(
           stream, n, numbers.min_row < 0 ? 32 : NumBits(numbers.max_row),
-          scratch.keys, scratch.unsorted_cells, groups.rows, groups.cells,
-          scratch.sort)) {
-    return error;
-  }
-  if (const char* error = Launch(
-          stream, NumBlocks<OrderSamples>(n),
-          OrderSamples{numbers.samples, groups.cells, n, groups.samples})) {
+          scratch, numbers.samples, groups)) {
     return error;
   }
   return FindGroups(stream, n, static_cast<int32_t>(numbers.max_row),

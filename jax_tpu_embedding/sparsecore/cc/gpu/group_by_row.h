@@ -67,9 +67,9 @@ constexpr int64_t MaxLongRows(int64_t num_cells, int64_t block_size) {
 // A row has one block that is not full for each source.
 constexpr int64_t MaxRowBlocks(int64_t num_cells, int64_t block_size,
                                int64_t num_sources) {
-  if (block_size == 0) return 0;
-  return num_cells / block_size +
-         MaxLongRows(num_cells, block_size) * num_sources;
+  const int64_t max_long_rows = MaxLongRows(num_cells, block_size);
+  if (max_long_rows == 0) return 0;
+  return num_cells / block_size + max_long_rows * num_sources;
 }
 
 struct RowGroupsScratch {

@@ -18,6 +18,55 @@ namespace {
 // takes less time.
 constexpr int64_t kMostCompared = 1024;
 
+// With more, threads that look at all of few cells take longer than launches.
+constexpr int64_t kFewSamples = 4096;
+
+// The plan of few cells in one partition. A thread has a cell and a sample
+// of the same number, and counts what comes before them.
+struct GroupFewCells {
+  static constexpr int kThreads = 256;
+  CooBuffers buffers;
+  CooGeometry geometry;
+  SampleGroups groups;
+
+  JTE_DEVICE void operator()(const Thread& thread) const {
+    const Flaws known =
+        FlawsOfPartitions(buffers, geometry, /*is_first=*/false, groups.flaws);
+    // With wrong row pointers all cells are entries.
+    const int64_t end =
+        known.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
+    const int64_t num_samples = geometry.batch_size_per_sc;
+    for (int64_t i = thread.number(); i <= num_samples || i < end;
+         i += thread.num_threads()) {
+      const int32_t sample = i < end ? Sample(i) : 0;
+      int32_t begin = 0;
+      int32_t place = 0;
+      bool is_wrong = false;
+      for (int64_t k = 0; k < end; ++k) {
+        const int32_t other = Sample(k);
+        begin += other < i;
+        place += other < sample || (other == sample && k < i);
+        // Without a branch, which the next loads would wait for.
+        is_wrong |= (other != buffers.sample_ids[k]) |
+                    (Row(k) != buffers.embedding_ids[k]);
+      }
+      if (i <= num_samples) groups.begins[i] = begin;
+      if (i < end) {
+        groups.rows[place] = Row(i);
+        groups.gains[place] = buffers.gains[i];
+      }
+      if (i == 0) *groups.flaws = {known.partitions, is_wrong};
+    }
+  }
+
+  JTE_DEVICE int32_t Sample(int64_t i) const {
+    return InRange(buffers.sample_ids[i], geometry.batch_size_per_sc);
+  }
+  JTE_DEVICE int32_t Row(int64_t i) const {
+    return InRange(buffers.embedding_ids[i], geometry.rows_per_shard);
+  }
+};
+
 // What counts are added to, and what is noted.
 struct Clear {
   static constexpr int kThreads = 256;
@@ -333,19 +382,22 @@ const char* PlaceAndWrite(Stream stream, const int32_t* rows,
     return Launch(stream, NumBlocksForNumbers<Kernel>(num_cells), kernel);
   };
   if (num_cells > kMostCompared * num_samples) {
-    int32_t* const numbers = scratch.places;  // no place is needed then
+    // No place is needed then. Rows are written after the sort, and room for
+    // its keys until then.
+    ToSort samples = {scratch.samples, groups.rows};
+    ToSort cells = {scratch.places, scratch.cells};
     if (const char* error = Launch(stream, NumBlocks<NumberCells>(num_cells),
-                                   NumberCells{num_cells, numbers})) {
+                                   NumberCells{num_cells, cells.values})) {
       return error;
     }
-    // Rows are written after the sort, and room for its keys until then.
-    if (const char* error = SortValuesByKey(
-            stream, num_cells, NumBits(num_samples), scratch.samples,
-            /*other_keys=*/groups.rows, numbers, scratch.cells, scratch.cub)) {
+    if (const char* error = SortByKey(stream, num_cells, NumBits(num_samples),
+                                      samples, cells, scratch.cub)) {
       return error;
     }
+    SampleGroupsScratch sorted = scratch;
+    sorted.cells = cells.values;
     return write(
-        WriteGroups<true>{{}, rows, gains, num_samples, scratch, groups});
+        WriteGroups<true>{{}, rows, gains, num_samples, sorted, groups});
   }
   if (const char* error =
           Launch(stream, NumBlocksForNumbers<PlaceCells>(num_cells),
@@ -377,6 +429,12 @@ const char* GroupBySample(Stream stream, const CooBuffers& buffers,
   const int64_t num_samples =
       geometry.num_sc_per_device * geometry.batch_size_per_sc;
   const int64_t n = geometry.num_cells;
+  if (HasOnePartition(geometry) && n <= kFewCells &&
+      num_samples <= kFewSamples) {
+    return Launch(
+        stream, NumBlocks<GroupFewCells>(n > num_samples ? n : num_samples + 1),
+        GroupFewCells{buffers, geometry, groups});
+  }
   if (const char* error =
           Launch(stream, NumBlocks<Clear>(num_samples + 1),
                  Clear{num_samples, scratch, groups.begins, groups.flaws})) {

@@ -9,7 +9,7 @@
 // by a look at all of them. That is fewer launches than a sort, which reads and
 // writes more. Of a sample with very many, such looks order runs of them, which
 // are merged, so that nothing grows with the square of its entries. If samples
-// have very many on average, all is sorted.
+// have very many on average, all is sorted. Of few entries one launch does all.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_GROUP_BY_SAMPLE_H_

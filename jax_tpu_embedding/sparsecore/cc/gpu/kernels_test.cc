@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -136,12 +135,12 @@ TEST_P(GpuKernelsTest, LooksUp) {
       executor_);
 }
 
-// Samples with a row or two are pooled several at a time, and with very many
-// entries the plan sorts.
+// Samples with a row or two are pooled several at a time, few cells have plans
+// of their own, and with very many entries the plan sorts.
 TEST_P(GpuKernelsTest, LooksUpFewAndManyEntriesOfASample) {
   const auto [num_scs, num_minibatches] = std::get<0>(GetParam());
   for (const auto& [batch_size, ids_per_sample] :
-       {std::pair(25, 2), {1, 1100}}) {
+       {std::pair(25, 2), {200, 2}, {1, 1100}}) {
     const auto coo = kernels::MakeRandomCoo(
         {.num_sc_per_device = num_scs,
          .rows_per_shard = 3000,
@@ -485,90 +484,6 @@ TEST_P(MessagesTest, PooledAnswersAreTheLookup) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, MessagesTest, testing::Values(0, 1, 2));
-
-// Those that are beyond the batch are none, whatever their numbers are.
-TEST(GroupKnownBySampleTest, SamplesBeyondTheBatchAreNone) {
-  const std::vector<int32_t> rows = {4, 1, 2, 3, 0};
-  const std::vector<int32_t> samples = {1, 1 << 30, 0, 3, 1};
-  const std::vector<float> gains = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f};
-  const auto groups = GroupedSamples::Of(
-      KnownEntries{rows.data(), samples.data(), gains.data(), 5}, 2);
-  const ConstSampleGroups found = groups.view();
-  EXPECT_THAT(std::span(found.begins, 3), testing::ElementsAre(0, 1, 3));
-  EXPECT_THAT(std::span(found.rows, 3), testing::ElementsAre(2, 4, 0));
-  EXPECT_THAT(std::span(found.gains, 3), testing::ElementsAre(3, 1, 5));
-}
-
-// The plan of entries that are in no order of samples, beside a stable sort.
-// `num_long` of sample 2 are among `size`, of the others few are.
-class LongSamplesTest : public testing::TestWithParam<unsigned> {
- protected:
-  LongSamplesTest() { SeedOrder(GetParam()); }
-
-  static std::vector<int32_t> RandomSamples(int64_t size, int64_t num_samples,
-                                            int64_t num_long) {
-    std::mt19937_64 random(7);
-    std::vector<int32_t> samples(size, 2);
-    for (int64_t i = num_long; i < size; ++i) {
-      samples[i] = static_cast<int32_t>(random() % num_samples);
-    }
-    std::ranges::shuffle(samples, random);
-    return samples;
-  }
-
-  // Entry i has row i.
-  static void ExpectInOrder(const std::vector<int32_t>& samples,
-                            const ConstSampleGroups& groups) {
-    std::vector<int32_t> expected(samples.size());
-    std::iota(expected.begin(), expected.end(), 0);
-    std::ranges::stable_sort(expected, {},
-                             [&samples](int32_t i) { return samples[i]; });
-    EXPECT_TRUE(
-        std::ranges::equal(std::span(groups.rows, samples.size()), expected));
-  }
-};
-
-TEST_P(LongSamplesTest, AreGroupedInTheOrderOfTheBuffers) {
-  constexpr int64_t kSize = 8000;
-  constexpr int64_t kSamples = 500;
-  std::vector<int32_t> rows(kSize);
-  std::iota(rows.begin(), rows.end(), 0);
-  const std::vector<int32_t> row_pointers(8, kSize);
-  const std::vector<float> gains(kSize);
-  for (const int64_t num_long : {1000, 1024, 1025, 2048, 5000}) {
-    SCOPED_TRACE(num_long);
-    const auto samples = RandomSamples(kSize, kSamples, num_long);
-    const Batch batch({row_pointers, rows, samples, gains},
-                      {.num_sc_per_device = 1,
-                       .rows_per_shard = kSize,
-                       .batch_size_per_sc = kSamples,
-                       .enable_minibatching = false,
-                       .num_minibatches = 1});
-    ExpectInOrder(samples, GroupedSamples::Of(batch).view());
-    ExpectInOrder(samples,
-                  GroupedSamples::Of(KnownEntries{rows.data(), samples.data(),
-                                                  gains.data(), kSize},
-                                     kSamples)
-                      .view());
-  }
-}
-
-// In a batch of so many cells runs are merged twice.
-TEST_P(LongSamplesTest, AreGroupedInTheOrderOfALargeBatch) {
-  constexpr int64_t kSize = 1024 * 1024 + 1;
-  constexpr int64_t kSamples = 100'000;
-  std::vector<int32_t> rows(kSize);
-  std::iota(rows.begin(), rows.end(), 0);
-  const std::vector<float> gains(kSize);
-  const auto samples = RandomSamples(kSize, kSamples, 3000);
-  ExpectInOrder(samples,
-                GroupedSamples::Of(KnownEntries{rows.data(), samples.data(),
-                                                gains.data(), kSize},
-                                   kSamples)
-                    .view());
-}
-
-INSTANTIATE_TEST_SUITE_P(Orders, LongSamplesTest, testing::Values(0, 1, 2));
 
 // Of an infinite gain, columns that a thread has behind the row's end are none.
 TEST(StepRowsTest, AnInfiniteGainHasAnInfiniteNorm) {

@@ -1,8 +1,8 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The first stage of a conversion: what each id of a feature becomes, in the
-// order of the ids.
+// The first stage of a conversion: what each id of a stack becomes, feature by
+// feature, in the order of the ids.
 //
 // A GPU cannot raise in the middle of a program. What the CPU's converter calls
 // an error makes gains NaN:
@@ -19,6 +19,7 @@
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_OCCURRENCES_H_
 
 #include <cstdint>
+#include <span>
 
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/combiner.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/policies.h"
@@ -51,26 +52,48 @@ struct RawIds {
   int64_t rotation;   // of the shards; below their number
 };
 
+struct ConversionGeometry {
+  convert::Combiner combiner;
+  int64_t num_shards;  // of the stack, on all devices
+  int64_t num_sc_per_device;
+  int64_t rows_per_shard;          // that features name
+  int64_t row_pointers_per_block;  // num_shards or more
+  int64_t cells_per_sc;            // enough for all ids, and their alignment
+};
+
+// Occurrences are sorted by block and row. Both in one number have up to 62
+// bits, and a sort takes a word of 31, the lowest first.
+inline constexpr int kSortWordBits = 31;
+JTE_DEVICE int32_t SortWord(const ConversionGeometry& geometry, int64_t block,
+                            int64_t row, int word) {
+  const int64_t key = block * geometry.rows_per_shard + row;
+  return static_cast<int32_t>(key >> (word * kSortWordBits) &
+                              ((int64_t{1} << kSortWordBits) - 1));
+}
+
+// Of each id.
 struct Occurrences {
   int32_t* blocks;   // SparseCore * shards + shard; of those left out, the next
                      // number after all of these
   int32_t* rows;     // in the shard; 0 of those left out
   int32_t* samples;  // sample ids
   float* gains;
+  int32_t* keys;   // the lowest words that they are sorted by
+  int32_t* order;  // before the sort: their numbers
 };
 
 // 0 where there are none.
 struct ConversionErrors {
-  int32_t row_splits;  // of the feature that is looked at
-  int32_t any;         // of all features
+  int32_t* any;         // one
+  int32_t* row_splits;  // of each feature
 };
 
-// factors: scratch memory, one for each sample. errors: `any` is set if there
-// is one, and else left as it is. Returns null, or the message of an error.
-const char* FindOccurrences(Stream stream, const RawIds& feature,
-                            convert::Combiner combiner, int64_t num_shards,
-                            int64_t num_sc_per_device, float* factors,
-                            ConversionErrors* errors,
+// Features share launches. factors: scratch memory, one for each sample of all
+// features. errors: set if there are any, and else left as they are. Returns
+// null, or the message of an error.
+const char* FindOccurrences(Stream stream, std::span<const RawIds> features,
+                            const ConversionGeometry& geometry, float* factors,
+                            const ConversionErrors& errors,
                             const Occurrences& occurrences);
 
 }  // namespace jte::gpu

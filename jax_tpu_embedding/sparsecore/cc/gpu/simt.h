@@ -150,6 +150,7 @@ const char* Launch(Stream, int64_t num_blocks, const Kernel& kernel) {
 
 inline const char* FillWithZeros(Stream, void* data, size_t num_bytes) {
   if (num_bytes > 0) __builtin_memset(data, 0, num_bytes);
+  ++Launches().fills;
   return nullptr;
 }
 

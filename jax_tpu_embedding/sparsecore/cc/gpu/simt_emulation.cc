@@ -49,6 +49,11 @@ std::vector<Int> Shuffled(Int n) {
 
 void SeedOrder(unsigned seed) { Order().seed(seed); }
 
+LaunchCounts& Launches() {
+  static thread_local LaunchCounts counts;
+  return counts;
+}
+
 class EmulatedBlock {
  public:
   EmulatedBlock(int num_threads, Call call, const void* kernel)
@@ -202,6 +207,8 @@ bool Thread::Any(bool value, int lanes) const {
 
 const char* EmulateGrid(int64_t num_blocks, int threads_per_block,
                         bool exchanges, Call call, const void* kernel) {
+  if (num_blocks == 0) return nullptr;
+  ++Launches().kernels;
   // GPUs do not flush subnormal numbers, as XLA's CPU programs do.
   const ScopedDefaultFloatEnvironment environment;
   if (!exchanges) {

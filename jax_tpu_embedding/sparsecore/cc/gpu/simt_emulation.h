@@ -72,6 +72,19 @@ class Thread {
 // Chooses the order of the launches that this thread makes from now on.
 void SeedOrder(unsigned seed);
 
+// What this thread has launched so far.
+struct LaunchCounts {
+  int64_t kernels = 0;
+  int64_t fills = 0;   // with zeros
+  int64_t of_cub = 0;  // calls; on a GPU each is a kernel or several
+
+  friend LaunchCounts operator-(const LaunchCounts& x, const LaunchCounts& y) {
+    return {x.kernels - y.kernels, x.fills - y.fills, x.of_cub - y.of_cub};
+  }
+  friend bool operator==(const LaunchCounts&, const LaunchCounts&) = default;
+};
+LaunchCounts& Launches();
+
 // Calls call(kernel, thread) for all threads of the grid. Returns null, or what
 // the kernel does wrong: threads that exchange values with some that never
 // come. Kernels that do not exchange values need no stacks, and are quicker.

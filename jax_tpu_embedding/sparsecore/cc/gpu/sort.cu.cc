@@ -12,6 +12,7 @@
 #else
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 #endif
 
@@ -55,52 +56,21 @@ const char* WithScratch(Scratch scratch, const Function& function) {
   return MessageOf(function(scratch.data, scratch.num_bytes));
 }
 
-const char* SortBuffers(Stream stream, int64_t n, int num_bits,
-                        cub::DoubleBuffer<int32_t>& keys,
-                        cub::DoubleBuffer<int32_t>& values, Scratch scratch) {
-  if (n == 0) return nullptr;
-  return WithScratch(scratch, [&](void* data, size_t& num_bytes) {
-    return cub::DeviceRadixSort::SortPairs(data, num_bytes, keys, values, n, 0,
-                                           num_bits, stream);
-  });
-}
-
-// With an even number of passes they are back where they were.
-const char* CopyTo(int32_t* sorted, int64_t n,
-                   cub::DoubleBuffer<int32_t>& buffers, Stream stream) {
-  if (n == 0 || buffers.Current() == sorted) return nullptr;
-  return MessageOf(cudaMemcpyAsync(sorted, buffers.Current(),
-                                   n * sizeof(int32_t),
-                                   cudaMemcpyDeviceToDevice, stream));
-}
-
 }  // namespace
 
-const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
-                      int32_t* values, int32_t* sorted_keys,
-                      int32_t* sorted_values, Scratch scratch) {
-  cub::DoubleBuffer<int32_t> key_buffers(keys, sorted_keys);
-  cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
-  if (const char* error = SortBuffers(stream, n, num_bits, key_buffers,
-                                      value_buffers, scratch)) {
-    return error;
-  }
-  if (const char* error = CopyTo(sorted_keys, n, key_buffers, stream)) {
-    return error;
-  }
-  return CopyTo(sorted_values, n, value_buffers, stream);
-}
-
-const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
-                            int32_t* keys, int32_t* other_keys, int32_t* values,
-                            int32_t* sorted_values, Scratch scratch) {
-  cub::DoubleBuffer<int32_t> key_buffers(keys, other_keys);
-  cub::DoubleBuffer<int32_t> value_buffers(values, sorted_values);
-  if (const char* error = SortBuffers(stream, n, num_bits, key_buffers,
-                                      value_buffers, scratch)) {
-    return error;
-  }
-  return CopyTo(sorted_values, n, value_buffers, stream);
+const char* SortByKey(Stream stream, int64_t n, int num_bits, ToSort& keys,
+                      ToSort& values, Scratch scratch) {
+  if (n == 0) return nullptr;
+  cub::DoubleBuffer<int32_t> key_buffers(keys.values, keys.others);
+  cub::DoubleBuffer<int32_t> value_buffers(values.values, values.others);
+  const char* const error = WithScratch(scratch, [&](void* data,
+                                                     size_t& num_bytes) {
+    return cub::DeviceRadixSort::SortPairs(
+        data, num_bytes, key_buffers, value_buffers, n, 0, num_bits, stream);
+  });
+  keys = {key_buffers.Current(), key_buffers.Alternate()};
+  values = {value_buffers.Current(), value_buffers.Alternate()};
+  return error;
 }
 
 const char* FindRuns(Stream stream, int64_t n, const int32_t* keys,
@@ -124,33 +94,29 @@ const char* SumUpTo(Stream stream, int64_t n, const int32_t* values,
 
 #else
 
-const char* SortByKey(Stream, int64_t n, int, int32_t* keys, int32_t* values,
-                      int32_t* sorted_keys, int32_t* sorted_values, Scratch) {
+const char* SortByKey(Stream, int64_t n, int num_bits, ToSort& keys,
+                      ToSort& values, Scratch) {
+  if (n == 0) return nullptr;
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [keys](int32_t i) { return keys[i]; });
-  for (int64_t i = 0; i < n; ++i) {
-    sorted_keys[i] = keys[order[i]];
-    sorted_values[i] = values[order[i]];
+  std::ranges::stable_sort(order, {},
+                           [&keys](int32_t i) { return keys.values[i]; });
+  // On a GPU each pass, of 8 bits, goes from one array to the other.
+  const bool ends_in_others = (num_bits + 7) / 8 % 2 == 1;
+  for (ToSort* const to_sort : {&keys, &values}) {
+    std::vector<int32_t> sorted(n);
+    for (int64_t i = 0; i < n; ++i) sorted[i] = to_sort->values[order[i]];
+    if (ends_in_others) std::swap(to_sort->values, to_sort->others);
+    std::ranges::copy(sorted, to_sort->values);
+    std::fill_n(to_sort->others, n, -1);
   }
-  return nullptr;
-}
-
-const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
-                            int32_t* keys, int32_t* other_keys, int32_t* values,
-                            int32_t* sorted_values, Scratch scratch) {
-  if (const char* error = SortByKey(stream, n, num_bits, keys, values,
-                                    other_keys, sorted_values, scratch)) {
-    return error;
-  }
-  // On a GPU they may be in either.
-  std::fill_n(keys, n, -1);
-  std::fill_n(other_keys, n, -1);
+  ++Launches().of_cub;
   return nullptr;
 }
 
 const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t no_key,
                      int32_t* starts, int32_t* count, Scratch) {
+  ++Launches().of_cub;
   const BeginsRun begins_run{keys, n, no_key};
   *count = 0;
   for (int32_t i = 0; i <= n; ++i) {
@@ -161,6 +127,8 @@ const char* FindRuns(Stream, int64_t n, const int32_t* keys, int32_t no_key,
 
 const char* SumUpTo(Stream, int64_t n, const int32_t* values, int32_t* sums,
                     Scratch) {
+  if (n == 0) return nullptr;
+  ++Launches().of_cub;
   std::partial_sum(values, values + n, sums);
   return nullptr;
 }

@@ -24,19 +24,19 @@ struct Scratch {
 // Bytes of scratch that suffice for any function below and up to n elements.
 constexpr int64_t ScratchBytes(int64_t n) { return 2 * n + (4 << 20); }
 
+// What is sorted, and room for as many others.
+struct ToSort {
+  int32_t* values;
+  int32_t* others;
+};
+
 // Sorts keys and values, equal keys in their order. Keys are from 0 to
-// 2^num_bits - 1, or any numbers if num_bits is 32. The inputs are overwritten
-// too.
+// 2^num_bits - 1, or any numbers if num_bits is 32. What is sorted is in either
+// of two arrays then: it becomes `values`, and the other one is of no use.
 //
 // All of these return null, or the message of an error.
-const char* SortByKey(Stream stream, int64_t n, int num_bits, int32_t* keys,
-                      int32_t* values, int32_t* sorted_keys,
-                      int32_t* sorted_values, Scratch scratch);
-
-// The same of values alone: what keys and other_keys are then is of no use.
-const char* SortValuesByKey(Stream stream, int64_t n, int num_bits,
-                            int32_t* keys, int32_t* other_keys, int32_t* values,
-                            int32_t* sorted_values, Scratch scratch);
+const char* SortByKey(Stream stream, int64_t n, int num_bits, ToSort& keys,
+                      ToSort& values, Scratch scratch);
 
 // starts: the numbers i from 0 to n at which a run of equal keys begins, and
 // where the last one ends. Runs of no_key may only be at the end, and are none.

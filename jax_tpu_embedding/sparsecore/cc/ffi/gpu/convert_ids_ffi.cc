@@ -159,21 +159,23 @@ int64_t MaxIdsPerSc(std::span<const gpu::RawIds> features,
 
 gpu::ConversionScratch TakeConversionScratch(ScratchCutter& scratch,
                                              int64_t num_ids,
-                                             int64_t max_samples,
-                                             int64_t num_blocks) {
+                                             int64_t num_samples,
+                                             int64_t num_blocks,
+                                             int64_t num_features) {
   return {.occurrences = {.blocks = scratch.Take<int32_t>(num_ids),
                           .rows = scratch.Take<int32_t>(num_ids),
                           .samples = scratch.Take<int32_t>(num_ids),
-                          .gains = scratch.Take<float>(num_ids)},
-          .keys = scratch.Take<int32_t>(num_ids),
+                          .gains = scratch.Take<float>(num_ids),
+                          .keys = scratch.Take<int32_t>(num_ids),
+                          .order = scratch.Take<int32_t>(num_ids)},
           .other_keys = scratch.Take<int32_t>(num_ids),
-          .order = scratch.Take<int32_t>(num_ids),
           .other_order = scratch.Take<int32_t>(num_ids),
-          .factors = scratch.Take<float>(max_samples),
+          .factors = scratch.Take<float>(num_samples),
           .first_entries = scratch.Take<int32_t>(num_blocks + 1),
           .cells = scratch.Take<int32_t>(num_blocks),
           .ends = scratch.Take<int32_t>(num_blocks),
-          .errors = scratch.Take<gpu::ConversionErrors>(1),
+          .errors = {.any = scratch.Take<int32_t>(1),
+                     .row_splits = scratch.Take<int32_t>(num_features)},
           .sort = TakeSort(scratch, std::max(num_ids, num_blocks))};
 }
 
@@ -237,23 +239,25 @@ Result<void> ConvertIds(gpu::Stream stream, const xffi::RemainingArgs& operands,
                            " cells, expected equal numbers.");
   }
   int64_t num_ids = 0;
-  int64_t max_samples = 0;
+  int64_t num_samples = 0;  // of all features
   for (const auto& feature : features) {
     num_ids += feature.num_ids;
-    max_samples = std::max(max_samples, feature.num_samples);
+    num_samples += feature.num_samples;
   }
   if (num_ids > kMaxInt32) {
     return InvalidArgument("convert_ids has ", num_ids, " ids, expected ",
                            kMaxInt32, " or less. Use smaller batches.");
   }
   const int64_t num_blocks = geometry.num_sc_per_device * geometry.num_shards;
-  JTE_RETURN_IF_ERROR(
-      CheckScratch(scratch_buffer,
-                   ConversionScratchBytes(num_ids, max_samples, num_blocks)));
+  const auto num_features = static_cast<int64_t>(features.size());
+  JTE_RETURN_IF_ERROR(CheckScratch(
+      scratch_buffer,
+      ConversionScratchBytes(num_ids, num_samples, num_blocks, num_features)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
   return ToResult(gpu::ConvertIds(
       stream, features, geometry, keeps_errors ? kFailedConversion : 0,
-      TakeConversionScratch(scratch, num_ids, max_samples, num_blocks),
+      TakeConversionScratch(scratch, num_ids, num_samples, num_blocks,
+                            num_features),
       {.row_pointers = row_pointers.typed_data(),
        .embedding_ids = embedding_ids.typed_data(),
        .sample_ids = sample_ids.typed_data(),
@@ -273,10 +277,11 @@ constexpr auto kConvertIds =
 
 }  // namespace
 
-int64_t ConversionScratchBytes(int64_t num_ids, int64_t max_samples,
-                               int64_t num_blocks) {
+int64_t ConversionScratchBytes(int64_t num_ids, int64_t num_samples,
+                               int64_t num_blocks, int64_t num_features) {
   ScratchCutter counter;
-  TakeConversionScratch(counter, num_ids, max_samples, num_blocks);
+  TakeConversionScratch(counter, num_ids, num_samples, num_blocks,
+                        num_features);
   return counter.num_bytes();
 }
 

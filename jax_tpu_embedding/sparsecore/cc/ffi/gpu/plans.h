@@ -55,10 +55,10 @@ int64_t RowGroupsScratchBytes(int64_t num_cells, int64_t num_row_pointers);
 // Bytes of that of jte_pack_messages_cuda.
 int64_t PackScratchBytes(int64_t num_cells, int64_t num_row_pointers);
 
-// Bytes of that of jte_convert_ids_cuda, for all ids of a stack, the feature
-// with the most samples, and a block for each SparseCore and shard.
-int64_t ConversionScratchBytes(int64_t num_ids, int64_t max_samples,
-                               int64_t num_blocks);
+// Bytes of that of jte_convert_ids_cuda, for the ids and samples of all
+// features of a stack, and a block for each SparseCore and shard.
+int64_t ConversionScratchBytes(int64_t num_ids, int64_t num_samples,
+                               int64_t num_blocks, int64_t num_features);
 
 }  // namespace jte::ffi
 

@@ -63,7 +63,8 @@ PYBIND11_MODULE(JTE_MODULE, module) {
   module.def("pack_scratch_bytes", &jte::ffi::PackScratchBytes,
              py::arg("num_cells"), py::arg("num_row_pointers"));
   module.def("conversion_scratch_bytes", &jte::ffi::ConversionScratchBytes,
-             py::arg("num_ids"), py::arg("max_samples"), py::arg("num_blocks"));
+             py::arg("num_ids"), py::arg("num_samples"), py::arg("num_blocks"),
+             py::arg("num_features"));
   module.def("max_row_blocks", &jte::gpu::MaxRowBlocks, py::arg("num_cells"),
              py::arg("block_size"), py::arg("num_sources"));
   module.def("max_long_rows", &jte::gpu::MaxLongRows, py::arg("num_cells"),

@@ -1,8 +1,8 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Plans and moves on vectors, for tests. Every array has its exact size, so
-// that a sanitizer sees what is read or written beyond it.
+// Conversions, plans and moves on vectors, for tests. Every array has its exact
+// size, so that a sanitizer sees what is read or written beyond it.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_TESTING_EMULATED_CALLS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_GPU_TESTING_EMULATED_CALLS_H_
@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/convert_ids.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
+#include "jax_tpu_embedding/sparsecore/cc/gpu/occurrences.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pack_messages.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
@@ -60,6 +62,37 @@ class Ints {
  private:
   std::vector<int32_t> values_;
 };
+
+// Converts raw ids, and says whether any is an error.
+inline bool Convert(std::span<const RawIds> features,
+                    const ConversionGeometry& geometry, int32_t error_mark,
+                    const ConvertedIds& buffers) {
+  int64_t n = 0;
+  int64_t num_samples = 0;
+  for (const RawIds& feature : features) {
+    n += feature.num_ids;
+    num_samples += feature.num_samples;
+  }
+  const int64_t num_blocks = geometry.num_sc_per_device * geometry.num_shards;
+  Ints blocks(n), rows(n), samples(n), keys(n), order(n);
+  Ints other_keys(n), other_order(n);
+  std::vector<float> gains(n), factors(num_samples);
+  Ints first_entries(num_blocks + 1), cells(num_blocks), ends(num_blocks);
+  Ints any_error(1), row_splits_errors(std::ssize(features));
+  EXPECT_EQ(ConvertIds(Stream(), features, geometry, error_mark,
+                       {{blocks, rows, samples, gains.data(), keys, order},
+                        other_keys,
+                        other_order,
+                        factors.data(),
+                        first_entries,
+                        cells,
+                        ends,
+                        {any_error, row_splits_errors},
+                        Scratch{}},
+                       buffers),
+            nullptr);
+  return any_error.values()[0] != 0;
+}
 
 // SampleGroups of a batch, or of entries that were packed.
 class GroupedSamples {

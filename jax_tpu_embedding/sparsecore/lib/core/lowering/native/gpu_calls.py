@@ -51,7 +51,7 @@ class Library(Protocol):
     ...
 
   def conversion_scratch_bytes(
-      self, num_ids: int, max_samples: int, num_blocks: int
+      self, num_ids: int, num_samples: int, num_blocks: int, num_features: int
   ) -> int:
     ...
 
@@ -100,8 +100,9 @@ def convert_ids(
   )
   scratch_bytes = library.conversion_scratch_bytes(
       sum(of_feature.ids.size for of_feature in grouped),
-      max(of_feature.num_samples for of_feature in grouped),
+      sum(of_feature.num_samples for of_feature in grouped),
       topology.num_sc_per_device * topology.num_scs,
+      len(grouped),
   )
   *buffers, _ = native_call.call(
       "jte_convert_ids_cuda",
