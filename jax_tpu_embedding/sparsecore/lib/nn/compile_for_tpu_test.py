@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
@@ -143,16 +144,15 @@ class CompileForTpuTest(parameterized.TestCase):
     specs = _feature_specs()
     stacks = embedding.get_stacked_table_specs(specs)
     self.assertLen(stacks, 2)
-    jitted, args = _step_and_arguments(
-        topology.topology_mesh("v5p:2x2x1"), specs, update, enable_minibatching
-    )
+    mesh = topology.topology_mesh("v5p:2x2x1")
+    jitted, args = _step_and_arguments(mesh, specs, update, enable_minibatching)
     smallest = min(
         stack.stack_vocab_size * stack.stack_embedding_dim * 4 // _DEVICES
         for stack in stacks.values()
     )
     lowered = jitted.lower(*args)
     report = memory_report.memory_report(
-        lowered.compile(), min_move_bytes=smallest // 4
+        kept_programs.compile_for(mesh, lowered), min_move_bytes=smallest // 4
     )
     self.assertIn(report.moves, ((), None), str(report))
     self.assertLess(report.temporary_bytes, smallest, str(report))
@@ -198,7 +198,7 @@ class CompileForTpuTest(parameterized.TestCase):
           donate_argnums=1,
           out_shardings=jax.tree.map(lambda x: tables, variables),
       )
-      return jitted.lower(gradients, variables).compile()
+      return kept_programs.compile_for(mesh, jitted.lower(gradients, variables))
 
     # As docs/how_to/sparse_gradients.md says.
     with self.assertRaisesRegex(
@@ -260,20 +260,17 @@ class CompileForTpuTest(parameterized.TestCase):
     ids = integers(_BATCH, 4)
     if is_ragged:
       ids = integers(4 * _BATCH), integers(_BATCH + mesh.size)
-    compiled = (
-        jax.jit(
-            jax.shard_map(
-                step,
-                mesh=mesh,
-                in_specs=(P("x"), P()),
-                out_specs=P(),
-                check_vma=False,
-            ),
-            donate_argnums=1,
-        )
-        .lower({"small": ids}, {"small": (table, (table,))})
-        .compile()
-    )
+    lowered = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=(P("x"), P()),
+            out_specs=P(),
+            check_vma=False,
+        ),
+        donate_argnums=1,
+    ).lower({"small": ids}, {"small": (table, (table,))})
+    compiled = kept_programs.compile_for(mesh, lowered)
     text = compiled.as_text()
     for word in ("all-to-all", "all-gather"):
       self.assertNotIn(word, text)
@@ -305,6 +302,7 @@ class CompileForTpuTest(parameterized.TestCase):
     embedding.prepare_feature_specs_for_training(specs, mesh.size, num_sc)
     asked = []
     compiles = embedding.compile_check(specs, mesh, "x")
+    self.enter_context(kept_programs.all_for(mesh))
 
     def counted(name, limits):
       asked.append(limits.max_unique_ids_per_partition)

@@ -8,6 +8,7 @@ import importlib.util
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
@@ -19,7 +20,8 @@ _TABLE_BYTES = (  # on each of four devices
 
 
 def _compiled(mode, name):
-  return compiled_steps.compile_step(mode, topology.topology_mesh(name))
+  mesh = topology.topology_mesh(name)
+  return kept_programs.compile_for(mesh, compiled_steps.lower_step(mode, mesh))
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import local_lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
@@ -250,7 +251,8 @@ class CompileTestCase(parameterized.TestCase):
     jitted, args = program
     table_bytes = _ROWS * (sizes.embedding_dim or 1) * 4
     report = memory_report.memory_report(
-        jitted.lower(*args).compile(), min_move_bytes=table_bytes // 4
+        kept_programs.compile_for(_mesh(), jitted.lower(*args)),
+        min_move_bytes=table_bytes // 4,
     )
     self.assertIn(report.moves, ((), None), str(report))
     self.assertGreaterEqual(report.aliased_bytes, num_tables * table_bytes)
@@ -298,7 +300,9 @@ class CompileTest(CompileTestCase):
     jitted, args = _program(
         _rule_update("sgd"), _sizes(), sparsecore_layout=False
     )
-    report = memory_report.memory_report(jitted.lower(*args).compile())
+    report = memory_report.memory_report(
+        kept_programs.compile_for(_mesh(), jitted.lower(*args))
+    )
     self.assertGreater(report.temporary_bytes, _ROWS * 32 * 4)
     if report.moves is not None:
       self.assertIn("copy", [move.operation for move in report.moves])
@@ -330,7 +334,9 @@ class CompileTest(CompileTestCase):
             check_vma=False,
         )
     )
-    report = memory_report.memory_report(jitted.lower(coo, table).compile())
+    report = memory_report.memory_report(
+        kept_programs.compile_for(_mesh(), jitted.lower(coo, table))
+    )
     self.assertIn(report.moves, ((), None))
     self.assertLess(report.temporary_bytes, _ROWS * 32)
 

@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.core import table_layouts
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
@@ -88,7 +89,7 @@ def _compile(name, rule_name, dtype, width):
       donate_argnums=1,
       out_shardings=[_format_of(x) for x in tables],
   )
-  compiled = jitted.lower(coo, tables, numbers).compile()
+  compiled = kept_programs.compile_for(mesh, jitted.lower(coo, tables, numbers))
   return memory_report.memory_report(compiled, min_move_bytes=_ROWS * width)
 
 

@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
@@ -102,7 +103,8 @@ class CompileForTpuTest(parameterized.TestCase):
     table_bytes = params["sc_embedding_variables"].value["items"].table.size * 4
     device_bytes = table_bytes // _DEVICES
     report = memory_report.memory_report(
-        lowered.compile(), min_move_bytes=device_bytes // 4
+        kept_programs.compile_for(mesh, lowered),
+        min_move_bytes=device_bytes // 4,
     )
     self.assertIn(report.moves, ((), None), str(report))
     self.assertLess(report.temporary_bytes, device_bytes, str(report))

@@ -55,7 +55,7 @@ def essence(hlo: str) -> str:
 def main(folder: str) -> None:
   mesh = topology.topology_mesh("h100:4")
   for mode in ("off", "exact", "stale"):
-    compiled = compiled_steps.compile_step(mode, mesh)
+    compiled = compiled_steps.lower_step(mode, mesh).compile()
     path = pathlib.Path(folder, f"h100_{mode}.hlo.txt")
     path.write_text(essence(compiled.as_text()))
 

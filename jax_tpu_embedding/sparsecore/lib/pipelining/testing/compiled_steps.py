@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A step with two tables and an MLP, compiled for devices that need not be."""
+"""A step with two tables and an MLP, for devices that need not be there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _specs():
   return {"users": feature("users"), "items": feature("items")}
 
 
-def compile_step(mode: str, mesh: jax.sharding.Mesh) -> jax.stages.Compiled:
+def lower_step(mode: str, mesh: jax.sharding.Mesh) -> jax.stages.Lowered:
   """A pipelined step on a mesh of axis "x", with an MLP of two layers."""
   num_devices = mesh.size
   num_scs = hardware.num_sparsecores_per_device(mesh.devices.flat[0])
@@ -100,7 +100,7 @@ def compile_step(mode: str, mesh: jax.sharding.Mesh) -> jax.stages.Compiled:
     flight, _ = jax.eval_shape(step, flight, params, batch)
     flight = jax.tree.map(lay_out, flight)
     flight = dataclasses.replace(flight, batch=(batch,))
-  return step.lower(flight, params, batch).compile()
+  return step.lower(flight, params, batch)
 
 
 def _table_parameters(layer, mesh, seal):

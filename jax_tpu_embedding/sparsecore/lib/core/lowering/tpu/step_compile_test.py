@@ -16,6 +16,7 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import libtpu_features
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu import step_operations
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_step_programs
 from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
@@ -55,7 +56,7 @@ def _compile(functions):
     )
 
   args = jax.tree.map(arg, operands)
-  jax.jit(
+  lowered = jax.jit(
       jax.shard_map(
           update,
           mesh=mesh,
@@ -63,7 +64,8 @@ def _compile(functions):
           out_specs=P("x"),
           check_vma=False,
       )
-  ).lower(*args).compile()
+  ).lower(*args)
+  kept_programs.compile_for(mesh, lowered)
 
 
 class TpuStepCompileTest(absltest.TestCase):

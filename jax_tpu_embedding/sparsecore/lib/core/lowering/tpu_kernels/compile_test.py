@@ -33,6 +33,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import update
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import step_rows
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import sum_runs
+from jax_tpu_embedding.sparsecore.lib.core.testing import kept_programs
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.core.tpu import table_format
@@ -105,21 +106,18 @@ def _compile():
       for name in _RULE.hyperparameters
   ]
   with choice.lower_by("kernels"):
-    compiled = (
-        jax.jit(
-            jax.shard_map(
-                step,
-                mesh=mesh,
-                in_specs=([x.sharding.spec for x in coo], P("x"), P(), P()),
-                out_specs=P("x"),
-                check_vma=False,
-            ),
-            donate_argnums=1,
-            out_shardings=[x.format for x in tables],
-        )
-        .lower(coo, tables, numbers, arg((), "uint32", P()))
-        .compile()
-    )
+    lowered = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=([x.sharding.spec for x in coo], P("x"), P(), P()),
+            out_specs=P("x"),
+            check_vma=False,
+        ),
+        donate_argnums=1,
+        out_shardings=[x.format for x in tables],
+    ).lower(coo, tables, numbers, arg((), "uint32", P()))
+  compiled = kept_programs.compile_for(mesh, lowered)
   sizes = [x.size * x.dtype.itemsize // _NUM_DEVICES for x in tables]
   return memory_report.memory_report(
       compiled, min_move_bytes=sizes[0] // 8
@@ -174,11 +172,10 @@ def _compile_sums_of_codes():
       check_vma=False,
   )
   with pallas.for_tpu():
-    compiled = (
-        jax.jit(sums)
-        .lower(table, arg("int32"), arg("float32"), arg("int32"))
-        .compile()
+    lowered = jax.jit(sums).lower(
+        table, arg("int32"), arg("float32"), arg("int32")
     )
+  compiled = kept_programs.compile_for(everywhere.mesh, lowered)
   size = table.size * table.dtype.itemsize
   return memory_report.memory_report(compiled, min_move_bytes=size // 8), size
 
@@ -228,30 +225,28 @@ def _compile_step(name, options, dtype, dim, dump_to=None):
       for x in rule.hyperparameters
   ]
   with pallas.for_tpu():
-    compiled = (
-        jax.jit(
-            jax.shard_map(
-                step,
-                mesh=everywhere.mesh,
-                in_specs=P(),
-                out_specs=P(),
-                check_vma=False,
-            ),
-            donate_argnums=0,
-            out_shardings=tuple(x.format for x in tables),
-        )
-        .lower(
-            tables,
-            arg((4096,), "int32"),
-            of_rows((4096, dim), "float32"),
-            numbers,
-            arg((), "uint32"),
-        )
-        .compile(
-            compiler_options=None
-            if dump_to is None
-            else {"xla_dump_to": dump_to, "xla_dump_hlo_as_text": True}
-        )
+    lowered = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=everywhere.mesh,
+            in_specs=P(),
+            out_specs=P(),
+            check_vma=False,
+        ),
+        donate_argnums=0,
+        out_shardings=tuple(x.format for x in tables),
+    ).lower(
+        tables,
+        arg((4096,), "int32"),
+        of_rows((4096, dim), "float32"),
+        numbers,
+        arg((), "uint32"),
+    )
+  if dump_to is None:
+    compiled = kept_programs.compile_for(everywhere.mesh, lowered)
+  else:
+    compiled = lowered.compile(
+        compiler_options={"xla_dump_to": dump_to, "xla_dump_hlo_as_text": True}
     )
   sizes = [x.size * x.dtype.itemsize for x in tables]
   return memory_report.memory_report(
