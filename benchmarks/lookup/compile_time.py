@@ -101,7 +101,7 @@ def _make_spec(name: str, vocabulary_size: int) -> embedding_spec.FeatureSpec:
 def section(rounds: int, quick: bool) -> str:
   """The part of RESULTS.md on it."""
   num_tables = 4 if quick else _NUM_TABLES
-  rounds = min(rounds, 2 if quick else 5)  # a process each
+  rounds = min(rounds, 1 if quick else 5)  # a process each
   text = f"""## Compiling {num_tables} tables
 
 Seconds to initialize them (truncated normal, and Adagrad's slot), and to trace

@@ -420,16 +420,21 @@ def _stale_twin(run, optimizer, batches):
   accumulators = jax.tree.map(lambda t: jnp.full_like(t, 0.1), tables)
   dense = jax.tree.map(jnp.asarray, run.dense_layer())
 
+  # A program each: by themselves, operations would be compiled for every size.
+  @jax.jit
   def look_up(tables, ids):
     return {
         name: tables[f"{name}_table"][ids[name]].sum(1) for name in sorted(ids)
     }
 
-  def loss_fn(dense, activations, labels):
+  @jax.jit
+  @functools.partial(jax.value_and_grad, argnums=(0, 1))
+  def loss_and_gradients(dense, activations, labels):
     x = jnp.tanh(jnp.concatenate(list(activations.values()), axis=1))
     out = x @ dense["kernel"] + dense["bias"]
     return jnp.mean((out - labels) ** 2)
 
+  @jax.jit
   def update(tables, accumulators, gradients, ids):
     _, pull_back = jax.vjp(lambda tables: look_up(tables, ids), tables)
     (gradients,) = pull_back(gradients)
@@ -451,7 +456,7 @@ def _stale_twin(run, optimizer, batches):
     if pending:
       tables, accumulators = update(tables, accumulators, *pending)
     next_activations = look_up(tables, following["ids"])
-    loss, (dense_g, gradients) = jax.value_and_grad(loss_fn, argnums=(0, 1))(
+    loss, (dense_g, gradients) = loss_and_gradients(
         dense, activations, batch["labels"]
     )
     dense = jax.tree.map(lambda p, g: p - 0.1 * g, dense, dense_g)

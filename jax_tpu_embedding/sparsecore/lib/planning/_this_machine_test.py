@@ -13,30 +13,11 @@ from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.planning import _call_probe
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
-from jax_tpu_embedding.sparsecore.lib.planning import _this_machine
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
+from jax_tpu_embedding.sparsecore.lib.planning.testing import known_times
 import numpy as np
-
-_TIMES = chips.MeasuredTimes(
-    lookup=chips.CallTimes(
-        per_call=0.5,
-        per_id=1e-3,
-        per_byte=1e-6,
-        per_new_row=7e-3,
-        per_new_byte=1e-5,
-        per_sample_byte=4e-5,
-    ),
-    update=chips.CallTimes(
-        per_call=0.25,
-        per_id=2e-3,
-        per_byte=2e-6,
-        per_new_row=9e-3,
-        per_new_byte=3e-5,
-        per_sample_byte=5e-5,
-    ),
-)
 
 
 def _estimate(topology, **arguments):
@@ -77,16 +58,9 @@ class ThisMachineTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    _this_machine._times.cache_clear()
-    self.addCleanup(_this_machine._times.cache_clear)
-
-  def _enter_times(self):
-    return self.enter_context(
-        mock.patch.object(_call_probe, "measure", return_value=_TIMES)
-    )
+    self._measure = self.enter_context(known_times.known())
 
   def test_seconds_are_those_of_calls(self):
-    self._enter_times()
     report = _estimate("cpu:1")
     (stack,) = report.stacks
     row = 128 * 4
@@ -107,7 +81,6 @@ class ThisMachineTest(absltest.TestCase):
     )
 
   def test_devices_share_the_machine(self):
-    self._enter_times()
     whole, half = (chips.topology(f"cpu:{n}").chip for n in (1, 2))
     for call in ("lookup", "update"):
       of_whole, of_half = (
@@ -119,7 +92,6 @@ class ThisMachineTest(absltest.TestCase):
       self.assertEqual(of_half, {k: 2 * x for k, x in of_whole.items()})
 
   def test_a_share_of_the_bandwidth_takes_their_place(self):
-    self._enter_times()
     report = _estimate("cpu:1", sc_efficiency=0.5)
     (stack,) = report.stacks
     row, bandwidth = 128 * 4, report.topology.chip.memory_bytes_per_second
@@ -130,7 +102,6 @@ class ThisMachineTest(absltest.TestCase):
     self.assertIn("an efficiency of 0.50", report.describe())
 
   def test_the_report_says_where_times_are_from(self):
-    self._enter_times()
     report = _estimate("cpu:1")
     text = report.describe()
     self.assertStartsWith(
@@ -145,19 +116,18 @@ class ThisMachineTest(absltest.TestCase):
     self.assertEqual(_cost_picture._source_of_times(report), "measured")
 
   def test_rows_are_timed_once(self):
-    measure = self._enter_times()
     for name in ("cpu:1", "cpu:4", "cpu:1"):
       chips.topology(name)
-    measure.assert_called_once_with()
+    self._measure.assert_called_once_with()
     with mock.patch.object(hardware, "num_schedulable_cpus", return_value=99):
       chips.topology("cpu:1")
-    self.assertEqual(measure.call_count, 2)
+    self.assertEqual(self._measure.call_count, 2)
 
 
 class CallProbeTest(absltest.TestCase):
 
   def test_calls_of_this_machine(self):
-    times = _call_probe.measure()
+    times = chips.topology("cpu:1").chip.times
     for of_call in (times.lookup, times.update):
       # From memory, rows of 256 bytes take 2 ns to 2 us anywhere.
       seconds = of_call.seconds(

@@ -334,9 +334,9 @@ def _count(
   for table, of_features in by_table.values():
     parts = [np.concatenate(x) for x in zip(*of_features)]
     num_ids += sum(x.size for x in parts)
-    rows = [np.unique(x) for x in parts]
+    rows = [_distinct(x) for x in parts]
     distinct += sum(x.size for x in rows)
-    all_distinct += np.unique(np.concatenate(rows)).size
+    all_distinct += _distinct(np.concatenate(rows)).size
     rotation = table.setting_in_stack.shard_rotation
     shards = (np.concatenate(parts) + rotation) % num_scs
     load += np.bincount(shards, minlength=num_scs)
@@ -360,6 +360,16 @@ def _count(
       owned_rows=owned / num_devices,
       load=float(load.max() / max(load.mean(), 1e-9)),
   )
+
+
+def _distinct(ids: np.ndarray) -> np.ndarray:
+  """The different ones of `ids`, which are not negative.
+
+  By a sort: np.unique hashes since NumPy 2.3, and takes 20 times as long for
+  millions of ids.
+  """
+  ids = np.sort(ids)
+  return ids[np.diff(ids, prepend=-1) != 0]
 
 
 def _valency(ids: Any) -> int:
