@@ -78,6 +78,8 @@ def not_chosen_at_run_time(functions: Iterable[str]) -> list[str]:
 
 
 def main(libraries: list[str]) -> int:
+  if not libraries or any(library.startswith("-") for library in libraries):
+    sys.exit(__doc__)
   found = False
   for library in libraries:
     newer = newer_instructions(library)

@@ -134,6 +134,14 @@ class ModulesTest(parameterized.TestCase):
     self.assert_uses(register, functions)
 
 
+class ArgumentsTest(parameterized.TestCase):
+
+  @parameterized.parameters((), ("--help",), ("a.so", "--all"))
+  def test_others_than_libraries_show_the_help(self, *arguments):
+    with self.assertRaisesRegex(SystemExit, "Finds functions that need"):
+      instruction_sets.main(list(arguments))
+
+
 @unittest.skipUnless(shutil.which("g++"), "There is no g++.")
 class NewerInstructionsTest(parameterized.TestCase):
 

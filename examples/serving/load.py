@@ -15,6 +15,7 @@ import http.client
 import itertools
 import json
 import random
+import signal
 import sys
 import time
 
@@ -60,9 +61,12 @@ def main() -> None:
   parser.add_argument("--connections", type=int, default=4)
   parser.add_argument("--seconds", type=float, default=5.0)
   args = parser.parse_args()
-  for name in ("rows", "connections", "seconds"):
-    if getattr(args, name) <= 0:
-      parser.error(f"--{name} must be positive, got {getattr(args, name)}.")
+  for name in ("rows", "ids", "connections", "seconds"):
+    value = getattr(args, name)
+    if not 0 < value < float("inf"):
+      parser.error(f"--{name} must be positive and finite, got {value}.")
+  # Ctrl-C ends it at once, and does not wait for the threads that ask.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
   bodies = []
   for _ in range(100):
     ids = [random.randrange(args.rows) for _ in range(args.ids)]

@@ -9,10 +9,12 @@
 //   clicked 3 7
 //   0: 0.25 -1.5 0.125
 
+#include <charconv>
 #include <cstdint>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -32,9 +34,14 @@ jte::Result<std::string> Answer(const ServedTables& served,
   std::string feature;
   words >> feature;
   std::vector<int64_t> ids;
-  for (int64_t id; words >> id;) ids.push_back(id);
-  if (!words.eof()) {
-    return jte::InvalidArgument("Expected a feature and ids, got: ", line);
+  for (std::string word; words >> word;) {
+    int64_t id = 0;
+    const char* const end = word.data() + word.size();
+    const auto parsed = std::from_chars(word.data(), end, id);
+    if (parsed.ec != std::errc() || parsed.ptr != end) {
+      return jte::InvalidArgument("Expected a feature and ids, got: ", line);
+    }
+    ids.push_back(id);
   }
   const auto now = served.Now();
   JTE_ASSIGN_OR_RETURN(const auto rows, now->Feature(feature));

@@ -11,12 +11,12 @@ A request is JSON, feature -> ids or [values, row_splits]. It needs no JAX.
 import argparse
 import http.server
 import json
+import signal
 import sys
 import threading
 
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 
-_MAX_BYTES = 1 << 26  # Of a request.
 _BAD_REQUEST = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
@@ -28,16 +28,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     length = self.headers.get("Content-Length", "")
     if not length.isdecimal() or "Transfer-Encoding" in self.headers:
       return self.send_error(411)  # It closes the connection, too.
-    if len(length) > len(str(_MAX_BYTES)) or int(length) > _MAX_BYTES:
+    if len(length) > 8:  # More than 100 MB.
       return self.send_error(413)
-    body = self.rfile.read(int(length))
     try:
       features = {
           name: tuple(ids) if ids and isinstance(ids[0], list) else ids
-          for name, ids in json.loads(body).items()
+          for name, ids in json.loads(self.rfile.read(int(length))).items()
       }
-      status, answer = 200, self.tables.activations(features)
-      answer = {name: rows.tolist() for name, rows in answer.items()}
+      rows = self.tables.activations(features)
+      status, answer = 200, {name: x.tolist() for name, x in rows.items()}
     except _BAD_REQUEST as error:
       status, answer = 400, {"error": str(error)}
     data = json.dumps(answer).encode()
@@ -47,18 +46,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.wfile.write(data)
 
 
+class Server(http.server.ThreadingHTTPServer):
+  request_queue_size = 128  # Clients that come at the same moment.
+
+  def handle_error(self, request, client_address):
+    if not isinstance(sys.exception(), ConnectionError):  # The client left.
+      super().handle_error(request, client_address)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument("directory")
   parser.add_argument("--port", type=int, default=8000)
   parser.add_argument("--refresh_seconds", type=float, default=1.0)
   args = parser.parse_args()
+  if not 0 < args.refresh_seconds < 1e6:
+    parser.error(f"--refresh_seconds={args.refresh_seconds} is not in (0, 1e6)")
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word.
   try:
     Handler.tables = embedding_tables.open(args.directory)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+    server = Server(("127.0.0.1", args.port), Handler)
   except (OSError, OverflowError, embedding_tables.ServedFileError) as error:
-    where = f"{args.directory} on port {args.port}"
-    sys.exit(f"server.py: cannot serve {where}: {error}")
+    sys.exit(f"server.py: {args.directory} on port {args.port}: {error}")
   print(f"port {server.server_port}", flush=True)
   threading.Thread(target=server.serve_forever, daemon=True).start()
   while not threading.Event().wait(args.refresh_seconds):

@@ -8,7 +8,9 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -40,23 +42,29 @@ class ServingTest(absltest.TestCase):
         **kwargs,
     )
 
-  def _serve(self, directory):
+  def _serve(self, directory, **kwargs):
     """A server of a directory, and its port."""
     server = self._start(
-        "server.py", str(directory), "--port=0", "--refresh_seconds=0.05"
+        *("server.py", str(directory), "--port=0", "--refresh_seconds=0.05"),
+        **kwargs,
     )
     self.addCleanup(server.wait)
     self.addCleanup(server.terminate)
     self.addCleanup(server.stdout.close)
     return server, int(server.stdout.readline().split()[1])
 
-  def _serve_ten_rows(self):
-    """A server of a feature `clicked` of ten rows: its directory and port."""
+  def _directory_of_ten_rows(self):
+    """Served tables with a feature `clicked` of ten rows."""
     directory = pathlib.Path(self.create_tempdir().full_path)
     table = written_tables.WrittenTable(np.ones((10, 3), np.float32))
     written_tables.write_full(
         directory, {"items": table}, 0, features={"clicked": "items"}
     )
+    return directory
+
+  def _serve_ten_rows(self):
+    """A server of a feature `clicked` of ten rows: its directory and port."""
+    directory = self._directory_of_ten_rows()
     return directory, self._serve(directory)[1]
 
   def _assert_fails(self, regex, *command):
@@ -154,6 +162,67 @@ class ServingTest(absltest.TestCase):
         # Where the next request begins is not known.
         self.assertEqual(response.will_close, status > 400)
 
+  def test_clients_may_come_at_once_and_leave_before_the_answer(self):
+    server, port = self._serve(
+        self._directory_of_ten_rows(), stderr=subprocess.PIPE
+    )
+    self.addCleanup(server.stderr.close)
+    ids = [[1] * 100_000, list(range(100_001))]
+    body = json.dumps({"clicked": ids}).encode()
+    # One that finds no place in the queue tries again after a second.
+    clients = [
+        socket.create_connection(("127.0.0.1", port), timeout=0.9)
+        for _ in range(100)
+    ]
+    for client in clients[:3]:
+      client.sendall(
+          b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+      )
+      client.sendall(body)
+      # It is reset, and not only closed.
+      client.setsockopt(
+          socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+      )
+      client.close()
+    for client in clients[3:]:
+      client.settimeout(20)
+      client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+      self.assertStartsWith(client.recv(100), b"HTTP/1.1 200 ")
+      client.close()
+    self.assertEqual(self._ask(port, {"clicked": []}), (200, {"clicked": []}))
+    server.send_signal(signal.SIGINT)  # Nor does that leave a traceback.
+    self.assertEqual(server.stderr.read(), "")
+    self.assertEqual(server.wait(), -signal.SIGINT)
+
+  def test_an_interrupt_ends_a_load_at_once(self):
+    listener = socket.create_server(("127.0.0.1", 0))
+    self.addCleanup(listener.close)
+    listener.settimeout(60)
+    load = self._start(
+        *("load.py", f"--port={listener.getsockname()[1]}", "--rows=10"),
+        *("--feature=clicked", "--connections=1", "--seconds=1000"),
+        stderr=subprocess.PIPE,
+    )
+    with listener.accept()[0]:
+      load.send_signal(signal.SIGINT)
+      self.assertEqual(load.communicate(timeout=60), ("", ""))
+    self.assertEqual(load.returncode, -signal.SIGINT)
+
+  def test_numbers_that_mean_nothing_are_refused(self):
+    for command in (
+        ("server.py", "/no/such", "--refresh_seconds=nan"),
+        ("server.py", "/no/such", "--refresh_seconds=0"),
+        ("load.py", "--feature=clicked", "--rows=10", "--seconds=nan"),
+        ("load.py", "--feature=clicked", "--rows=10", "--ids=-1"),
+    ):
+      process = self._start(*command, stderr=subprocess.PIPE)
+      _, stderr = process.communicate()
+      self.assertEqual(process.returncode, 2, stderr)
+      name = command[-1].partition("=")[0]
+      self.assertRegex(
+          stderr, f"error: {name}( must be positive|=.* is not in)"
+      )
+
   def test_a_server_that_cannot_start_says_why_in_a_line(self):
     directory, port = self._serve_ten_rows()
     for folder, number, reason in (
@@ -162,7 +231,7 @@ class ServingTest(absltest.TestCase):
         ("/no/such", 0, ".*/no/such.*"),
     ):
       self._assert_fails(
-          f"cannot serve {folder} on port {number}: {reason}",
+          f"{folder} on port {number}: {reason}",
           *("server.py", str(folder), f"--port={number}"),
       )
 
@@ -236,6 +305,8 @@ class ServingTest(absltest.TestCase):
 
     check(0)
     self.assertRegex(ask("clicked 10"), "'ïtems/1': id 10 at position 0")
+    for line in ("clicked 3 x", "clicked 3 -", f"clicked 3 {2**63}"):
+      self.assertEqual(ask(line), f"Expected a feature and ids, got: {line}\n")
     self.assertRegex(ask("liked 1"), "no feature 'liked'.*'clicked'")
     change = written_tables.WrittenChange([3, 9], values[:2], num_files=2)
     written_tables.write_delta(

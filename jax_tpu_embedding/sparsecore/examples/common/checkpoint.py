@@ -99,6 +99,7 @@ class Checkpoints:
   def __exit__(self, *exception) -> None:
     self._manager.close()
     if self._lock is not None:
+      self._remove_unfinished()
       os.close(self._lock)
 
   def _take(self) -> None:
@@ -115,6 +116,10 @@ class Checkpoints:
     except OSError:
       pass  # NFS, for one, locks no directories: there nothing is found out.
     # Orbax would do it in a thread, which fails if the program ends before.
+    self._remove_unfinished()
+
+  def _remove_unfinished(self) -> None:
+    """Removes what a run that was killed, or interrupted, was saving."""
     for left in self._directory.glob("*.orbax-checkpoint-tmp*"):
       shutil.rmtree(left, ignore_errors=True)
 

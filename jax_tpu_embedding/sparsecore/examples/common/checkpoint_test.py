@@ -323,6 +323,15 @@ class CheckpointTest(parameterized.TestCase):
     with self._open(resume=True):
       self.assertFalse(left.exists())
 
+  def test_what_an_interrupted_run_was_saving_is_removed(self):
+    self._save(1)
+    left = self._directory / "2.orbax-checkpoint-tmp"
+    with self.assertRaises(KeyboardInterrupt):
+      with self._open(resume=True):
+        left.mkdir()
+        raise KeyboardInterrupt
+    self.assertFalse(left.exists())
+
   @parameterized.parameters(False, True)
   def test_two_runs_at_once_are_refused(self, resume):
     if resume:

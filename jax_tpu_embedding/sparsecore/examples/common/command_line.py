@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pathlib
 import sys
+import tempfile
 from typing import Any
 from typing import NoReturn
 from typing import TypeVar
@@ -18,6 +19,9 @@ from typing import TypeVar
 from absl import flags
 
 _Settings = TypeVar("_Settings", bound="Settings")
+
+# Ids have 32 bits.
+_MAX_TABLE_ROWS = 2**31 - 1
 
 
 class UsageError(ValueError):
@@ -71,6 +75,14 @@ class Settings:
       value = getattr(self, name)
       if value < minimum:
         raise UsageError(f"--{name} must be at least {minimum}, got {value}.")
+
+  def check_rows_of_tables(self, *names: str) -> None:
+    """Raises a UsageError for a field that is more rows than a table can have."""
+    for name in names:
+      if (value := getattr(self, name)) > _MAX_TABLE_ROWS:
+        raise UsageError(
+            f"--{name} must be at most {_MAX_TABLE_ROWS}, got {value}."
+        )
 
   def check_positive_and_finite(self, *names: str) -> None:
     """Raises a UsageError for a field that is no rate to learn with."""
@@ -213,6 +225,25 @@ def make_directory(path: pathlib.Path, flag: str) -> None:
 
 
 @contextlib.contextmanager
+def output_directory(chosen: str, prefix: str) -> Iterator[pathlib.Path]:
+  """The directory that the user chose, or else a new one in /tmp.
+
+  A new one in which no file is at the end, as after a mistake, is removed.
+  """
+  if chosen:
+    yield pathlib.Path(chosen)
+    return
+  directory = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
+  try:
+    yield directory
+  finally:
+    for path in (*directory.iterdir(), directory):
+      # A file is no directory, and a directory may have files.
+      with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+@contextlib.contextmanager
 def writing(path: pathlib.Path, flag: str) -> Iterator[None]:
   """Writes a file to where `flag` says.
 
@@ -221,6 +252,8 @@ def writing(path: pathlib.Path, flag: str) -> Iterator[None]:
   """
   try:
     yield
+  except BrokenPipeError:
+    raise  # No file has a reader that goes away: it is of progress on stdout.
   except OSError as error:
     # What pyarrow says in place of the system's words is longer.
     reason = os.strerror(error.errno) if error.errno else error

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -97,6 +98,23 @@ class CommandLineTest(parameterized.TestCase):
         command_line.UsageError, "--out: cannot make /dev/null/x: Not a direct"
     ):
       command_line.make_directory(pathlib.Path("/dev/null/x"), "out")
+
+  def test_an_output_directory_that_was_chosen_stays(self):
+    directory = self.create_tempdir().full_path
+    with command_line.output_directory(directory, "run_") as path:
+      self.assertEqual(path, pathlib.Path(directory))
+    self.assertTrue(path.is_dir())
+
+  @parameterized.parameters((None, False), ("checkpoints/1", True))
+  def test_a_new_output_directory_stays_if_it_has_a_file(self, file, stays):
+    parent = self.create_tempdir().full_path
+    with mock.patch.object(tempfile, "tempdir", parent):
+      with command_line.output_directory("", "run_") as path:
+        (path / "checkpoints").mkdir()
+        if file:
+          (path / file).touch()
+    self.assertStartsWith(str(path), f"{parent}/run_")
+    self.assertEqual(path.is_dir(), stays)
 
   def test_refuses_a_file_that_cannot_be_written(self):
     with self.assertRaisesRegex(

@@ -226,7 +226,11 @@ def run_here(program: str, command: Sequence[str], num_processes: int) -> int:
     try:
       failed = _first_that_failed(members)
     except KeyboardInterrupt:
-      return 130  # A terminal interrupts all of them.
+      _end(members)
+      # A terminal interrupts all of them, and the first one says so.
+      if members[0].returncode != 130:
+        print(f"{program}: interrupted; {_RESUME}", file=sys.stderr)
+      return 130
     finally:
       _end(members)
     if failed is None:

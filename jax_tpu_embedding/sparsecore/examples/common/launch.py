@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
+import signal
 import sys
-import tempfile
 import traceback
 import types
 from typing import NoReturn
@@ -90,7 +90,15 @@ def main(
       run(config)
   except command_line.UsageError as error:
     command_line.fail(argv[0], error, code=1)
+  except MemoryError as error:
+    command_line.fail(argv[0], str(error) or "out of memory.", code=1)
+  except BrokenPipeError:
+    # What is still to be printed has nowhere to go, either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    command_line.fail(argv[0], "nobody reads its output any more.", code=1)
   except KeyboardInterrupt:
+    # A second one, while the process ends, ends it at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Nothing is saved here: the step may be half done.
     command_line.fail(
         argv[0],
@@ -131,19 +139,14 @@ def _follows_from_jax(error: BaseException | None) -> bool:
 
 
 def _run_job(program: str, config: command_line.Settings) -> int:
-  command = _command(program, config)
-  if config.num_processes:
-    return job.run_here(program, command, config.num_processes)
-  return job.run_managed(program, command)
-
-
-def _command(program: str, config: command_line.Settings) -> list[str]:
-  """What started this program; with a directory, if it has to find one."""
-  command = list(sys.orig_argv)
-  if not config.output_dir:
-    directory = tempfile.mkdtemp(prefix=f"{program}_")
-    command.append(f"--output_dir={directory}")
-  return command
+  with command_line.output_directory(
+      config.output_dir, f"{program}_"
+  ) as directory:
+    # What started this program, and the directory that all are to use.
+    command = [*sys.orig_argv, f"--output_dir={directory}"]
+    if config.num_processes:
+      return job.run_here(program, command, config.num_processes)
+    return job.run_managed(program, command)
 
 
 def usage(main_module: types.ModuleType) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import signal
 import types
 from unittest import mock
 
@@ -59,6 +60,8 @@ class LaunchTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (command_line.UsageError("--x: no."), 1, "program: --x: no.\n"),
+      (MemoryError("Too large."), 1, "program: Too large.\n"),
+      (MemoryError(), 1, "program: out of memory.\n"),
       (
           KeyboardInterrupt(),
           130,
@@ -76,6 +79,18 @@ class LaunchTest(parameterized.TestCase):
             lambda _: _raise(error),
         )
     self.assertEqual((caught.exception.code, stderr.getvalue()), (code, line))
+
+  def test_a_second_interrupt_ends_the_process_at_once(self):
+    before = signal.getsignal(signal.SIGINT)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
+    with contextlib.redirect_stderr(io.StringIO()):
+      with self.assertRaises(SystemExit):
+        launch.main(
+            command_line.parse_flags(["program"]),
+            _Settings,
+            lambda _: _raise(KeyboardInterrupt()),
+        )
+    self.assertEqual(signal.getsignal(signal.SIGINT), signal.SIG_DFL)
 
   def test_what_stdout_cannot_encode_does_not_end_a_program(self):
     written = io.BytesIO()

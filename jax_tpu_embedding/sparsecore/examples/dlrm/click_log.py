@@ -235,8 +235,13 @@ def read_pieces(
 
 def _samples(path: pathlib.Path, parts: Sequence[_Part]) -> samples_lib.Samples:
   """Raises MalformedLineError for the first line that is not of the format."""
+  lines = b"".join(part.lines for part in parts)
   try:
-    return _parsed(b"".join(part.lines for part in parts))
+    samples = _parsed(lines)
+    # For pyarrow, a carriage return by itself ends a line, too.
+    if len(samples) != lines.count(b"\n") + (not lines.endswith(b"\n")):
+      raise ValueError("a line has another end than a line feed")
+    return samples
   except ValueError as error:  # pyarrow.ArrowInvalid is one, too.
     # pyarrow's errors count from the start of the block, or not at all.
     raise _malformed_line(path, parts, error) from None

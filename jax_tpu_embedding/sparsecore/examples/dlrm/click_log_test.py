@@ -150,6 +150,7 @@ class ClickLogTest(parameterized.TestCase):
       ("text", _line(f13=b"x"), r"column 14 \(I13\) must be a whole .* 'x'"),
       ("no_digit", _line(f14=b"12g"), r"column 15 \(C1\) .* found '12g'"),
       ("nine_digits", _line(f39=b"123456789"), r"column 40 \(C26\) .*456789'"),
+      ("a_return", _line()[:-1] + b"\r" + _line(), "expected 40 .* found 79"),
       ("a_quote", _line(f14=b'"ab"'), r"column 15 \(C1\) .* '\"ab\"'"),
       ("no_utf_8", _line(f14=b"\xff"), r"column 15 \(C1\) .* found '\\xff'"),
   )

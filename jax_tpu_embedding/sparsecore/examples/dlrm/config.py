@@ -109,6 +109,7 @@ class Config(command_line.JobSettings):
         evaluate_every=1,
         checkpoint_every=1,
     )
+    self.check_rows_of_tables("table_rows")
     if self.preprocess not in ("jit", "host"):
       raise UsageError(
           f"--preprocess must be 'jit' or 'host', got '{self.preprocess}'."

@@ -30,6 +30,7 @@ class ConfigTest(parameterized.TestCase):
       ({"num_steps": -1}, "num_steps must be at least 0, got -1"),
       ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
       ({"table_rows": 1}, "table_rows must be at least 2, got 1"),
+      ({"table_rows": 2**31}, "table_rows must be at most 2147483647, got"),
       ({"embedding_dim": 0}, "embedding_dim must be at least 1, got 0"),
       ({"cross_layers": -1}, "cross_layers must be at least 0, got -1"),
       ({"cross_rank": 0}, "cross_rank must be at least 1, got 0"),

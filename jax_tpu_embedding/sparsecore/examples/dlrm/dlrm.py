@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import math
 import pathlib
-import tempfile
 from typing import Any
 
 import jax
@@ -189,15 +188,12 @@ def run(config: config_lib.Config) -> None:
   launch.provide_devices(
       config.num_devices, config.num_processes, config.heartbeat_seconds
   )
-  output_dir = pathlib.Path(
-      config.output_dir or tempfile.mkdtemp(prefix="dlrm_")
-  )
-  checkpoint_dir = output_dir / "checkpoints"
   mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], ("data",))
   with (
       jax.set_mesh(mesh),
+      command_line.output_directory(config.output_dir, "dlrm_") as output_dir,
       checkpoint.Checkpoints(
-          checkpoint_dir,
+          checkpoint_dir := output_dir / "checkpoints",
           flag="output_dir",
           resume=config.resume,
           num_steps=config.num_steps or None,

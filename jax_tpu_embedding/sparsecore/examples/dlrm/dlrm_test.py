@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pathlib
 import re
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -182,6 +184,24 @@ class DlrmTest(program_runs.ProgramTest):
     code, stdout, stderr = _run(argument)
     self.assertEqual((code, stdout), (expected_code, ""))
     self.assert_is_one_line(stderr, "dlrm", re.escape(message))
+
+  def test_an_output_that_nobody_reads_ends_a_run_with_a_line(self):
+    process = program_runs.start(
+        "-m",
+        dlrm.__package__,
+        *small_run.FLAGS,
+        f"--output_dir={self.directory()}",
+    )
+    process.stdout.close()
+    stderr = process.stderr.read()
+    self.assertEqual(process.wait(), 1)
+    self.assert_is_one_line(stderr, "dlrm", "nobody reads its output")
+
+  def test_a_mistake_leaves_no_directory(self):
+    parent = self.directory()
+    with mock.patch.object(tempfile, "tempdir", parent):
+      code, _, _ = _run("--data=/no/such/file")
+    self.assertEqual((code, os.listdir(parent)), (1, []))
 
   def test_other_settings_than_the_checkpoint_are_one_line(self):
     output_dir = self.directory()

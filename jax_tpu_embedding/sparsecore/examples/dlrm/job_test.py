@@ -4,7 +4,7 @@
 """The program in several processes, started by itself or by a job manager.
 
 ../../../../docs/several_hosts_test.py kills one of those that it starts itself.
-The environment variable KILLS says how often hosts of a job die, 12 by default;
+The environment variable KILLS says how often hosts of two jobs die, 12 by default;
 KILLS_SEED, when and which.
 """
 
@@ -18,6 +18,7 @@ import signal
 import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 
@@ -25,6 +26,7 @@ program_runs.compile_once()
 
 _PROGRAM = ("-m", "jax_tpu_embedding.sparsecore.examples.dlrm")
 _KILLS = int(os.environ.get("KILLS", "12"))
+_NUM_JOBS = 2
 _SEED = int(os.environ.get("KILLS_SEED", "0"))
 # Until processes end that wait for one that is no more.
 _HEARTBEAT_SECONDS = 15
@@ -56,6 +58,18 @@ except Exception as error:
   path = pathlib.Path(sys.argv[1], str(jax.process_index()))
   path.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
   raise
+"""
+
+
+# A job of two processes that run until somebody ends them.
+_ENDLESS_JOB = """
+import sys, time
+from jax_tpu_embedding.sparsecore.examples.common import job
+
+if not job.is_member():
+  sys.exit(job.run_here("program", sys.orig_argv, 2))
+print("It runs.", flush=True)
+time.sleep(1000)
 """
 
 
@@ -96,10 +110,11 @@ class JobTest(program_runs.ProgramTest):
         self.assertIsNone(process.poll(), process.args)
       time.sleep(0.01)
 
-  def test_hosts_die_and_the_job_goes_on(self):
-    rng = random.Random(_SEED)
+  @parameterized.parameters(*range(_NUM_JOBS))
+  def test_hosts_die_and_the_job_goes_on(self, job):
+    rng = random.Random(f"{_SEED} {job}")
     output_dir = self.directory()
-    for i in range(_KILLS):
+    for i in range(_KILLS // _NUM_JOBS):
       phase = ("saving", "start", "training")[i % 3]
       manager = rng.choice(sorted(program_runs.MANAGERS))
       num_processes = 4 if i % 2 == 0 else 2
@@ -235,6 +250,18 @@ class JobTest(program_runs.ProgramTest):
     )
     # What is printed is in the encoding that was asked for.
     self.assertEqual(stdout, "It?s off.\n")
+
+  def test_an_interrupt_that_reaches_only_who_started_them_ends_all(self):
+    process = program_runs.start("-c", _ENDLESS_JOB)
+    process.stdout.readline()
+    members = program_runs.children(process)
+    self.assertLen(members, 2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    self.assertEqual(process.returncode, 130)
+    self.assert_is_one_line(stderr, "program", "interrupted; --resume")
+    for member in members:
+      self.assertFalse(pathlib.Path(f"/proc/{member}").exists())
 
   def test_an_error_of_one_process_is_its_own(self):
     # A log that the second host does not have.

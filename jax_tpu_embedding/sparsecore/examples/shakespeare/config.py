@@ -114,6 +114,7 @@ class Config(command_line.JobSettings):
         checkpoint_every=1,
         generated_words=0,
     )
+    self.check_rows_of_tables("pair_table_rows")
     self.check_job()
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     if not 0 <= self.dropout < 1:

@@ -39,6 +39,10 @@ class ConfigTest(parameterized.TestCase):
       ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
       ({"embedding_dim": -1}, "embedding_dim must be at least 1, got -1"),
       ({"pair_table_rows": 0}, "pair_table_rows must be at least 1, got 0"),
+      (
+          {"pair_table_rows": 2**31},
+          "pair_table_rows must be at most 2147483647",
+      ),
       ({"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
       ({"seed": -1}, "seed must be at least 0, got -1"),
       ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import tempfile
 from typing import NoReturn
 
 import jax
@@ -79,12 +78,6 @@ def run(
       nothing was trained.
   """
   data = dataset.load(config)
-  output_dir = pathlib.Path(
-      config.output_dir or tempfile.mkdtemp(prefix="shakespeare_")
-  )
-  checkpoint_dir = pathlib.Path(
-      config.checkpoint_dir or output_dir / "checkpoints"
-  )
   if config.num_processes != 1 and not trainer_type.takes_several_processes:
     raise command_line.UsageError(
         "This program needs --num_processes=1, got"
@@ -93,12 +86,19 @@ def run(
   launch.provide_devices(
       config.num_devices, config.num_processes, config.heartbeat_seconds
   )
-  with checkpoint.Checkpoints(
-      checkpoint_dir,
-      flag="checkpoint_dir" if config.checkpoint_dir else "output_dir",
-      resume=config.resume,
-      num_steps=config.num_steps,
-  ) as checkpoints:
+  with (
+      command_line.output_directory(
+          config.output_dir, "shakespeare_"
+      ) as output_dir,
+      checkpoint.Checkpoints(
+          checkpoint_dir := pathlib.Path(
+              config.checkpoint_dir or output_dir / "checkpoints"
+          ),
+          flag="checkpoint_dir" if config.checkpoint_dir else "output_dir",
+          resume=config.resume,
+          num_steps=config.num_steps,
+      ) as checkpoints,
+  ):
     checkpoints.require({"text": data.sha256, **config.result_shaping()})
     command_line.make_directory(output_dir, "output_dir")
     unigram = baseline.log_probabilities(data.train_ids, len(data.words))
