@@ -9,6 +9,7 @@ import abc
 import collections
 from collections.abc import Iterable
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import io
 import logging
@@ -35,6 +36,8 @@ _FIELDS = {
 
 # Of a client. Others may be reading the one before the last.
 _KEPT_FILES = 3
+# Nobody takes as long to write a file: who began it was killed.
+_ABANDONED_SECONDS = 24 * 60 * 60
 
 _SUFFIXES = {name: suffix for suffix, name in _FIELDS.items()}
 
@@ -100,7 +103,8 @@ class FileFDOClient(fdo_client.FDOClient):
     """Writes a file with all records of this process.
 
     Other processes see all of it or nothing. Of the files of this client, the
-    last three stay; those of others, as of earlier runs, all do.
+    last three stay; those of others, as of earlier runs, all do. What a
+    process that was killed did not finish is removed a day later.
     """
     process = jax.process_index()
     earlier = [
@@ -114,10 +118,12 @@ class FileFDOClient(fdo_client.FDOClient):
     try:
       with open(unfinished, "xb") as file:
         self._write(file, self._history)
+      now = unfinished.stat().st_mtime
       os.replace(unfinished, self._base_dir / name)
     finally:
       unfinished.unlink(missing_ok=True)
     self._published.append(self._base_dir / name)
+    self._remove_abandoned(now)
     while len(self._published) > _KEPT_FILES:
       old = self._published.pop(0)
       try:
@@ -126,6 +132,19 @@ class FileFDOClient(fdo_client.FDOClient):
         logging.getLogger(__name__).warning(
             "fdo: %s stays, which later files replace: %s", old, error
         )
+
+  def _remove_abandoned(self, now: float) -> None:
+    """Removes what processes that were killed have left unfinished.
+
+    Args:
+      now: by the clock of the file system, which all of them share.
+    """
+    for path in self._base_dir.glob(
+        f".fdo_stats_*.{self.extension}.unfinished"
+    ):
+      with contextlib.suppress(OSError):  # Others remove it, too.
+        if path.stat().st_mtime < now - _ABANDONED_SECONDS:
+          path.unlink()
 
   def load(self) -> Stats:
     """The statistics of the latest file of each process.

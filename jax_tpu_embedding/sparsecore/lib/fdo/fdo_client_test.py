@@ -406,6 +406,22 @@ class FDOClientTest(parameterized.TestCase):
     self.assertLen(os.listdir(self.dir), 1)
 
   @parameterized.parameters(NPZ, CSV)
+  def test_what_a_killed_process_left_is_removed_a_day_later(
+      self, client_class
+  ):
+    old, new = (
+        self.dir / f".fdo_stats_7_{i}.{client_class.extension}.unfinished"
+        for i in range(2)
+    )
+    for path, age_seconds in ((old, 100_000), (new, 3600)):
+      path.write_bytes(b"x")
+      written_at = path.stat().st_mtime - age_seconds
+      os.utime(path, (written_at, written_at))
+    self.publish(client_class(self.dir), 0, max_ids(1))
+    self.assertFalse(old.exists())
+    self.assertTrue(new.exists(), "somebody may still write it")
+
+  @parameterized.parameters(NPZ, CSV)
   def test_a_write_that_fails_leaves_no_file(self, client_class):
 
     class FullDisk(client_class):

@@ -17,17 +17,19 @@ import jax
 # The name of the annotation around the conversion of a batch on the host.
 PREPROCESS = "embedding.preprocess"
 _KINDS = ("convert", "lookup", "update")
+# Of a call for several stacks, the path ends with the name that they share.
+_STACK = r"(.+/.+|small_stacks$)"
 # Kind -> the scope of a stack, and what is in it. Modules of a model may have
 # these names too, and pipelines have scopes of them around several stacks. So
 # lookups and updates are those inside of the functions that make them.
 _SCOPES = {
     "lookup": re.compile(
         r"(?:^|/)(?:tpu_sparse_dense_matmul|lookup_ids)/(?:.*?/)?"
-        r"lookup(?:_ids)?/(.+/.+)"
+        rf"lookup(?:_ids)?/{_STACK}"
     ),
     "update": re.compile(
         r"(?:^|/)(?:tpu_sparse_dense_matmul_grad|apply_sparse_gradients)/"
-        r"(?:.*?/)?update/(.+/.+)"
+        rf"(?:.*?/)?update/{_STACK}"
     ),
     # No named function is around conversions. This takes the last "convert/" of
     # a path; `_scopes` drops those of names that are no stack.
@@ -53,7 +55,8 @@ class Summary:
   """What `summarize` returns.
 
   Attributes:
-    stacks: by name. Those whose calls the trace does not have are zeros.
+    stacks: by name. Those whose calls the trace does not have are zeros. What
+      a CPU does in one call for stacks of few ids is of "small_stacks".
     num_runs: of the program, in the trace.
     preprocess_ms: of all batches of the trace together.
     overlapped_ms: of those, while the program ran on some device.

@@ -25,9 +25,9 @@ _ONE_DEVICE = layout.Topology(
 )
 
 
-def _specs():
+def _specs(names=_TABLES):
   specs = {}
-  for name in _TABLES:
+  for name in names:
     table = embedding_spec.TableSpec(
         name=name,
         vocabulary_size=104,
@@ -51,12 +51,12 @@ def _trace(directory, run):
 
 
 @functools.cache
-def _program():
+def _program(names=_TABLES):
   """A compiled step over the stacks, with raw ids, and its arguments."""
-  specs = _specs()
+  specs = _specs(names)
   embedding.prepare_feature_specs_for_training(specs, 1, 1)
-  tables = {name: (np.ones((104, 8), np.float32), ()) for name in _TABLES}
-  ids = {name: np.arange(32).reshape(16, 2) for name in _TABLES}
+  tables = {name: (np.ones((104, 8), np.float32), ()) for name in names}
+  ids = {name: np.arange(32).reshape(16, 2) for name in names}
 
   def step(tables, ids):
     inputs = embedding.convert_ids(ids, None, specs, _ONE_DEVICE)
@@ -145,8 +145,8 @@ class ScopesTest(parameterized.TestCase):
 
 class ProfileSummaryTest(parameterized.TestCase):
 
-  def _trace(self):
-    compiled, arguments = _program()
+  def _trace(self, *names):
+    compiled, arguments = _program(*names)
     directory = self.create_tempdir().full_path
     _trace(directory, lambda _: compiled(*arguments))
     return directory
@@ -175,6 +175,14 @@ class ProfileSummaryTest(parameterized.TestCase):
     )
     self.assertLessEqual(total * _NUM_RUNS, summary.preprocess_ms)
     self.assertRegex(str(summary), r"3 runs[^\n]*\n[^\n]*\nads +\d")
+
+  def test_times_of_stacks_that_share_calls_are_together(self):
+    names = tuple(f"t{i}" for i in range(64))
+    summary = profile_summary.summarize(self._trace(names), _program(names)[0])
+    self.assertEqual(set(summary.stacks), {*names, "small_stacks"})
+    times = summary.stacks["small_stacks"]
+    self.assertGreater(times.lookup_ms, 0)
+    self.assertGreater(times.update_ms, 0)
 
   def test_names_are_those_of_arguments_and_results(self):
     compiled, _ = _program()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import importlib
+import numbers
 import operator
 import os
 import types
@@ -269,6 +270,13 @@ def get_all_reduce_interface(
 
 
 def _check_arguments(task_id: int, num_tasks: int, port: int) -> None:
+  for name, value in (
+      ("task_id", task_id),
+      ("num_tasks", num_tasks),
+      ("port", port),
+  ):
+    if not isinstance(value, numbers.Integral):
+      raise TypeError(f"{name} must be an integer, got {value!r}.")
   if not 0 <= task_id < num_tasks:
     raise ValueError(
         f"task_id must be in [0, num_tasks), got {task_id} of {num_tasks}."

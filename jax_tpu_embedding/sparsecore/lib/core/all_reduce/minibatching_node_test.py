@@ -474,6 +474,8 @@ class MinibatchingNodeTest(parameterized.TestCase):
       ("bad_port", (0, 2, ["a:65536"], 0), ValueError, "got 'a:65536'"),
       ("no_address", (0, 2, [1], 0), ValueError, "'host:port' .* got 1"),
       ("one_string", (0, 2, "a:1", 0), TypeError, "list of addresses.*'a:1'"),
+      ("text", ("0", 2, ["a:1"], 0), TypeError, "task_id must .* got '0'"),
+      ("number", (0, 2.0, ["a:1"], 0), TypeError, "num_tasks must .* got 2.0"),
       ("port", (0, 2, ["a:1"], 65536), ValueError, "port must.*65536"),
   )
   def test_bad_arguments(self, arguments, error, message):

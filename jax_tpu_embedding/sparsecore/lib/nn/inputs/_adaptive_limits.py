@@ -127,6 +127,7 @@ class AdaptiveLimits:
       on_growth: called with what grew at a batch; default: logs it.
 
     Raises:
+      TypeError: for arguments of a wrong kind.
       ValueError: for bad arguments, specs that are not prepared, or several
         processes without an all_reduce_interface.
     """
@@ -144,9 +145,14 @@ class AdaptiveLimits:
         num_threads,
         output_pool,
     )
-    num_scs = global_device_count * self.num_sc_per_device
+    num_scs = self._conversion.topology.num_scs
     _plan.check_prepared(_tables.features_of(feature_specs), num_scs)
     self._rule = _limits.GrowthRule(growth, headroom, near)
+    if not callable(on_growth):
+      raise TypeError(
+          "on_growth must be a function of what grew at a batch, got"
+          f" {on_growth!r}. Leave it out to have that logged."
+      )
     if isinstance(ceiling, str):
       ceiling = _limit_ceiling.of_devices(
           ceiling, feature_specs, self._conversion
@@ -178,8 +184,11 @@ class AdaptiveLimits:
     self._feedback = _limit_feedback.LimitFeedback(
         fdo_client, list(self._bounds.rows_per_sc), self._conversion
     )
-    if fdo_client is not None and start == "first batch":
-      self._start_with_published()
+    if fdo_client is not None:
+      # Also if they are not used: what is published from now on replaces them.
+      needs = self._feedback.needs_of_earlier_runs()
+      if start == "first batch":
+        self._start_with(needs)
 
   def _first(self, start) -> _limits.Limits:
     enable_minibatching = self._conversion.enable_minibatching
@@ -210,9 +219,8 @@ class AdaptiveLimits:
       )
     return _limits.Limits.least(stacks, enable_minibatching)
 
-  def _start_with_published(self) -> None:
-    """Limits that what earlier runs published would have grown to."""
-    needs = self._feedback.needs_of_earlier_runs()
+  def _start_with(self, needs: _limits.Limits | None) -> None:
+    """Limits that would have grown to these needs of earlier runs, if any."""
     if needs is None:
       rungs = [0] * len(self._limits.stacks) * len(_limits.NUMBERS)
     else:
@@ -352,7 +360,9 @@ class AdaptiveLimits:
       if state & _agreement.HAS_ENDED:
         return None
       if state & _agreement.DIFFERS:
-        raise _not_alike(converted, rest)
+        raise _agreement.not_alike(
+            converted.batch_number, settings.batches, rest
+        )
       if not state & _agreement.DOES_NOT_FIT:
         break
       self._grow(converted.batch_number, needs)
@@ -360,9 +370,11 @@ class AdaptiveLimits:
       if self._limits.enable_minibatching:
         # Passes are agreed upon, so all processes convert again.
         converted = self._convert_again(converted, attempt)
-    # Limits may have grown since it was converted.
+    # Since it was converted, limits may have grown, or become those of a state.
     is_older = converted.limits is not self._limits
-    if is_older and not converted.limits.covers(needs):
+    if is_older and not (
+        converted.limits.covers(needs) and self._limits.covers(converted.limits)
+    ):
       converted = self._convert_again(converted, attempt + 1)
     if self._limits.enable_minibatching:
       was_split = not self._limits.covers(_limits.needs_of(converted.stats))
@@ -620,6 +632,13 @@ class AdaptiveLimits:
       if is_other:
         self._limits.set_on(self._feature_specs, self.num_sc_per_device)
 
+  def __reduce__(self) -> Any:
+    raise TypeError(
+        "AdaptiveLimits are shared by threads, and not by processes: they cannot"
+        " be pickled or copied. Give state_dict() to the load_state_dict of"
+        " others."
+    )
+
   def describe(self) -> str:
     """The limits as text: beside the largest needs, and what is empty."""
     with self._lock:
@@ -632,18 +651,6 @@ class AdaptiveLimits:
               *_limit_history.describe(self._limits, self._largest, shrunk),
           ]
       )
-
-
-def _not_alike(batch: Converted, rest: str) -> ValueError:
-  """What all processes raise for a batch that is not alike on all of them."""
-  size = dict(batch.inputs.settings.batches) or "the declared size"
-  return ValueError(
-      f"Batch {batch.batch_number}: processes have parts of other sizes,"
-      " features or shapes, or other limits. That of this one is of a batch of"
-      f" {size}{rest and ', with '}{rest}. Give all of them as many samples, of"
-      " the same features, in arrays of the same shapes. Where they started"
-      " with other limits, or states, call restart()."
-  )
 
 
 def preprocess_growing(

@@ -524,6 +524,13 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     self.assertEqual(sum(block.total for block in blocks), 1000 * 1001 // 2)
     self.assertEqual((blocks[0].least, blocks[-1].most), (1, 1000))
 
+  @parameterized.parameters("first batch", "specs")
+  def test_a_client_has_what_was_published_however_limits_start(self, start):
+    client = _Client()
+    client.load = mock.Mock(side_effect=client.load)
+    _adaptive(fdo_client=client, start=start)
+    client.load.assert_called_once_with()
+
   def test_an_fdo_client_keeps_limits_between_runs(self):
     client = _Client()
     limits = _adaptive(fdo_client=client)
@@ -643,6 +650,24 @@ class AdaptiveLimitsTest(parameterized.TestCase):
   def test_arguments_that_make_no_sense_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       _adaptive(**options)
+
+  @parameterized.parameters(
+      (dict(growth="2"), "growth must be a number, got '2'"),
+      (dict(ceiling=3), "ceiling must be 'compile', a mapping, .* got 3"),
+      (dict(on_growth=None), "on_growth must be a function .* got None"),
+      (dict(fdo_client=3), "fdo_client must be .* got 3, which has no load"),
+  )
+  def test_arguments_of_a_wrong_kind_are_refused(self, options, message):
+    with self.assertRaisesRegex(TypeError, message):
+      _adaptive(**options)
+
+  def test_a_process_has_no_more_devices_than_all(self):
+    with self.assertRaisesRegex(
+        ValueError, "global_device_count must be .* got 1 < 2"
+    ):
+      embedding.AdaptiveLimits(
+          zipf_batches.specs(1, 1), 2, 1, num_sc_per_device=1
+      )
 
   def test_several_processes_must_be_able_to_agree(self):
     with self.assertRaisesRegex(

@@ -99,6 +99,24 @@ class Agreement:
     return highest
 
 
+def not_alike(batch_number: int, batches: Any, rest: str) -> ValueError:
+  """What all processes raise for a batch that is not alike on all of them.
+
+  Args:
+    batch_number: of it.
+    batches: features and their sizes, where they are not as declared.
+    rest: what else was compared, as messages say it.
+  """
+  size = dict(batches) or "the declared size"
+  return ValueError(
+      f"Batch {batch_number}: processes have parts of other sizes, features or"
+      " shapes, or other limits. That of this one is of a batch of"
+      f" {size}{rest and ', with '}{rest}. Give all of them as many samples, of"
+      " the same features, in arrays of the same shapes. Where they started"
+      " with other limits, or states, call restart()."
+  )
+
+
 # Of most batches it is that of the one before.
 @functools.lru_cache(maxsize=128)
 def _digest(of_batch: Any) -> int:

@@ -48,7 +48,8 @@ def of_ids(
     Feature name -> its batch, over all devices.
 
   Raises:
-    ValueError: there are no samples, or not a row for each of their positions.
+    ValueError: there are no samples, not a row for each of their positions, or
+      it is open whether rows are samples or positions.
   """
   batches = {}
   for of_feature, feature in zip(ids, features):
@@ -91,11 +92,34 @@ def of_ids(
             f" of which output_shape {feature.output_shape} has so many."
         )
       found = num_rows // per_example
+    elif _may_be_rows_of_positions(shape, feature):
+      raise ValueError(
+          f"Feature {feature.name!r}: ids of shape {shape} may be {found} samples"
+          f" of {shape[1]} positions, or, as input_shape"
+          f" {tuple(feature.input_shape)} has a row for each position,"
+          f" {found // shape[1]} samples with {shape[1]} ids for each position."
+          f" Give them three axes: {(found, shape[1], 1)} or"
+          f" {(found // shape[1], shape[1], shape[1])}."
+      )
     if found * global_device_count == declared * num_devices:
       continue
     if found % num_devices == 0:
       batches[feature.name] = found // num_devices * global_device_count
   return batches
+
+
+def _may_be_rows_of_positions(
+    shape: tuple[int, ...], feature: embedding_spec.FeatureSpec
+) -> bool:
+  """Whether ids [samples, positions] may be [rows, ids] as declared."""
+  declared, *positions = feature.output_shape[:-1]
+  return (
+      len(shape) == 2
+      and shape[1] > 1
+      and positions == [shape[1]]
+      and feature.input_shape[0] == declared * shape[1]
+      and shape[0] % shape[1] == 0
+  )
 
 
 def _num_rows(ids: Any, num_devices: int) -> tuple[int | None, bool]:

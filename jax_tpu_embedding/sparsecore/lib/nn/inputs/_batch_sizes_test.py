@@ -307,6 +307,21 @@ class PositionsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, r"shape \(4, 3\).*\(4, 2, 1\)"):
       self.look_up(np.ones((4, 3), np.int32))
 
+  @parameterized.parameters(6, 2)
+  def test_whether_rows_are_samples_or_positions_is_not_guessed(self, num_rows):
+    self.specs["f"].input_shape = (8, 2)  # as many rows as positions
+    ids = np.arange(2 * num_rows).reshape(num_rows, 2)
+    with self.assertRaisesRegex(
+        ValueError, rf"'f': ids of shape \({num_rows}, 2\) may be .*\(8, 2\)"
+    ):
+      self.look_up(ids)
+    self.assertEqual(self.look_up(ids[:, :, None]).shape, (num_rows, 2, 1))
+    self.assertEqual(
+        self.look_up(ids.reshape(-1, 2, 2)).shape, (num_rows // 2, 2, 1)
+    )
+    self.specs["f"].input_shape = (4, 2)  # as many rows as samples
+    self.assertEqual(self.look_up(ids).shape, (num_rows, 2, 1))
+
   @parameterized.parameters(
       (np.zeros((0, 2), np.int32),), ((np.zeros(0, int), np.zeros(1, int)),)
   )

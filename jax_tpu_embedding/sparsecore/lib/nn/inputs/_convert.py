@@ -253,9 +253,9 @@ def _operands(
   if weights is not None:
     weights = as_weights(weights, spec)
   if not isinstance(ids, tuple):
-    ids = _samples.one_row_per_sample(as_ids(ids, spec), spec, batch)
-    if weights is not None:
-      weights = _samples.one_row_per_sample(weights, spec, batch, "weights")
+    ids, weights = _samples.ids_and_weights(
+        as_ids(ids, spec), weights, spec, batch
+    )
     return raw_ids.Operands(ids, None, weights)
 
   if len(ids) != 2:
@@ -296,13 +296,7 @@ def _as_array(
   if isinstance(x, jax.Array):
     return x
   x = np.asanyarray(x)
-  if isinstance(x, np.ma.MaskedArray):  # Most of NumPy forgets the mask.
-    raise ValueError(
-        f"Feature {spec.name!r}: its {name} are a masked array, and what is"
-        " masked has no meaning here. Fill it, for example ids with"
-        " ids.filled(-1) and out_of_range_ids='drop', or weights with"
-        " weights.filled(0)."
-    )
+  _samples.refuse_masked(x, spec, name)
   if x.dtype == object:
     raise TypeError(_objects(x, spec, name))
   return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))

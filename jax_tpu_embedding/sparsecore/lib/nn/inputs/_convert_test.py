@@ -308,6 +308,15 @@ class ConvertIdsErrorsTest(parameterized.TestCase):
     with self.assertRaisesRegex(error, message):
       _convert_ids(features, {"a": weights, "b": None})
 
+  def test_weights_of_another_shape_raise_with_those_that_were_given(self):
+    with self.assertRaisesRegex(
+        ValueError, r"'a': ids have shape \(4,\) and weights \(4, 2\)\. They"
+    ):
+      _convert_ids(
+          {"a": np.ones(4, int), "b": np.ones((4, 1), int)},
+          {"a": np.ones((4, 2)), "b": None},
+      )
+
 
 if __name__ == "__main__":
   absltest.main()

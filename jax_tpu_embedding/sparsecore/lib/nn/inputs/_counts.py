@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -60,7 +61,8 @@ def count_ids(
     feature_specs: any tree.
     features_weights: the same tree with weights, or None.
   """
-  specs, structure = jax.tree.flatten(feature_specs)
+  specs = _tables.features_of(feature_specs)
+  structure = jax.tree.structure(feature_specs)
   return {
       spec.name: _count(ids, weights, spec)
       for ids, weights, spec in zip(
@@ -139,8 +141,8 @@ def sample_ids(
   all_ids = _structure.flatten_like(
       features, feature_specs, "features", "feature_specs"
   )
-  for ids, spec in zip(all_ids, jax.tree.leaves(feature_specs)):
-    values = np.asarray(values_of(ids))
+  for ids, spec in zip(all_ids, _tables.features_of(feature_specs)):
+    values = np.asarray(_values_of(ids, spec))
     if values.size > max_ids:
       # One of each equally long piece, at random: a stride would see the same
       # columns of every sample.
@@ -152,18 +154,29 @@ def sample_ids(
   return {name: np.concatenate(parts) for name, parts in by_table.items()}
 
 
-def values_of(ids: Any) -> np.ndarray | jax.Array:
-  """The numbers of a feature's ids or weights, [n], in any form."""
+def _values_of(
+    ids: Any, feature: _tables.FeatureSpec, name: str = "ids"
+) -> np.ndarray | jax.Array:
+  """The numbers of a feature's ids or weights, [n], in any form.
+
+  Raises:
+    ValueError: if they are a masked array.
+  """
+
+  def as_array(x):
+    _samples.refuse_masked(x, feature, name)
+    return np.asarray(x)
+
   if isinstance(ids, tuple) and not hasattr(ids, "indices"):
     values, row_splits = ids
     if _are_traced(ids):
       return jnp.asarray(values)
-    values = np.asarray(values)
+    values = as_array(values)
     return values[int(row_splits[0]) : int(row_splits[-1])]
   if hasattr(ids, "tocoo"):  # SciPy: columns are ids
     return _entries_of(ids)[0]
   if hasattr(ids, "dense_shape"):  # a sparse tensor
-    return np.asarray(ids.values)
+    return as_array(ids.values)
   if hasattr(ids, "combine_chunks"):  # a ChunkedArray of pyarrow
     ids = ids.combine_chunks()
   if hasattr(ids, "to_numpy"):  # an Array of pyarrow, of numbers or lists
@@ -171,9 +184,9 @@ def values_of(ids: Any) -> np.ndarray | jax.Array:
     return numbers.to_numpy(zero_copy_only=False)
   if isinstance(ids, jax.Array):
     return ids.reshape(-1)
-  ids = np.asarray(ids)
+  ids = as_array(ids)
   if ids.dtype == object:
-    rows = [np.asarray(row).reshape(-1) for row in ids.reshape(-1)]
+    rows = [as_array(row).reshape(-1) for row in ids.reshape(-1)]
     return np.concatenate(rows or [[]])
   return ids.reshape(-1)
 
@@ -187,21 +200,23 @@ def _entries_of(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
   return matrix.indices[:num_entries], matrix.data[:num_entries]
 
 
-def _weights_of(ids: Any, weights: Any | None) -> np.ndarray | None:
+def _weights_of(
+    ids: Any, weights: Any | None, feature: _tables.FeatureSpec
+) -> np.ndarray | None:
   if weights is not None:
     if isinstance(ids, tuple) and not isinstance(weights, tuple):
       weights = weights, ids[1]  # weights of ragged ids may come without splits
-    return values_of(weights)
+    return _values_of(weights, feature, "weights")
   return _entries_of(ids)[1] if hasattr(ids, "tocoo") else None
 
 
 def _count(ids, weights, spec) -> FeatureCounts:
-  values = values_of(ids)
+  values = _values_of(ids, spec)
   counts, is_id = dict(num_ids=int(values.size)), True
   if isinstance(ids, tuple) and _are_traced(ids):
     is_id = _is_in_a_row(values, ids[1], spec)
     counts = dict(num_ids=_num_true(is_id))
-  weights = _weights_of(ids, weights)
+  weights = _weights_of(ids, weights, spec)
   policy = spec.out_of_range_ids
   is_out = None
   if policy != "error":
@@ -234,19 +249,31 @@ def _is_in_a_row(
 ) -> jax.Array:
   """bool[n]: whether values are ids, and not what is after the last split.
 
-  A layer of several devices may be given a pair for each, after one another;
-  how many there are tells the batch that the spec declares.
+  A layer of several devices may be given a pair for each, after one another.
   """
-  lead = spec.output_shape[:-1]
-  num_pairs = 1
-  if None not in lead:
-    num_pairs = max(row_splits.size - math.prod(lead), 1)
+  num_pairs = _num_pairs(row_splits.size, spec)
   if row_splits.size % num_pairs or values.size % num_pairs:
-    num_pairs = 1  # of another batch
+    num_pairs = 1
   splits = row_splits.reshape(num_pairs, -1)
   place = jnp.arange(values.size // num_pairs)
   is_id = (place >= splits[:, :1]) & (place < splits[:, -1:])
   return is_id.reshape(-1)
+
+
+def _num_pairs(num_splits: int, spec: _tables.FeatureSpec) -> int:
+  """One, or that of devices: a pair has one split more than samples."""
+  if jax.sharding.get_abstract_mesh().manual_axes:
+    return 1  # one device's part
+  lead = spec.output_shape[:-1]
+  # Of the batch that the spec declares, where there are as many.
+  as_declared = 0 if None in lead else num_splits - math.prod(lead)
+  num_scs = spec.table_spec.setting_in_stack.num_shards
+  if num_scs is None or spec.table_spec.is_replicated:
+    return max(as_declared, 1)  # no plan tells how many devices there can be
+  if as_declared > 0 and num_scs % as_declared == 0:
+    return as_declared
+  # Of another batch, which all SparseCores share evenly.
+  return num_splits % num_scs or num_scs
 
 
 def _numpy(x: Any) -> Any:

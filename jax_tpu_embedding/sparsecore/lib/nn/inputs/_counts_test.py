@@ -29,7 +29,7 @@ _FEATURE_COUNTS = (
 _FORMS = input_forms.FORMS | input_forms.DENSE_FORMS
 
 
-def _specs(id_policies, weight_policies, limit=4):
+def _specs(id_policies, weight_policies, limit=4, topology=(1, _NUM_SC)):
   """A feature per policy, all of one stack."""
   specs = {}
   for i, (ids, weights) in enumerate(zip(id_policies, weight_policies)):
@@ -44,8 +44,7 @@ def _specs(id_policies, weight_policies, limit=4):
     )
   embedding.auto_stack_tables(
       specs,
-      1,
-      _NUM_SC,
+      *topology,
       stack_to_max_ids_per_partition=lambda *_: limit,
       stack_to_max_unique_ids_per_partition=lambda *_: limit,
   )
@@ -193,20 +192,57 @@ class CountsTest(parameterized.TestCase):
         dict(expected),
     )
 
-  @parameterized.parameters(1, 2, 4)
-  def test_values_behind_the_last_split_are_no_ids(self, num_pairs):
-    specs = _specs(["drop"], ["drop"])
-    splits = np.tile(np.arange(16 // num_pairs + 1), num_pairs)
-    values = np.full((num_pairs, 20), 99)  # as padding that is in no table
-    values[:, : 16 // num_pairs] = 3
+  # Batches of 16 samples, as declared, and of others, some of which have as
+  # many splits as pairs of 16 samples could have.
+  @parameterized.product(num_pairs=(1, 2, 4), batch=(16, 4, 12, 20, 32))
+  def test_values_behind_the_last_split_are_no_ids(self, num_pairs, batch):
+    specs = _specs(["drop"], ["drop"], topology=(num_pairs, 1))
+    size = batch // num_pairs
+    splits = np.tile(np.arange(size + 1), num_pairs)
+    values = np.full((num_pairs, 40), 99)  # as padding that is in no table
+    values[:, :size] = 3
     values[0, 0] = 99
     weights = np.full(values.size, np.nan)
     counts = jax.jit(
         lambda *ids: embedding.count_ids({"f0": ids}, specs, {"f0": weights})
     )(values.reshape(-1), splits)["f0"]
-    self.assertEqual(int(counts.num_ids), 16)
-    self.assertEqual(int(counts.bad_weights), 15)
-    self.assertEqual(int(counts.dropped_by_policy), 16)
+    self.assertEqual(int(counts.num_ids), batch)
+    self.assertEqual(int(counts.bad_weights), batch - 1)
+    self.assertEqual(int(counts.dropped_by_policy), batch)
+
+  @parameterized.parameters(7, 11, 19, 31)
+  def test_a_batch_of_any_size_on_one_device_is_counted(self, batch):
+    specs = _specs(["drop"], ["drop"], topology=(1, 1))
+    values = np.full(32, 3)
+    counts = jax.jit(lambda *ids: embedding.count_ids({"f0": ids}, specs))(
+        values, np.arange(batch + 1)
+    )["f0"]
+    self.assertEqual(int(counts.num_ids), batch)
+
+  @parameterized.parameters("array", "pair", "rows", "sparse", "weights")
+  def test_masked_arrays_are_refused(self, form):
+    specs = _specs(["drop"], ["drop"])
+    ids = np.arange(16)
+    masked = np.ma.masked_less(ids, 2)
+    rows = np.empty(16, object)
+    rows[:] = list(masked[:, None])
+    features = {
+        "array": masked,
+        "pair": (masked, np.arange(17)),
+        "rows": rows,
+        "sparse": input_forms.sparse_tensor(None, masked, 16),
+        "weights": ids,
+    }[form]
+    weights = {"f0": masked} if form == "weights" else None
+    with self.assertRaisesRegex(
+        ValueError, "Feature 'f0': its .* are a masked"
+    ):
+      embedding.count_ids({"f0": features}, specs, weights)
+    if form != "weights":
+      with self.assertRaisesRegex(
+          ValueError, "Feature 'f0': its ids are a mas"
+      ):
+        embedding.sample_ids({"f0": features}, specs, 8)
 
   def test_forms_of_one_row_per_sample_are_counted(self):
     specs = _specs(["drop"], ["drop"])

@@ -99,6 +99,7 @@ class LimitCeiling:
     numbers: that are given: number -> the most.
 
   Raises:
+    TypeError: for another kind of ceiling.
     ValueError: for other numbers, or these without minibatching.
   """
 
@@ -111,8 +112,13 @@ class LimitCeiling:
     self._can_have = ceiling if callable(ceiling) else None
     self._most_unique: dict[str, int] = {}  # by stack, where some were refused
     self._enable_minibatching = enable_minibatching
-    if not ceiling or callable(ceiling):
+    if ceiling is None or callable(ceiling):
       return
+    if not isinstance(ceiling, Mapping):
+      raise TypeError(
+          "ceiling must be 'compile', a mapping, a function or None, got"
+          f" {ceiling!r}."
+      )
     for number, most in ceiling.items():
       if number not in _NUMBERS:
         raise ValueError(f"ceiling has {number!r}; the choices are {_NUMBERS}.")
@@ -124,7 +130,7 @@ class LimitCeiling:
     # A pass has no more distinct rows than ids.
     if (most_ids := self.numbers.get(_IDS)) is not None:
       self.numbers[_UNIQUE] = min(self.numbers.get(_UNIQUE, most_ids), most_ids)
-    if not enable_minibatching:
+    if self.numbers and not enable_minibatching:
       raise ValueError(
           "ceiling needs enable_minibatching=True: what is above it takes"
           " several passes."

@@ -28,6 +28,9 @@ class LimitFeedback:
     client: that of the run; None: nothing is recorded.
     stack_names: of the model.
     conversion: of its batches.
+
+  Raises:
+    TypeError: if the client has not the methods of one.
   """
 
   def __init__(
@@ -36,6 +39,12 @@ class LimitFeedback:
       stack_names: Sequence[str],
       conversion: _to_buffers.Conversion,
   ):
+    for method in ("load", "record", "publish"):
+      if client is not None and not hasattr(client, method):
+        raise TypeError(
+            "fdo_client must be an FDOClient, or have its methods, got"
+            f" {client!r}, which has no {method}."
+        )
     self._client = client
     self._stack_names = sorted(stack_names)
     self._conversion = conversion

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import math
+import numbers
 import threading
 from typing import Any
 
@@ -188,7 +189,7 @@ class Limits:
 
   def on_copies(self, feature_specs: Any, num_sc_per_device: int) -> Any:
     """Copies of the specs that have these limits."""
-    features, structure = jax.tree.flatten(feature_specs)
+    features = _tables.features_of(feature_specs)
     tables = {}
     copies = []
     for feature in features:
@@ -199,7 +200,7 @@ class Limits:
       feature.table_spec = tables[table.name]
       copies.append(feature)
     _set_stacks(copies, self._stacks_of(copies, num_sc_per_device))
-    return jax.tree.unflatten(structure, copies)
+    return jax.tree.unflatten(jax.tree.structure(feature_specs), copies)
 
   def set_on(self, feature_specs: Any, num_sc_per_device: int) -> None:
     """Gives these limits to the specs, in place: to all of them, or none."""
@@ -325,6 +326,8 @@ class GrowthRule:
         ("near", 1, False),
     ):
       value = getattr(self, name)
+      if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
       if not (
           math.isfinite(value)
           and (value > least or value == least and not is_open)
@@ -340,7 +343,11 @@ class GrowthRule:
 
   def rung_above(self, need: float) -> int:
     """The lowest rung whose number is at least `need`."""
-    k = 1 + max(math.ceil(math.log(max(need, 8) / 8, self.growth)) - 1, 0)
+    # Many rungs may be rounded up to one number: it is the first of them.
+    below = _round_up(need) - _ALIGNMENT
+    k = 1
+    if below > 0:
+      k = 2 + math.floor(math.log(below / 8, self.growth))
     while self.rung(k) < need:
       k += 1
     while k > 1 and self.rung(k - 1) >= need:

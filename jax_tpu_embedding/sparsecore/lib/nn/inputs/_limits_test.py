@@ -67,6 +67,11 @@ class GrowthRuleTest(parameterized.TestCase):
     if k > 1:
       self.assertLess(rule.rung(k - 1), need)
 
+  def test_rungs_may_be_as_close_as_can_be(self):
+    rule = _limits.GrowthRule(growth=1 + 1e-9)
+    self.assertEqual(rule.rung(rule.rung_above(1000)), 1000)
+    self.assertEqual(rule.rung(rule.rung_above(1001)), 1008)
+
   @hypothesis.given(
       st.lists(
           st.tuples(st.integers(1, 10**5), st.integers(1, 10**5)), min_size=1
@@ -133,6 +138,10 @@ class GrowthRuleTest(parameterized.TestCase):
     _limits.GrowthRule()
     with self.assertRaisesRegex(ValueError, message):
       _limits.GrowthRule(**options)
+
+  def test_what_is_no_number_is_refused(self):
+    with self.assertRaisesRegex(TypeError, "growth must be a number, got '2'"):
+      _limits.GrowthRule(growth="2")
 
 
 def _preprocess(model, limits, num_devices, ids=None, **options):

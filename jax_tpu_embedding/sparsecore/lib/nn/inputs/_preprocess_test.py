@@ -139,10 +139,17 @@ class InputFormsTest(parameterized.TestCase):
 
   def test_a_table_in_place_of_a_feature_is_an_error_that_names_it(self):
     specs = make_specs()
+    limits = embedding.Limits.of(specs, 1, _NUM_SC)
+    _, stats = preprocess(_FORMS["rows"], specs=specs)
     specs["g"] = specs["f"].table_spec
+    both = {"f": _FORMS["rows"], "g": _FORMS["rows"]}
     for call in (
         lambda: preprocess(_FORMS["rows"], specs=specs),
+        lambda: preprocess(_FORMS["rows"], specs=specs, limits=limits),
         lambda: embedding.AdaptiveLimits(specs, 1, 1),
+        lambda: embedding.count_ids(both, specs),
+        lambda: embedding.sample_ids(both, specs, 9),
+        lambda: embedding.update_preprocessing_parameters(specs, stats, 1),
     ):
       with self.assertRaisesRegex(
           TypeError,
@@ -157,7 +164,7 @@ class InputFormsTest(parameterized.TestCase):
       inputs.num_minibatches[0] = 2
     assert_same(preprocess(ids)[0].num_minibatches, [1])
 
-  def test_masked_positions_are_not_taken_for_ids(self):
+  def test_ids_and_weights_of_positions_are_checked(self):
     table = two_table_model.table(vocabulary_size=10)
     feature = embedding_spec.FeatureSpec(
         name="f",
@@ -171,6 +178,10 @@ class InputFormsTest(parameterized.TestCase):
     preprocess(ids, specs=specs)
     with self.assertRaisesRegex(ValueError, "'f': its ids are a masked array"):
       preprocess(np.ma.masked_less(ids, 2), specs=specs)
+    with self.assertRaisesRegex(
+        ValueError, r"'f': ids have shape \(8, 2, 1\) and weights \(8, 2, 3\)"
+    ):
+      preprocess(ids, np.ones((_BATCH, 2, 3)), specs=specs)
 
 
 class PoliciesTest(parameterized.TestCase):

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+import numpy as np
 
 
 def one_row_per_sample(
@@ -48,3 +49,39 @@ def one_row_per_sample(
       f" output_shape {tuple(feature.output_shape)}, of which {batch} examples"
       f" are here, they must have shape {' or '.join(map(str, shapes))}."
   )
+
+
+def ids_and_weights(
+    ids: Any,
+    weights: Any | None,
+    feature: embedding_spec.FeatureSpec,
+    batch: int,
+) -> tuple[Any, Any | None]:
+  """Both as one_row_per_sample has them; its arguments.
+
+  Raises:
+    ValueError: as there, or if their shapes differ.
+  """
+  rows = one_row_per_sample(ids, feature, batch)
+  if weights is None:
+    return rows, None
+  of_weights = one_row_per_sample(weights, feature, batch, "weights")
+  if rows.shape != of_weights.shape:
+    raise ValueError(
+        f"Feature {feature.name!r}: ids have shape {tuple(ids.shape)} and"
+        f" weights {tuple(weights.shape)}. They must be the same."
+    )
+  return rows, of_weights
+
+
+def refuse_masked(
+    array: Any, feature: embedding_spec.FeatureSpec, name: str = "ids"
+) -> None:
+  """Raises ValueError for a masked array: most of NumPy forgets the mask."""
+  if isinstance(array, np.ma.MaskedArray):
+    raise ValueError(
+        f"Feature {feature.name!r}: its {name} are a masked array, and what is"
+        " masked has no meaning here. Fill it, for example ids with"
+        " ids.filled(-1) and out_of_range_ids='drop', or weights with"
+        " weights.filled(0)."
+    )

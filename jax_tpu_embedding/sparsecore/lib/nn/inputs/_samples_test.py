@@ -68,6 +68,16 @@ class OneRowPerSampleTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _samples.one_row_per_sample(np.zeros(3), feature(*output_shape), 4)
 
+  def test_other_shapes_of_weights_are_named_as_they_were_given(self):
+    f = feature(4, 8)
+    rows, weights = _samples.ids_and_weights(np.ones(4), np.ones((4, 1)), f, 4)
+    self.assertEqual(rows.shape, weights.shape)
+    with self.assertRaisesRegex(
+        ValueError,
+        r"Feature 'f': ids have shape \(4,\) and weights \(4, 2\)\. They must be",
+    ):
+      _samples.ids_and_weights(np.ones(4), np.ones((4, 2)), f, 4)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -1,12 +1,17 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""States of limits that are refused."""
+"""States of limits: those that are refused, and batches of before them."""
+
+import copy
+import pickle
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.testing import zipf_batches
+import numpy as np
 
 
 def _adaptive(**options):
@@ -27,6 +32,26 @@ class SavedLimitsTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         limits.load_state_dict(state | change)
+
+  def test_a_batch_of_before_a_state_was_loaded_is_converted_again(self):
+    limits = _adaptive()
+    limits.preprocess(zipf_batches.batch(0))
+    state = limits.state_dict()
+    limits.preprocess(zipf_batches.batch(1, 40.0))
+    converted = limits.convert(zipf_batches.batch(2))
+    self.assertFalse(limits.snapshot_of(state).limits.covers(converted.limits))
+    limits.load_state_dict(state)
+    inputs, _ = limits.settle(converted)
+    expected, _ = _adaptive(start=limits.limits).preprocess(
+        zipf_batches.batch(2)
+    )
+    self.assertEqual(inputs.settings, expected.settings)
+    jax.tree.map(np.testing.assert_array_equal, inputs, expected)
+
+  @parameterized.parameters(pickle.dumps, copy.copy, copy.deepcopy)
+  def test_what_threads_share_is_not_copied(self, make_copy):
+    with self.assertRaisesRegex(TypeError, "shared by threads.*state_dict"):
+      make_copy(_adaptive())
 
   def test_a_state_that_is_refused_says_what_to_do(self):
     limits = _adaptive(enable_minibatching=True)

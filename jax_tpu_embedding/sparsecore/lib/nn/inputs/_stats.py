@@ -211,7 +211,7 @@ def update_preprocessing_parameters(
     raise ValueError(
         f"headroom must be a number of at least 1, got {headroom!r}."
     )
-  for feature in jax.tree.leaves(feature_specs):
+  for feature in _tables.features_of(feature_specs):
     stack = feature.table_spec.stacked_table_spec
     name = stack.stack_name
     changes = {}

@@ -10,6 +10,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
@@ -55,6 +56,15 @@ class Conversion(NamedTuple):
   feature_stacking_strategy: str
   num_threads: int | None
   output_pool: OutputPool | None
+
+  @property
+  def topology(self) -> layout.Topology:
+    """Raises ValueError if the counts cannot be."""
+    return layout.Topology(
+        local_device_count=self.local_device_count,
+        global_device_count=self.global_device_count,
+        num_sc_per_device=self.num_sc_per_device,
+    )
 
   @property
   def is_of_one_process(self) -> bool:
@@ -116,8 +126,9 @@ def to_buffers(
   for i, spec in enumerate(specs):
     if len(spec.output_shape) > 2:
       batch = spec.output_shape[0] * local_device_count // global_device_count
-      ids[i] = _positions_as_samples(ids[i], spec, batch, "ids")
-      weights[i] = _positions_as_samples(weights[i], spec, batch, "weights")
+      ids[i], weights[i] = _positions_as_samples(
+          ids[i], weights[i], spec, batch
+      )
 
   replicated = [i for i, s in enumerate(specs) if s.table_spec.is_replicated]
   samples, dropped = {}, {}
@@ -219,14 +230,26 @@ def _minibatches_per_device(
 
 
 def _positions_as_samples(
-    values: Any, feature: embedding_spec.FeatureSpec, batch: int, name: str
-) -> Any:
-  """The `values` of a sequence, with a row for each position."""
-  if not isinstance(values, (np.ndarray, jax.Array)) or values.ndim < 2:
-    return values
+    ids: Any,
+    weights: Any | None,
+    feature: embedding_spec.FeatureSpec,
+    batch: int,
+) -> tuple[Any, Any | None]:
+  """Those of sequences, with a row for each position; others as they are."""
+  if not _is_matrix(ids):
+    return ids, weights
   # Of a masked array too, which the converter refuses.
-  values = np.asanyarray(values)
-  return _samples.one_row_per_sample(values, feature, batch, name)
+  ids = np.asanyarray(ids)
+  if _is_matrix(weights):
+    weights = np.asanyarray(weights)
+  elif weights is not None:
+    return _samples.one_row_per_sample(ids, feature, batch), weights
+  return _samples.ids_and_weights(ids, weights, feature, batch)
+
+
+def _is_matrix(x: Any) -> bool:
+  """Whether it is a dense array of rows, or of rows of rows."""
+  return isinstance(x, (np.ndarray, jax.Array)) and x.ndim > 1
 
 
 def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:

@@ -82,6 +82,7 @@ def prepare_feature_specs_for_training(
           f" {feature.table_spec.name!r} was stacked, so the stack has no place"
           " for its samples. Stack or prepare all features together."
       )
+    _tables.check_is_as_stacked(feature.table_spec)
   apply(plan, feature_specs)
 
 
@@ -316,7 +317,7 @@ def check_prepared(
 
   Raises:
     ValueError: if two features have one name, or a table is not stacked, or was
-      planned for another number of shards.
+      planned for another number of shards or fewer rows.
   """
   # One loop over plain attributes: it runs for every batch.
   tables = {}
@@ -343,7 +344,7 @@ def check_planned_for(
     num_shards: SparseCores of the job.
 
   Raises:
-    ValueError: if a table was planned for another number.
+    ValueError: if a table was planned for another number, or for fewer rows.
   """
   _check_planned_for(jax.tree.leaves(table_specs), num_shards)
 
@@ -352,10 +353,21 @@ def _check_planned_for(
     tables: Iterable[_tables.TableSpec], num_shards: int
 ) -> None:
   for table in tables:
-    planned = table.setting_in_stack.num_shards
-    if table.is_replicated:
-      continue  # They are the same for any number.
-    if planned is not None and planned != num_shards:
+    setting = table.setting_in_stack
+    planned = setting.num_shards
+    if planned is None:
+      continue
+    # As of a copy that was given more rows, whose ids would find those of
+    # other tables.
+    if table.vocabulary_size > setting.padded_vocab_size:
+      raise ValueError(
+          f"Table {table.name!r} has vocabulary_size {table.vocabulary_size},"
+          f" and its plan {setting.padded_vocab_size} rows. Stack or prepare a"
+          " new spec: dataclasses.replace(table, _stacked_table_spec=None,"
+          " _setting_in_stack=None)."
+      )
+    # Replicated tables are the same for any number.
+    if not table.is_replicated and planned != num_shards:
       raise ValueError(
           f"Table {table.name!r} was prepared for {planned} SparseCores in all,"
           f" and is used with {num_shards}. Pass the same global_device_count"

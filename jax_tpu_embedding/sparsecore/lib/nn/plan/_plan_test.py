@@ -218,6 +218,37 @@ class PrepareTest(parameterized.TestCase):
       _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
     self.assertFalse(features["fc"].table_spec.is_stacked())
 
+  @parameterized.parameters(
+      (dict(vocabulary_size=65), "has vocabulary_size 65, and its plan 64"),
+      (dict(combiner="mean"), "has combiner 'mean', but its stack 's' has 'su"),
+      (
+          dict(optimizer=embedding_spec.SGDOptimizerSpec(learning_rate=0.5)),
+          "has optimizer SGDOptimizerSpec.learning_rate=0.5., but its stack",
+      ),
+      (dict(dtype="bfloat16"), "has dtype .*bfloat16.*, but its stack"),
+      (dict(placement="tensorcore"), "has placement 'tensorcore', but its st"),
+  )
+  def test_copies_that_are_not_as_their_stack_raise(self, changes, message):
+    features = _features()
+    _plan.stack_tables(features, ["a", "b"], **_TOPOLOGY, stack_name="s")
+    feature = features["fa"]
+    table = dataclasses.replace(feature.table_spec)
+    features["fa"] = dataclasses.replace(feature, table_spec=table)
+    _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    table = dataclasses.replace(table, **changes)
+    features["fa"] = dataclasses.replace(feature, table_spec=table)
+    with self.assertRaisesRegex(ValueError, f"Table 'a' {message}"):
+      _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+
+  def test_batches_of_tables_with_more_rows_than_planned_raise(self):
+    features = _features()
+    _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    _plan.check_prepared(list(features.values()), 8)
+    table = dataclasses.replace(features["fa"].table_spec, vocabulary_size=65)
+    features["fa"] = dataclasses.replace(features["fa"], table_spec=table)
+    with self.assertRaisesRegex(ValueError, "'a' has vocabulary_size 65, and"):
+      _plan.check_prepared(list(features.values()), 8)
+
   def test_features_that_come_later_raise(self):
     features = _features()
     _plan.stack_tables(features, ["a", "b"], **_TOPOLOGY)

@@ -454,6 +454,31 @@ def check_width(feature: FeatureSpec) -> None:
     )
 
 
+# Fields of a table that its stack has for all of its tables.
+_SHARED_FIELDS = (
+    "optimizer",
+    "combiner",
+    "quantization_config",
+    "dtype",
+    "placement",
+)
+
+
+def check_is_as_stacked(table: TableSpec) -> None:
+  """Raises ValueError if a table has something else than its stack.
+
+  As a copy has, of a spec that was stacked: what its stack has would hold.
+  """
+  stack = table.stacked_table_spec
+  for field in _SHARED_FIELDS:
+    values = getattr(table, field), getattr(stack, field)
+    if values[0] != values[1]:
+      raise ValueError(
+          f"Table {table.name!r} has {field} {values[0]!r}, but its stack"
+          f" {stack.stack_name!r} has {values[1]!r}." + _how_to_change(field)
+      )
+
+
 def _how_to_change(name: str) -> str:
   if name in _BUFFER_ATTRIBUTES:
     return (

@@ -102,7 +102,8 @@ def tpu_sparse_dense_matmul_grad(
 
   Raises:
     ValueError: if the arguments do not belong together, a schedule needs
-      `step`, slots are missing, or a part of a stack is frozen.
+      `step`, a step that is no array of JAX is negative, slots are missing, or
+      a part of a stack is frozen.
     KeyError: if `embedding_var_limits` lacks a stack.
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
@@ -283,6 +284,7 @@ def _update_of_stack(
 ) -> of_stacks.OfStack:
   """The update of one stack, whose arguments are those of step_stacks."""
   minimum, maximum = value_limits
+  _check_step(stack, step)
   if step is None and stack.optimizer.depends_on_step:
     # Programs that were written for the reference do so, with this result.
     logging.log_first_n(
@@ -324,6 +326,19 @@ def _update_of_stack(
       params,
       num_results=1 + len(slots),
   )
+
+
+def _check_step(
+    stack: embedding_spec.StackedTableSpec, step: jax.typing.ArrayLike | None
+) -> None:
+  """Raises ValueError unless the step, if it is known here, is possible."""
+  if not isinstance(step, (numbers.Real, np.ndarray)):
+    return  # There is none, or the program would have to wait for it.
+  if np.size(step) != 1 or not 0 <= np.asarray(step).item() < 2**31:
+    raise ValueError(
+        f"Stack {stack.stack_name!r}: step must be one number from 0 to"
+        f" 2^31 - 1, got {step!r}. It counts from 0."
+    )
 
 
 def _as_seed(rounding_seed: jax.typing.ArrayLike) -> jax.Array:

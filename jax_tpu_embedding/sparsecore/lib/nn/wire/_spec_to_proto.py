@@ -17,15 +17,6 @@ from jax_tpu_embedding.sparsecore.lib.nn.wire import _callable_tags
 from jax_tpu_embedding.sparsecore.lib.nn.wire import _optimizers_as_proto
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 
-# Fields of a table that hold for its stack too, and are written once.
-_SHARED_FIELDS = (
-    "optimizer",
-    "combiner",
-    "quantization_config",
-    "dtype",
-    "placement",
-)
-
 
 def create_proto_from_feature_specs(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
@@ -61,7 +52,7 @@ def create_proto_from_feature_specs(
   features: dict[str, list[pb.FeatureSpecProto]] = {}  # by table
   members: dict[str, list[str]] = {}  # table names by stack
   feature_names = set()
-  for position, feature in enumerate(jax.tree.leaves(feature_specs)):
+  for position, feature in enumerate(_tables.features_of(feature_specs)):
     if feature.name in feature_names:
       raise ValueError(
           f"Feature spec {feature.name} is already defined. Rename one of the"
@@ -71,7 +62,7 @@ def create_proto_from_feature_specs(
     table = feature.table_spec
     stack = table.stacked_table_spec
     num_shards = table.num_shards_of(num_sparsecores)
-    _check_planned_alike(table, stack, num_shards)
+    _check_planned_alike(table, num_shards)
     _put(stacks, "Stack", stack.stack_name, _stack(stack, num_shards))
     if _put(tables, "Table", table.name, _table(table, tags)):
       members.setdefault(stack.stack_name, []).append(table.name)
@@ -100,9 +91,7 @@ def _put(known, kind: str, name: str, message) -> bool:
 
 
 def _check_planned_alike(
-    table: _tables.TableSpec,
-    stack: _tables.StackedTableSpec,
-    num_sparsecores: int,
+    table: _tables.TableSpec, num_sparsecores: int
 ) -> None:
   """Checks that the message can say of both what it says once."""
   planned = table.setting_in_stack.num_shards
@@ -112,14 +101,7 @@ def _check_planned_alike(
         f" not for {num_sparsecores}. Pass the same global_device_count and"
         " number of SparseCores per device as when preparing."
     )
-  for field in _SHARED_FIELDS:
-    values = getattr(table, field), getattr(stack, field)
-    if values[0] != values[1]:
-      raise ValueError(
-          f"Table {table.name!r} has {field} {values[0]!r}, but its stack"
-          f" {stack.stack_name!r} has {values[1]!r}. Make a new spec and"
-          " prepare its features again."
-      )
+  _tables.check_is_as_stacked(table)
 
 
 def _stack(
