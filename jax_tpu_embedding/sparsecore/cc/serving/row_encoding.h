@@ -1,9 +1,9 @@
 // Copyright 2026 The jax_tpu_embedding Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Rows of served tables as bytes (format version 1, docs/how_to/serve.md), the
-// plain form, which defines what is correct. encode_rows.h has it for many
-// rows, pool_rows.h for sums of rows.
+// Rows of served tables as bytes (format version 1,
+// docs/reference/served_tables.md), the plain form, which defines what is
+// correct. encode_rows.h has it for many rows, pool_rows.h for sums of rows.
 //
 //   float32, bfloat16, float16   D values, rounded to nearest even
 //   int8    D codes, zeros up to a multiple of 4, float32 scale, float32 bias
