@@ -31,8 +31,9 @@ import numpy as np
 # added up in some ten microseconds. Waking another one takes as long.
 _MOST_NUMBERS = 2**15
 # XLA compares all results of a call that overwrite operands with each other, in
-# several passes. The step of 1,024 tables with Adagrad compiles in 3.2 s with a
-# call for each, 2.6 with one for 8, 2.9 for 16, 3.1 for 32, 220 for all.
+# several passes. The step of 1,024 tables with Adagrad compiles in 3.2 s of CPU
+# time with a call for each, 2.6 with one for 8, 2.9 for 16, 3.1 for 32, 220 for
+# all, beside other work.
 _STACKS_OF_A_CALL = 8
 # Fewer that are alike compile in less than 0.1 s, and profiles tell them apart.
 _FEWEST_ALIKE = 64

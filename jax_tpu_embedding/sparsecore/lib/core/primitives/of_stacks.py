@@ -5,8 +5,8 @@
 
 A step binds what it does to its stacks here, all at once. Over several devices
 with CPUs or GPUs they then share messages, so that a step has as many
-collectives with twelve stacks as with one; on one CPU device small stacks share
-a native call. Elsewhere each is lowered by itself.
+collectives with twelve stacks as with one; on one CPU device many small
+stacks share native calls. Elsewhere each is lowered by itself.
 The results are those of one primitive after the other, bit by bit.
 
 Operands: those of the stacks, one after the other. Results: theirs, likewise.
