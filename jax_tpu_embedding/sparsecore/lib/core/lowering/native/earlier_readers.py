@@ -20,7 +20,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import math
 from typing import Any
-from typing import NamedTuple
 
 import jax
 from jax.extend.mlir.dialects import stablehlo
@@ -46,8 +45,7 @@ def results_of_earlier_readers(
 ) -> list[mlir.ir.Value]:
   """Results of the operations lowered so far that read one of `tables`.
 
-  Of a custom call one result, if it has any in memory of its own; one that
-  overwrites the table is the table from then on. Of other operations all
+  Of a custom call one result, if it has any in memory of its own. Else all
   results in the block that is being lowered that are smaller than the table
   that was read. A larger one may be the table itself in another shape, and
   keeping that until the update is what forces a copy; its readers count as
@@ -60,7 +58,6 @@ def results_of_earlier_readers(
   # Keyed by operation and number, in order of discovery; with whether it may be
   # a table. A slot may have one number per row: activations can be larger.
   results = {}
-  custom_calls = {}  # by operation
   values = [(table, _num_elements(table)) for table in tables]
   while values:
     value, limit = values.pop()
@@ -68,18 +65,10 @@ def results_of_earlier_readers(
       reader = _enclosing_operation(use.owner, block)
       if reader is None:
         continue
-      if reader.name == "stablehlo.custom_call":
-        if reader not in custom_calls:
-          custom_calls[reader] = _read_custom_call(reader)
-        found = custom_calls[reader].last_results(use.operand_number)
-      else:
-        found = [
-            (number, result, _num_elements(result) >= limit)
-            for number, result in _last_results(reader)
-        ]
-      for number, result, may_be_table in found:
+      for number, result, is_new in _last_results(reader):
         if (reader, number) in results:
           continue
+        may_be_table = not is_new and _num_elements(result) >= limit
         results[reader, number] = (result, may_be_table)
         if may_be_table:
           values.append((result, limit))
@@ -100,48 +89,36 @@ def _enclosing_operation(
 
 def _last_results(
     reader: mlir.ir.Operation,
-) -> list[tuple[int, mlir.ir.Value]]:
-  """Results of `reader`, with their numbers, after which it has read all."""
+) -> list[tuple[int, mlir.ir.Value, bool]]:
+  """Results of `reader` after which it has read all.
+
+  Each with its number, and whether it is known to be in memory of its own.
+  """
   results = list(enumerate(reader.results))
+  smallest = lambda numbered: min(numbered, key=lambda x: _num_elements(x[1]))
   if reader.name == "func.call":
     if mlir.ir.FlatSymbolRefAttr(reader.attributes["callee"]).value.startswith(
         _ONE_READER
     ):
-      return [min(results, key=lambda x: _num_elements(x[1]))]
-  return results
+      return [(*smallest(results), False)]
+  if reader.name == "stablehlo.custom_call":
+    # All of its results are there at once.
+    overwriting = _overwriting_results(reader)
+    new = [x for x in results if x[0] not in overwriting]
+    if new:
+      return [(*smallest(new), True)]
+  return [(number, result, False) for number, result in results]
 
 
-class _CustomCall(NamedTuple):
-  """It has all results at once, in memory of their own but for aliases."""
-
-  operation: mlir.ir.Operation
-  smallest: int | None  # of those that are no alias
-  aliases: dict[int, int]  # number of an operand -> that of the result
-
-  def last_results(self, operand: int) -> list[tuple[int, mlir.ir.Value, bool]]:
-    """Of a call that reads `operand`; each with whether it is what it was."""
-    numbers = []
-    if self.smallest is not None:
-      numbers.append((self.smallest, False))
-    if operand in self.aliases:
-      numbers.append((self.aliases[operand], True))
-    return [(k, self.operation.results[k], is_it) for k, is_it in numbers]
-
-
-def _read_custom_call(operation: mlir.ir.Operation) -> _CustomCall:
-  aliases = {}
-  if "output_operand_aliases" in operation.attributes:
-    for attribute in operation.attributes["output_operand_aliases"]:
-      alias = stablehlo.OutputOperandAlias(attribute)
+def _overwriting_results(call: mlir.ir.Operation) -> set[int]:
+  """The numbers of the results of a custom call that overwrite operands."""
+  if "output_operand_aliases" not in call.attributes:
+    return set()
+  return {
       # A result that is the only one has no number.
-      aliases[alias.operand_index] = next(iter(alias.output_tuple_indices), 0)
-  overwritten = set(aliases.values())
-  smallest = min(
-      (k for k in range(len(operation.results)) if k not in overwritten),
-      key=lambda k: _num_elements(operation.results[k]),
-      default=None,
-  )
-  return _CustomCall(operation, smallest, aliases)
+      next(iter(stablehlo.OutputOperandAlias(alias).output_tuple_indices), 0)
+      for alias in call.attributes["output_operand_aliases"]
+  }
 
 
 def _num_elements(value: mlir.ir.Value) -> float:
