@@ -216,9 +216,10 @@ class SmallStacksTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, results, expected)
 
   def test_tables_are_updated_in_place(self):
-    # The first has fewer numbers than the activations of any.
+    # The last, which is looked at first, has fewer numbers than activations.
     step = _Step(
-        _Stack(rows=6), *[_Stack(rows=4096, rule="adagrad") for _ in range(3)]
+        *[_Stack(rows=4096, rule="adagrad") for _ in range(3)],
+        _Stack(rows=6, rule="adagrad"),
     )
     compiled = step.lowered().compile()
     self.assertEmpty(
