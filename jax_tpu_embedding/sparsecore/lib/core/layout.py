@@ -9,6 +9,7 @@ The Python view of cc/layout/csr_layout.h; layout_test.py compares the two.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 
 from jax_tpu_embedding.sparsecore.lib.core import constants
 
@@ -23,6 +24,7 @@ class Topology:
     num_sc_per_device: SparseCores of each of them.
 
   Raises:
+    TypeError: if a count is no integer.
     ValueError: if a count is not positive, or there are more local than global
       devices.
   """
@@ -34,6 +36,8 @@ class Topology:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       count = getattr(self, field.name)
+      if not isinstance(count, numbers.Integral) or isinstance(count, bool):
+        raise TypeError(f"{field.name} must be an integer, got {count!r}.")
       if count <= 0:
         raise ValueError(f"{field.name} must be greater than 0, got {count}.")
     if self.global_device_count < self.local_device_count:

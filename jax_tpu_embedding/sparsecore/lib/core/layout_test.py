@@ -95,6 +95,15 @@ class LayoutTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       layout.Topology(**(baseline | change))
 
+  @parameterized.parameters("2", 2.0, None, True)
+  def test_counts_are_integers(self, count):
+    with self.assertRaisesRegex(
+        TypeError, f"num_sc_per_device must be an integer, got {count!r}"
+    ):
+      layout.Topology(
+          local_device_count=2, global_device_count=4, num_sc_per_device=count
+      )
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -49,6 +49,13 @@ def check_name(owner: str, field: str, name: Any) -> None:
     raise TypeError(f"{owner}: {field} must be a str, got {name!r}.")
   if not name:
     raise ValueError(f"{owner}: {field} must not be empty.")
+  try:
+    name.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(
+        f"{owner}: {field} must be text that UTF-8 can hold, got {name!r}, with"
+        f" {name[error.start]!r} at position {error.start}."
+    ) from error
 
 
 def check_integer(owner: str, field: str, value: Any) -> None:

@@ -61,6 +61,12 @@ class TableSpecTest(parameterized.TestCase):
       ("no_name", dict(name=""), ValueError, "name must not be empty"),
       ("name_not_text", dict(name=3), TypeError, "must be a str, got 3"),
       (
+          "name_not_utf8",
+          dict(name="caf\udce9"),
+          ValueError,
+          r"UTF-8 can hold, got 'caf.udce9', with '.udce9' at position 3",
+      ),
+      (
           "no_rows",
           dict(vocabulary_size=0),
           ValueError,
