@@ -25,6 +25,8 @@ from benchmarks.lookup import cases
 # Rows of the table, and of the gradient, to ask for before they are needed.
 _ROWS_AHEAD = (8, 16, 32, 64, 128, 192)
 _SAMPLES_AHEAD = (4, 16, 64)
+# Ids of a lookup to have in a cache before any of their rows is added.
+_IDS_AT_ONCE = (0, 1024, 4096)
 _ROUNDS_TO_CHOOSE = 5
 
 
@@ -35,6 +37,7 @@ class Strategy:
   width: int  # columns whose sums are in registers at once
   rows_ahead: int
   samples_ahead: int  # of updates alone
+  ids_at_once: int  # of lookups alone; 0: none
   to_first_level: bool
   num_threads: int
 
@@ -95,7 +98,7 @@ class Limit(case_worker.Contender):
     if tables is None:
       self._reset(step)
     self._look_up_best = self._fastest(
-        self._look_up, _strategies(case.dim, samples_ahead=(0,))
+        self._look_up, _strategies(case.dim, ids_at_once=_IDS_AT_ONCE)
     )
     if self._updates:
       self._update_best = self._fastest(
@@ -140,6 +143,7 @@ class Limit(case_worker.Contender):
         *map(ctypes.c_int64, (*batch.ids.shape, self._case.dim)),
         ctypes.c_int64(strategy.width),
         ctypes.c_int64(strategy.rows_ahead),
+        ctypes.c_int64(-(-strategy.ids_at_once // batch.ids.shape[1])),
         ctypes.c_bool(strategy.to_first_level),
         ctypes.c_int64(strategy.num_threads),
     )
@@ -186,12 +190,17 @@ class Limit(case_worker.Contender):
     return min(seconds, key=lambda strategy: turns.median(seconds[strategy]))
 
 
-def _strategies(dim: int, samples_ahead: Sequence[int]) -> list[Strategy]:
+def _strategies(
+    dim: int,
+    samples_ahead: Sequence[int] = (0,),
+    ids_at_once: Sequence[int] = (0,),
+) -> list[Strategy]:
   return [
       Strategy(
           width=width,
           rows_ahead=rows,
           samples_ahead=samples,
+          ids_at_once=ids,
           to_first_level=to_first_level,
           num_threads=threads,
       )
@@ -199,6 +208,7 @@ def _strategies(dim: int, samples_ahead: Sequence[int]) -> list[Strategy]:
       for width in sorted({min(dim, 64), dim})
       for rows in _ROWS_AHEAD
       for samples in samples_ahead
+      for ids in ids_at_once
       for to_first_level in (False, True)
   ]
 

@@ -114,6 +114,14 @@ template <int kWidth, bool kToFirstLevel>
   }
 }
 
+template <bool kToFirstLevel>
+[[gnu::always_inline]] inline void PrefetchWhole(const float* row,
+                                                 int64_t dim) {
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    Prefetch<kLanes, kToFirstLevel>(row + d);
+  }
+}
+
 // Rows begin at any number.
 [[gnu::always_inline]] inline Vector Load(const float* values) {
   Vector vector;
@@ -147,10 +155,24 @@ struct Lookup {
   float* out;
   int64_t valency;
   int64_t dim;
-  int64_t ahead;  // ids
+  int64_t ahead;            // ids
+  int64_t samples_at_once;  // 0: all
 
   const float* row(int64_t i) const { return table + ids[i] * dim; }
 };
+
+// Has the ids [first, last] and their weights in a cache: one that is waited
+// for between rows holds up the prefetches of rows behind it.
+inline void ReadIds(const Lookup& lookup, int64_t first, int64_t last) {
+  int32_t ids = 0;
+  float weights = 0.0f;
+  for (int64_t i = first; i <= last; i += kLanes) {
+    ids ^= lookup.ids[i];
+    weights += lookup.weights[i];
+  }
+  // Without a use, nothing would be read.
+  asm volatile("" : : "r"(ids), "m"(weights));
+}
 
 // The sums of a sample in all pieces of `kWidth` columns from `column` on.
 template <int kWidth, bool kToFirstLevel>
@@ -196,15 +218,28 @@ template <int kDim, int kWidth, bool kToFirstLevel>
                                                int64_t first, int64_t last) {
   Lookup lookup = of_any_dim;
   if constexpr (kDim > 0) lookup.dim = kDim;
-  const int64_t last_id = last * lookup.valency - 1;
-  for (int64_t s = first; s < last; ++s) {
-    int64_t column = 0;
-    if constexpr (kDim > 0) {
-      PoolPieces<kWidth, kToFirstLevel>(lookup, s, last_id, column);
-    } else {
-      PoolPieces<kWidth, kToFirstLevel>(lookup, s, last_id, column);
-      PoolPieces<kLanes, kToFirstLevel>(lookup, s, last_id, column);
-      if (column < lookup.dim) PoolRest(lookup, s, last_id, column);
+  const int64_t at_once =
+      lookup.samples_at_once > 0 ? lookup.samples_at_once : last - first;
+  for (int64_t begin = first; begin < last; begin += at_once) {
+    const int64_t end = std::min(begin + at_once, last);
+    const int64_t last_id = end * lookup.valency - 1;
+    if (lookup.samples_at_once > 0) {
+      ReadIds(lookup, begin * lookup.valency, last_id);
+      const int64_t first_id = begin * lookup.valency;
+      for (int64_t i = 0; i < lookup.ahead; ++i) {
+        PrefetchWhole<kToFirstLevel>(
+            lookup.row(std::min(first_id + i, last_id)), lookup.dim);
+      }
+    }
+    for (int64_t s = begin; s < end; ++s) {
+      int64_t column = 0;
+      if constexpr (kDim > 0) {
+        PoolPieces<kWidth, kToFirstLevel>(lookup, s, last_id, column);
+      } else {
+        PoolPieces<kWidth, kToFirstLevel>(lookup, s, last_id, column);
+        PoolPieces<kLanes, kToFirstLevel>(lookup, s, last_id, column);
+        if (column < lookup.dim) PoolRest(lookup, s, last_id, column);
+      }
     }
   }
 }
@@ -321,14 +356,16 @@ void LookUpIn(const Lookup& lookup, int64_t num_samples, int64_t width,
 }  // namespace
 
 // out[num_samples, dim] = sums of weights[num_samples, valency] * table[ids].
-// width: how many columns of 128 to sum at once, 64 or all.
+// width: how many columns of 128 to sum at once, 64 or all. samples_at_once: of
+// how many samples to read the ids, and ask for the first rows, before any row
+// is added; 0: of none.
 extern "C" void LookUp(const float* table, const int32_t* ids,
                        const float* weights, float* out, int64_t num_samples,
                        int64_t valency, int64_t dim, int64_t width,
-                       int64_t ahead, bool to_first_level,
-                       int64_t num_threads) {
-  LookUpIn({table, ids, weights, out, valency, dim, ahead}, num_samples, width,
-           to_first_level, num_threads);
+                       int64_t ahead, int64_t samples_at_once,
+                       bool to_first_level, int64_t num_threads) {
+  LookUpIn({table, ids, weights, out, valency, dim, ahead, samples_at_once},
+           num_samples, width, to_first_level, num_threads);
 }
 
 // Steps the rows of entries, which are sorted by row, by gradient[samples,
