@@ -302,7 +302,14 @@ struct WriteOccurrences {
         LeaveOut(place);
         continue;
       }
-      const CleanId id = ReadId(i, ids, samples.are_wrong());
+      CleanId id = ReadId(i, ids, samples.are_wrong());
+      // Finite weights can add up to what is not.
+      if (feature.factors != nullptr && ids.weights != nullptr && id.is_kept &&
+          ids.weight_policy == WeightPolicy::kError &&
+          !convert::IsFinite(feature.factors[sample])) {
+        id.is_error = true;
+        id.weight = __builtin_nanf("");
+      }
       if (id.is_error) *any_error = 1;
       if (!id.is_kept) {
         LeaveOut(place);

@@ -262,6 +262,12 @@ Result<void> EmbeddingTables::LookUpWhole(const Request& request, int64_t begin,
       out_of_range_ == OutOfRange::kError) {
     return WrongId(request, splits.front(), splits.back());
   }
+  if (const auto sample = scratch.overflowing_sample()) {
+    return InvalidArgument(
+        "Table '", table.name(), "': sample ", begin + *sample,
+        " has weights that the combiner divides by more than float32 can hold. "
+        "Scale the weights of the sample, which changes no result.");
+  }
   PoolRows(table.encoding(), table.columns(), scratch.rows(), scratch.ends(),
            out);
   return {};

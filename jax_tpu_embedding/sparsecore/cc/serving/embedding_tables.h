@@ -99,8 +99,9 @@ class EmbeddingTables {
   //
   // Errors: InvalidArgument, nothing useful in `out`, for a table that is not
   // there, sizes that do not fit each other, row splits that do not ascend from
-  // 0 to the number of ids, weights that are not finite, and ids out of range
-  // if these are errors. Of wrong ids it names the first.
+  // 0 to the number of ids, weights that are not finite or that are divided by
+  // more than float32 can hold, and ids out of range if these are errors. Of
+  // wrong ids it names the first.
   Result<void> Look(std::span<const Request> requests,
                     Executor& executor) const {
     const auto held = Hold();

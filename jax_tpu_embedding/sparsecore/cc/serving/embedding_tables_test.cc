@@ -259,6 +259,21 @@ TEST(EmbeddingTablesTest, WrongRequestsAreErrors) {
                      .weights = weights,
                      .out = out}),
               HasSubstr("weight inf at position 2 is not finite"));
+  // Squares that float32 cannot hold: the sample would be zeros.
+  const std::vector<int64_t> rows = {5, 0, 1, 2};
+  const std::vector<int64_t> pairs = {0, 2, 4};
+  const std::vector<float> large = {1, 2, 1e20f, 1e20f};
+  Request divided{.kind = Request::Kind::kSplits,
+                  .ids = rows,
+                  .row_splits = pairs,
+                  .weights = large,
+                  .combiner = convert::Combiner::kSqrtn,
+                  .out = std::span(out).first(4)};
+  EXPECT_THAT(error(divided),
+              HasSubstr("sample 1 has weights that the combiner divides by "
+                        "more than float32 can hold"));
+  divided.combiner = convert::Combiner::kMean;
+  EXPECT_EQ(error(divided), "");
 }
 
 TEST(EmbeddingTablesTest, IdsOutOfRangeMayBeZeros) {

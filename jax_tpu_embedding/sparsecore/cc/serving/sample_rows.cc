@@ -13,6 +13,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/policies.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/sort_by_sample.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/sample_sorter.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/mapped_table.h"
@@ -67,6 +68,10 @@ void SampleRows::WriteGains(convert::Combiner combiner,
     const int64_t n = splits[s + 1] - splits[s];
     const std::span<const float> of_sample = weights.subspan(splits[s], n);
     const float divisor = convert::WeightDivisor(combiner, of_sample);
+    if (combiner != convert::Combiner::kSum && !overflowing_sample_ &&
+        !convert::IsFinite(divisor)) {
+      overflowing_sample_ = static_cast<int64_t>(s);
+    }
     for (int64_t i = 0; i < n; ++i) {
       gains_[splits[s] - first + i] =
           combiner == convert::Combiner::kSum
@@ -143,6 +148,7 @@ bool SampleRows::Read(const MappedTable& table, convert::Combiner combiner,
   const int64_t first_id = splits.front();
   const int64_t num_ids = splits.back() - first_id;
   gains_ = {};
+  overflowing_sample_.reset();
   if (!weights.empty()) WriteGains(combiner, weights, splits);
   if (FitSorter(table.rows(), num_ids)) {
     const std::span<uint32_t> numbers =

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 
@@ -38,7 +39,8 @@ class SampleRows {
   // once each, so that who writes them meanwhile makes them other ids and
   // nothing worse. An id that is not in the table is a row of zeros.
   //
-  // Returns whether all ids are in the table.
+  // Returns whether all ids are in the table; overflowing_sample() says whether
+  // the weights of one overflow.
   //
   // Requires: splits ascend and are positions of ids.
   bool Read(const MappedTable& table, convert::Combiner combiner,
@@ -50,6 +52,12 @@ class SampleRows {
 
   std::span<const WeightedRow> rows() const { return rows_; }
   std::span<const int64_t> ends() const { return ends_; }
+  // The first sample whose weights have a WeightDivisor that is not finite,
+  // with which it would be zeros: if all weights are finite, more than float32
+  // holds.
+  std::optional<int64_t> overflowing_sample() const {
+    return overflowing_sample_;
+  }
   // What ReadEach found.
   std::span<const std::byte* const> each() const { return each_; }
 
@@ -77,7 +85,7 @@ class SampleRows {
   template <typename Number>
   static bool WriteNumbers(const MappedTable& table, const Ids& ids,
                            int64_t begin, std::span<Number> numbers);
-  // Writes gains_.
+  // Writes gains_ and overflowing_sample_.
   void WriteGains(convert::Combiner combiner, std::span<const float> weights,
                   std::span<const int64_t> splits);
   // Write rows_ and ends_, with gains_ if there are any; the second one where
@@ -93,6 +101,7 @@ class SampleRows {
   std::span<int64_t> ends_;
   std::span<const std::byte*> each_;
   std::span<float> gains_;  // of every id, if there are weights
+  std::optional<int64_t> overflowing_sample_;
   ScratchArray<WeightedRow> rows_memory_;
   ScratchArray<int64_t> ends_memory_;
   ScratchArray<const std::byte*> each_memory_;

@@ -49,6 +49,15 @@ def gains(
     return [np.float32(1) / divisor] * num_ids
   if combiner == "sum":
     return [np.float32(weight) for weight in weights]
+  divisor = weight_divisor(combiner, weights)
+  if divisor == 0:
+    return [np.float32(0)] * num_ids
+  with np.errstate(all="ignore"):
+    return [np.float32(weight) / divisor for weight in weights]
+
+
+def weight_divisor(combiner: str, weights: Sequence[Any]) -> np.float32:
+  """What the weights of a sample are divided by, in "mean" and "sqrtn"."""
   total = np.float32(0)
   with np.errstate(all="ignore"):
     for weight in np.asarray(weights, np.float32):
@@ -57,10 +66,7 @@ def gains(
       else:
         # The square is not rounded to float32 before it is added.
         total = np.float32(np.float64(total) + np.float64(weight) ** 2)
-    divisor = total if combiner == "mean" else np.sqrt(total)
-    if divisor == 0:
-      return [np.float32(0)] * num_ids
-    return [np.float32(weight) / divisor for weight in weights]
+    return total if combiner == "mean" else np.sqrt(total)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +102,16 @@ def entries(
   ):
     ids, weights = feature_samples.clean_sample(feature, i)
     num_dropped += len(feature.ids[i]) - len(ids)
+    if (
+        weights is not None
+        and combiner != "sum"
+        and feature.non_finite_weights == "error"
+        and not np.isfinite(weight_divisor(combiner, weights))
+    ):
+      raise ValueError(
+          f"Feature {feature.name!r}: what the weights of sample {i} are divided"
+          f" by is not finite, with combiner {combiner!r}."
+      )
     for id_, gain in zip(ids, gains(combiner, len(ids), weights)):
       column = (
           (id_ + feature.col_shift) % num_scs

@@ -142,11 +142,38 @@ class PoliciesTest(parameterized.TestCase):
         np.sort(converted.gains[used]), np.sort(expected * 2), rtol=1e-6
     )
 
-  def test_the_weight_of_a_dropped_id_does_not_matter(self):
+  @parameterized.product(
+      convert=(converter_requests.convert, input_preprocessing.convert_stack),
+      case=(("mean", 3e38, "sum"), ("sqrtn", 1e20, "sum of squares")),
+  )
+  def test_where_the_divisor_overflows(self, convert, case):
+    combiner, large, what = case
+    stack = dataclasses.replace(_STACK, combiner=combiner)
+    feature = _feature(
+        np.array([[0, 1], [2, 3], [4, 5], [6, 7]]),
+        weights=np.array([[1, 1], [1, 1], [large] * 2, [1, 1]], np.float32),
+    )
+    message = "Feature 'f': "
+    if convert is converter_requests.convert:
+      message += f"sample 2 has weights whose {what} is more than float32 can"
+    with self.assertRaisesRegex(ValueError, message):
+      convert(stack, [feature], _TOPOLOGY)
+    for policy in ("drop", "clamp", "keep"):
+      converted = convert(
+          stack,
+          [dataclasses.replace(feature, non_finite_weights=policy)],
+          _TOPOLOGY,
+      )
+      self.assertEqual(converted.dropped_id_count, 0)
+      used = converted.sample_ids != constants.PADDING_VALUE
+      self.assertEqual((converted.gains[used] == 0).sum(), 2)
+
+  @parameterized.parameters(np.nan, 3e38)
+  def test_the_weight_of_a_dropped_id_does_not_matter(self, weight):
     self._assert_reads(
         _feature(
             _rows([1, 9], [2], [3], [4]),
-            weights=_weights([2, np.nan], [1], [1], [1]),
+            weights=_weights([2, weight], [1], [1], [1]),
             out_of_range_ids="drop",
         ),
         {

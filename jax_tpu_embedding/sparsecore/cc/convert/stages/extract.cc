@@ -138,13 +138,17 @@ void WriteGains(const StackPlan& plan, const Slice& slice, int64_t begin,
 }
 
 // Requires a slice with weights. What they are divided by is finite only if all
-// of them are, but can overflow although all of them are finite.
-bool WeightsAreFinite(Combiner combiner, const Slice& slice,
+// of them are, but can overflow although all of them are finite, which is an
+// error only where other weights are.
+bool WeightsAreFinite(Combiner combiner, WeightPolicy policy,
+                      const Slice& slice,
                       std::span<const float> sample_factors) {
-  return (combiner != Combiner::kSum &&
-          AreFinite(sample_factors.subspan(slice.samples.first_sample_id,
-                                           slice.samples.size))) ||
-         AreFinite(*slice.weights);
+  if (combiner != Combiner::kSum) {
+    const bool is_finite = AreFinite(sample_factors.subspan(
+        slice.samples.first_sample_id, slice.samples.size));
+    if (is_finite || policy == WeightPolicy::kError) return is_finite;
+  }
+  return AreFinite(*slice.weights);
 }
 
 // Writes a slice from `position` on. Returns false, with unspecified output, if
@@ -159,7 +163,8 @@ bool WriteSlice(const StackPlan& plan, const FeaturePlan& feature,
   }
   if (slice.weights &&
       feature.input.non_finite_weights != WeightPolicy::kKeep &&
-      !WeightsAreFinite(plan.combiner, slice, output.sample_factors)) {
+      !WeightsAreFinite(plan.combiner, feature.input.non_finite_weights, slice,
+                        output.sample_factors)) {
     return false;
   }
   SampleIds sample_ids(slice);
@@ -278,7 +283,8 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
       position += slice.num_ids();
       continue;
     }
-    JTE_ASSIGN_OR_RETURN(const auto clean, Clean(feature.input, slice));
+    JTE_ASSIGN_OR_RETURN(const auto clean,
+                         Clean(feature.input, plan.combiner, slice));
     WriteSlice(plan, feature, clean.View(), position, output);
     position += std::ssize(clean.ids);
     extracted.dropped_id_count += clean.dropped_id_count;

@@ -391,15 +391,26 @@ TEST(ExtractIdsTest, PacksSamplesWithPositionsIfTheyFit) {
 }
 
 // Finite weights, whose sum is not.
-TEST(ExtractIdsTest, TakesWeightsWhoseSumOverflows) {
-  const std::vector<int32_t> ids = {1, 2, 3};
-  const std::vector<float> weights = {3e38f, 3e38f, 2.0f};
-  const std::vector<int64_t> splits = {0, 2, 3};
+TEST(ExtractIdsTest, WeightsWhoseSumOverflowsAreAnErrorWhereSuchWeightsAre) {
+  const std::vector<int32_t> ids = {3, 1, 2};
+  const std::vector<float> weights = {2.0f, 3e38f, 3e38f};
+  const std::vector<int64_t> splits = {0, 1, 3};
   FeatureInput feature = Ragged(ids, splits);
   feature.batch.weights = weights;
-  EXPECT_THAT(
-      Extract(Plan("mean", {feature}, Topology()), 0),
-      ElementsAre(Id{0, 1, 0, 0.0f}, Id{0, 2, 0, 0.0f}, Id{0, 3, 1, 1.0f}));
+  Scratch scratch;
+  const auto refused =
+      ExtractIds(Plan("mean", {feature}, Topology()), 0, scratch);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("Feature 'f': sample 1 has weights whose sum is more"));
+  EXPECT_TRUE(ExtractIds(Plan("sum", {feature}, Topology()), 0, scratch));
+  for (const WeightPolicy policy :
+       {WeightPolicy::kDrop, WeightPolicy::kClamp, WeightPolicy::kKeep}) {
+    feature.non_finite_weights = policy;
+    EXPECT_THAT(
+        Extract(Plan("mean", {feature}, Topology()), 0),
+        ElementsAre(Id{0, 3, 0, 1.0f}, Id{0, 1, 1, 0.0f}, Id{0, 2, 1, 0.0f}));
+  }
 }
 
 // Sums, and what is divided, are checked in different ways.

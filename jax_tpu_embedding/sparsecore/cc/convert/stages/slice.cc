@@ -14,6 +14,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
+#include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/policies.h"
 
 namespace jte::convert {
@@ -122,6 +123,24 @@ Result<std::optional<float>> CleanWeight(const Place& place, float weight) {
                          "'keep'.");
 }
 
+// Whether the weights of a sample can be divided by what they are divided by.
+Result<void> CheckDivisor(const FeatureInput& feature, Combiner combiner,
+                          int64_t sample, std::span<const float> weights) {
+  if (feature.non_finite_weights != WeightPolicy::kError ||
+      IsFinite(WeightDivisor(combiner, weights))) {
+    return {};
+  }
+  return InvalidArgument(
+      "Feature '", feature.name, "': sample ", sample, " has weights whose ",
+      combiner == Combiner::kMean ? "sum" : "sum of squares",
+      " is more than float32 can hold, and combiner '",
+      combiner == Combiner::kMean ? "mean" : "sqrtn",
+      "' divides by it. Scale the weights of the sample, which changes no "
+      "gain, or set the feature's non_finite_weights to 'keep': the sample "
+      "then "
+      "reads zeros.");
+}
+
 }  // namespace
 
 Slice CleanSlice::View() const {
@@ -134,13 +153,15 @@ Slice CleanSlice::View() const {
   return slice;
 }
 
-Result<CleanSlice> Clean(const FeatureInput& feature, const Slice& slice) {
+Result<CleanSlice> Clean(const FeatureInput& feature, Combiner combiner,
+                         const Slice& slice) {
   CleanSlice clean = {.samples = slice.samples,
                       .ids = {},
                       .weights = {},
                       .row_splits = {0},
                       .has_weights = slice.weights.has_value()};
-  const auto append = [&clean, &slice, &feature](auto ids) -> Result<void> {
+  const auto append = [&clean, &slice, &feature,
+                       combiner](auto ids) -> Result<void> {
     for (int64_t r = 0; r < slice.samples.size; ++r) {
       const int64_t begin = slice.FirstId(r);
       for (int64_t i = begin; i < slice.FirstId(r + 1); ++i) {
@@ -154,6 +175,12 @@ Result<CleanSlice> Clean(const FeatureInput& feature, const Slice& slice) {
           clean.weights.push_back(*weight);
         }
         clean.ids.push_back(*id);
+      }
+      const int64_t first = clean.row_splits.back();
+      if (slice.weights) {
+        JTE_RETURN_IF_ERROR(
+            CheckDivisor(feature, combiner, slice.samples.first + r,
+                         std::span<const float>(clean.weights).subspan(first)));
       }
       clean.row_splits.push_back(std::ssize(clean.ids));
     }

@@ -106,8 +106,11 @@ struct CleanSlice {
 // Applies the policies of `feature` to its ids and then, to those that are not
 // dropped, to their weights.
 //
-// Errors: what a policy calls an error; the message names the first one.
-Result<CleanSlice> Clean(const FeatureInput& feature, const Slice& slice);
+// Errors: what a policy calls an error; the message names the first one. Where
+// weights that are not finite are one, so are weights of a sample whose
+// WeightDivisor is not: with it, the sample would read zeros.
+Result<CleanSlice> Clean(const FeatureInput& feature, Combiner combiner,
+                         const Slice& slice);
 
 }  // namespace jte::convert
 

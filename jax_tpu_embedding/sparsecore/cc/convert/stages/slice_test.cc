@@ -110,7 +110,8 @@ Slice PairsOf(const std::vector<Id>& ids) {
 
 TEST(CleanTest, DropsIdsAndKeepsTheirSamples) {
   const std::vector<int32_t> ids = {-1, 3, 9, 0, 10, -7};
-  const auto clean = Clean(Feature(IdPolicy::kDrop), PairsOf(ids));
+  const auto clean =
+      Clean(Feature(IdPolicy::kDrop), Combiner::kSum, PairsOf(ids));
   ASSERT_TRUE(clean) << clean.error().message;
   EXPECT_THAT(clean->ids, ElementsAre(3, 9, 0));
   EXPECT_THAT(clean->row_splits, ElementsAre(0, 1, 3, 3));
@@ -123,7 +124,8 @@ TEST(CleanTest, DropsIdsAndKeepsTheirSamples) {
 
 TEST(CleanTest, ClampsIdsToTheNearestRow) {
   const std::vector<int64_t> ids = {-1, 3, int64_t{1} << 40, 10};
-  const auto clean = Clean(Feature(IdPolicy::kClamp), PairsOf(ids));
+  const auto clean =
+      Clean(Feature(IdPolicy::kClamp), Combiner::kSum, PairsOf(ids));
   ASSERT_TRUE(clean) << clean.error().message;
   EXPECT_THAT(clean->ids, ElementsAre(0, 3, 9, 9));
   EXPECT_EQ(clean->dropped_id_count, 0);
@@ -133,20 +135,24 @@ TEST(CleanTest, TakesIdsModuloTheVocabulary) {
   const std::vector<int64_t> ids = {-1, -10,
                                     std::numeric_limits<int64_t>::min(), 23};
   // -2^63 = -9223372036854775808.
-  EXPECT_THAT(Clean(Feature(IdPolicy::kModulo), PairsOf(ids))->ids,
-              ElementsAre(9, 0, 2, 3));
+  EXPECT_THAT(
+      Clean(Feature(IdPolicy::kModulo), Combiner::kSum, PairsOf(ids))->ids,
+      ElementsAre(9, 0, 2, 3));
   const std::vector<uint64_t> hashes = {
       std::numeric_limits<uint64_t>::max(),  // 18446744073709551615
       uint64_t{1} << 63};                    // 9223372036854775808
-  EXPECT_THAT(Clean(Feature(IdPolicy::kModulo), PairsOf(hashes))->ids,
-              ElementsAre(5, 8));
-  EXPECT_THAT(Clean(Feature(IdPolicy::kClamp), PairsOf(hashes))->ids,
-              ElementsAre(9, 9));
+  EXPECT_THAT(
+      Clean(Feature(IdPolicy::kModulo), Combiner::kSum, PairsOf(hashes))->ids,
+      ElementsAre(5, 8));
+  EXPECT_THAT(
+      Clean(Feature(IdPolicy::kClamp), Combiner::kSum, PairsOf(hashes))->ids,
+      ElementsAre(9, 9));
 }
 
 TEST(CleanTest, NamesTheFirstIdThatIsAnError) {
   const std::vector<int32_t> ids = {1, 2, 3, 10, -1, 0};
-  const auto clean = Clean(Feature(IdPolicy::kError), PairsOf(ids));
+  const auto clean =
+      Clean(Feature(IdPolicy::kError), Combiner::kSum, PairsOf(ids));
   ASSERT_FALSE(clean);
   EXPECT_EQ(clean.error().message,
             "Feature 'f': sample 5 has id 10 at position 1, outside of [0, "
@@ -161,9 +167,23 @@ TEST(CleanTest, ReadsRowSplitsFromAnyNumberOn) {
   Slice slice = PairsOf(ids);
   slice.samples.size = 3;
   slice.row_splits = row_splits;
-  const auto clean = Clean(Feature(IdPolicy::kDrop), slice);
+  const auto clean = Clean(Feature(IdPolicy::kDrop), Combiner::kSum, slice);
   EXPECT_THAT(clean->ids, ElementsAre(1, 2));
   EXPECT_THAT(clean->row_splits, ElementsAre(0, 0, 1, 2));
+}
+
+TEST(CleanTest, WeightsThatAddUpToMoreThanFloat32AreErrors) {
+  const std::vector<int32_t> ids = {0, 1, 0, 1};
+  const std::vector<float> weights = {1, 2, 1e20f, 1e20f};
+  Slice slice = PairsOf(ids);
+  slice.weights = weights;
+  EXPECT_TRUE(Clean(Feature(IdPolicy::kDrop), Combiner::kMean, slice));
+  const auto clean = Clean(Feature(IdPolicy::kDrop), Combiner::kSqrtn, slice);
+  ASSERT_FALSE(clean);
+  EXPECT_THAT(clean.error().message,
+              HasSubstr("sample 5 has weights whose sum of squares"));
+  EXPECT_TRUE(Clean(Feature(IdPolicy::kDrop, WeightPolicy::kKeep),
+                    Combiner::kSqrtn, slice));
 }
 
 class CleanWeightsTest : public testing::Test {
@@ -171,7 +191,7 @@ class CleanWeightsTest : public testing::Test {
   Result<CleanSlice> CleanWith(WeightPolicy policy) {
     Slice slice = PairsOf(ids_);
     slice.weights = weights_;
-    return Clean(Feature(IdPolicy::kDrop, policy), slice);
+    return Clean(Feature(IdPolicy::kDrop, policy), Combiner::kSum, slice);
   }
 
   const std::vector<int32_t> ids_ = {0, 1, 2, 3, -1, 5};

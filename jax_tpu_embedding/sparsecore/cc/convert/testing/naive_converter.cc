@@ -93,6 +93,10 @@ bool AddSample(const FeatureInput& feature, Combiner combiner, int64_t r,
     ids.push_back(**id);
     weights.push_back(**weight);
   }
+  if (batch.weights && feature.non_finite_weights == WeightPolicy::kError &&
+      !std::isfinite(WeightDivisor(combiner, weights))) {
+    return false;
+  }
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t stack_row = feature.transform.StackRow(ids[i], num_scs);
     core.occurrences.push_back(

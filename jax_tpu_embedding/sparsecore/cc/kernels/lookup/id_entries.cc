@@ -88,9 +88,10 @@ bool IdEntries::WriteGains(const convert::StackPlan& plan,
   from_zero.samples.first_sample_id = 0;
   convert::WriteSampleFactors(plan.combiner, from_zero, divisors);
   // A divisor is finite only if all weights are, but can overflow although they
-  // are.
+  // are, which is an error only where other weights are.
   if (must_be_finite && !convert::AreFinite(divisors) &&
-      !convert::AreFinite(weights)) {
+      (feature.input.non_finite_weights == convert::WeightPolicy::kError ||
+       !convert::AreFinite(weights))) {
     return false;
   }
   for (int64_t s = 0; s < slice.samples.size; ++s) {

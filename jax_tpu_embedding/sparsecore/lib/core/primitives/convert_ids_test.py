@@ -229,12 +229,29 @@ class BadValuesTest(parameterized.TestCase):
         _activations(buffers, 4), [1, np.nan, np.nan, 1]
     )
 
+  @parameterized.product(
+      implementation=list(_SHOWING),
+      case=[("sum", 0), ("mean", np.nan), ("sqrtn", np.nan)],
+  )
+  def test_divisors_that_overflow_show_elsewhere(self, implementation, case):
+    combiner, expected = case
+    ids = jnp.zeros((4, 2), jnp.int32)
+    weights = jnp.array([[0, 1], [3e38, 3e38], [0, 0], [1, 0]])
+    # Where nothing is divided, the row that two large weights count is none.
+    if combiner == "sum":
+      weights = weights.at[1].set(jnp.array([3e38, -3e38]))
+    buffers = _SHOWING[implementation](
+        ids, weights, **_params(combiner, has_weights=True)
+    )
+    np.testing.assert_array_equal(_activations(buffers, 4), [1, expected, 0, 1])
+
 
 class ErrorsKeptTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ("id", [[0], [8]], [[1], [1]], {}),
       ("weight", [[0], [1]], [[np.inf], [1]], {}),
+      ("divisor", [[0, 1]] * 2, [[3e38, 3e38], [1, 1]], {}),
       # The error of the id is found, whatever becomes of its weight.
       ("both", [[0], [8]], [[1], [np.inf]], dict(non_finite_weights="drop")),
   )

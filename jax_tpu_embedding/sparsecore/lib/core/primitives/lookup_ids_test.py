@@ -215,6 +215,28 @@ class LookupIdsTest(parameterized.TestCase):
           ids,
       )
 
+  def test_weights_whose_divisor_overflows_fail_the_program(self):
+    features = (raw_ids.Feature(name="a", vocabulary_size=9, has_weights=True),)
+    params = _params("mean", 1) | dict(features=features) | _LIMITS
+    look_up = functools.partial(
+        lookup_ids.lookup_ids_p.bind,
+        _table(jnp.float32, 8),
+        jnp.int32(1),
+        np.zeros((8, 2), np.int32),
+        keeps_errors=False,
+        device_batch_size=8,
+        **params,
+    )
+    weights = np.ones((8, 2), np.float32)
+    weights[3] = 3e38
+    with self.assertRaisesRegex(
+        (ValueError, jax.errors.JaxRuntimeError),
+        "Feature 'a': sample 3 has weights whose sum is more than float32 can",
+    ):
+      jax.block_until_ready(look_up(weights))
+    weights[3] = [3e38, -3e38]  # Their sum is zero.
+    np.testing.assert_array_equal(look_up(weights)[3], np.zeros(8))
+
   @parameterized.parameters(1, 2)
   def test_errors_that_are_kept_make_the_device_nan(self, num_devices):
     ids = list(_ids(num_devices))

@@ -374,8 +374,9 @@ class FeatureSpec:
       "error"; "drop" them, as if they were not in the sample, and count them;
       "clamp", take the nearest row; or "modulo" vocabulary_size.
     non_finite_weights: what to do with weights that are infinite or NaN:
-      "error"; "drop" the id; "clamp" to the largest float32, NaN to 0; or
-      "keep" them.
+      "error", also for weights that combiner "mean" or "sqrtn" divides by
+      more than float32 can hold; "drop" the id; "clamp" to the largest
+      float32, NaN to 0; or "keep" them.
 
   Raises:
     ValueError: if a field has a value that no feature can have.

@@ -66,10 +66,10 @@ def occurrences(
   is_kept = samples.is_inside & (is_kept | is_wrong)
 
   has_error = samples.is_wrong | jnp.any(is_kept & is_wrong)
-  if weights is not None and feature.non_finite_weights == "error":
-    has_error |= jnp.any(is_kept & ~jnp.isfinite(weights))
-
-  gain = _gains(combiner, samples, operands, weights, is_kept)
+  must_be_finite = feature.non_finite_weights == "error"
+  gain = _gains(combiner, samples, operands, weights, is_kept, must_be_finite)
+  if weights is not None and must_be_finite:
+    has_error |= jnp.any(is_kept & jnp.isnan(gain))
   sc, sample = places.place(samples.sample)
   of_feature = Occurrences(
       is_kept=is_kept,
@@ -151,8 +151,12 @@ def _gains(
     operands: raw_ids.Operands,
     weights: jax.Array | None,
     is_kept: jax.Array,
+    must_be_finite: bool,
 ) -> jax.Array:
-  """f32[ids]: what each id counts in its sample."""
+  """f32[ids]: what each id counts in its sample.
+
+  Where divisors must be finite, what is divided by others is NaN.
+  """
   if not is_kept.size or not operands.num_samples:
     # Nothing to gather from, and nobody reads the gains.
     return jnp.ones(is_kept.shape, jnp.float32)
@@ -177,7 +181,10 @@ def _gains(
   )
   if combiner == "sqrtn":
     divisor = float32_arithmetic.sqrt(divisor)
-  return float32_arithmetic.divide_or_zero(weights, divisor[samples.sample])
+  divisor = divisor[samples.sample]
+  if must_be_finite:
+    weights = jnp.where(jnp.isfinite(divisor), weights, jnp.nan)
+  return float32_arithmetic.divide_or_zero(weights, divisor)
 
 
 def _count_kept(samples: _Samples, is_kept: jax.Array) -> jax.Array:
