@@ -68,7 +68,7 @@ def _main(num_devices: int) -> None:
   # Other ways are not here: when XLA frees a block of rows, and JAX an array of
   # NumPy that it has copied, may be a moment later.
   kinds = {
-      "host": (48, jax.nn.initializers.ones, adagrad),
+      "host": (32, jax.nn.initializers.ones, adagrad),
       "one program": (24, of_two_keys, sgd),
   }
 
