@@ -26,7 +26,7 @@ from benchmarks.lookup import cases
 _ROWS_AHEAD = (8, 16, 32, 64, 128, 192)
 _SAMPLES_AHEAD = (4, 16, 64)
 # Ids of a lookup to have in a cache before any of their rows is added.
-_IDS_AT_ONCE = (0, 1024, 4096)
+_IDS_AT_ONCE = (0, 1024)
 _ROUNDS_TO_CHOOSE = 5
 
 

@@ -12,6 +12,8 @@
 //
 // limit.py calls it through ctypes.
 
+#include "benchmarks/lookup/limit_kernels.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -355,27 +357,19 @@ void LookUpIn(const Lookup& lookup, int64_t num_samples, int64_t width,
 
 }  // namespace
 
-// out[num_samples, dim] = sums of weights[num_samples, valency] * table[ids].
-// width: how many columns of 128 to sum at once, 64 or all. samples_at_once: of
-// how many samples to read the ids, and ask for the first rows, before any row
-// is added; 0: of none.
-extern "C" void LookUp(const float* table, const int32_t* ids,
-                       const float* weights, float* out, int64_t num_samples,
-                       int64_t valency, int64_t dim, int64_t width,
-                       int64_t ahead, int64_t samples_at_once,
-                       bool to_first_level, int64_t num_threads) {
+void LookUp(const float* table, const int32_t* ids, const float* weights,
+            float* out, int64_t num_samples, int64_t valency, int64_t dim,
+            int64_t width, int64_t ahead, int64_t samples_at_once,
+            bool to_first_level, int64_t num_threads) {
   LookUpIn({table, ids, weights, out, valency, dim, ahead, samples_at_once},
            num_samples, width, to_first_level, num_threads);
 }
 
-// Steps the rows of entries, which are sorted by row, by gradient[samples,
-// dim]. Returns whether it serves so many columns.
-extern "C" bool UpdateRows(float* table, float* slot, const int32_t* rows,
-                           const int32_t* samples, const float* gains,
-                           const float* gradient, int64_t num_entries,
-                           int64_t dim, int64_t width, int64_t rows_ahead,
-                           int64_t samples_ahead, bool to_first_level,
-                           int64_t num_threads) {
+bool UpdateRows(float* table, float* slot, const int32_t* rows,
+                const int32_t* samples, const float* gains,
+                const float* gradient, int64_t num_entries, int64_t dim,
+                int64_t width, int64_t rows_ahead, int64_t samples_ahead,
+                bool to_first_level, int64_t num_threads) {
   const Update update{table, slot,     rows,       samples,
                       gains, gradient, rows_ahead, samples_ahead};
   // The first entry of the first row from `i` on.
