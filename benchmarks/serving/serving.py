@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import pathlib
 import tempfile
@@ -105,23 +106,25 @@ def memory_limit(file: pathlib.Path, row_bytes: int, rows: int):
   weights = np.ones((_SAMPLES, _IDS), np.float32)
   out = np.zeros((_SAMPLES, columns), np.float32)
 
-  def touch(ids, distance):
+  def touch(ids, distance, samples_at_once):
     library.LookUp(
         *(ctypes.c_void_p(x.ctypes.data) for x in (table, ids, weights, out)),
         *map(ctypes.c_int64, (_SAMPLES, _IDS, columns, 64, distance)),
+        ctypes.c_int64(samples_at_once),
         ctypes.c_bool(False),
         ctypes.c_int64(1),
     )
 
   ids = np.random.default_rng(5).integers(0, rows, (_SAMPLES, _IDS), np.int32)
   least = {
-      d: min(
-          turns.time_calls(lambda d=d: touch(ids, d), 2)["cpu"] for _ in "123"
+      way: min(
+          turns.time_calls(lambda way=way: touch(ids, *way), 2)["cpu"]
+          for _ in "123"
       )
-      for d in (8, 16, 32, 64)
+      for way in itertools.product((8, 16, 32, 64), (0, 1024 // _IDS))
   }
   best = min(least, key=least.get)
-  return lambda ids: touch(ids, best)
+  return lambda ids: touch(ids, *best)
 
 
 def on_batches(batches: list[np.ndarray], look):
