@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 import ctypes
 import gc
+import mmap
 import pathlib
 import re
 import time
@@ -81,6 +83,24 @@ class Worker:
     beside = _peak_mebibytes() - before - mebibytes
     return {"memory once compiled, MiB": max(0, round(beside))}
 
+  def write_memory(self, mebibytes: int) -> dict[str, float]:
+    """Seconds for a byte pattern in new memory of that size, on all CPUs.
+
+    In huge pages, as tables are. No table can be made in less.
+    """
+    begin = time.perf_counter()
+    region = mmap.mmap(
+        -1, mebibytes * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
+    region.madvise(mmap.MADV_HUGEPAGE)
+    parts = np.array_split(
+        np.frombuffer(region, np.float32), machine.num_cpus()
+    )
+    with futures.ThreadPoolExecutor(len(parts)) as threads:
+      for done in [threads.submit(part.fill, 0.5) for part in parts]:
+        done.result()
+    return {"memory alone, s": time.perf_counter() - begin}
+
 
 def _specs(mebibytes: int) -> list[embedding_spec.FeatureSpec]:
   """The prepared feature of a table of that size."""
@@ -116,7 +136,7 @@ def measure(is_quick: bool) -> list[curve.Curve]:
       )
       continue
     point = {"table, MiB": mebibytes}
-    for command in ("step", "memory_once_compiled"):
+    for command in ("step", "memory_once_compiled", "write_memory"):
       with worker_process.WorkerProcess(__name__) as worker:
         point |= worker.command(command, mebibytes=mebibytes)
     points.append(point)
@@ -130,9 +150,10 @@ def measure(is_quick: bool) -> list[curve.Curve]:
               " wall times in a new process for each row. Memory beside the"
               " table: the most that initializing it took, from VmHWM; what"
               " compiling its programs took is in it, and not in that of"
-              " another process, which has made the same table before. Rows of"
-              " a step are in more pages, and fewer of them in a cache, if the"
-              " table is larger."
+              " another process, which has made the same table before. Memory"
+              " alone: a third process writes one number to as many bytes, in"
+              " a thread for each CPU. Rows of a step are in more pages, and"
+              " fewer of them in a cache, if the table is larger."
           ),
           x="table, MiB",
           points=points,
