@@ -65,6 +65,8 @@ def main() -> None:
     value = getattr(args, name)
     if not 0 < value < float("inf"):
       parser.error(f"--{name} must be positive and finite, got {value}.")
+  if not 0 < args.port < 2**16:
+    parser.error(f"--port must be from 1 to 65535, got {args.port}.")
   # Ctrl-C ends it at once, and does not wait for the threads that ask.
   signal.signal(signal.SIGINT, signal.SIG_DFL)
   bodies = []

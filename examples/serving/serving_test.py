@@ -214,13 +214,14 @@ class ServingTest(absltest.TestCase):
         ("server.py", "/no/such", "--refresh_seconds=0"),
         ("load.py", "--feature=clicked", "--rows=10", "--seconds=nan"),
         ("load.py", "--feature=clicked", "--rows=10", "--ids=-1"),
+        ("load.py", "--feature=clicked", "--rows=10", "--port=70000"),
     ):
       process = self._start(*command, stderr=subprocess.PIPE)
       _, stderr = process.communicate()
       self.assertEqual(process.returncode, 2, stderr)
       name = command[-1].partition("=")[0]
       self.assertRegex(
-          stderr, f"error: {name}( must be positive|=.* is not in)"
+          stderr, f"error: {name}( must be (positive|from 1)|=.* is not in)"
       )
 
   def test_a_server_that_cannot_start_says_why_in_a_line(self):
