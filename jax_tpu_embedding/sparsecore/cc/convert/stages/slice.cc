@@ -136,9 +136,8 @@ Result<void> CheckDivisor(const FeatureInput& feature, Combiner combiner,
       " is more than float32 can hold, and combiner '",
       combiner == Combiner::kMean ? "mean" : "sqrtn",
       "' divides by it. Scale the weights of the sample, which changes no "
-      "gain, or set the feature's non_finite_weights to 'keep': the sample "
-      "then "
-      "reads zeros.");
+      "gain, or set the feature's non_finite_weights to 'keep', with which the "
+      "sample reads zeros.");
 }
 
 }  // namespace
