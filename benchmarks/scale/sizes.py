@@ -28,6 +28,9 @@ _DIM, _BATCH, _VALENCY = 64, 4096, 20
 _MEBIBYTES = (64, 256, 1024, 4096, 18432)
 # What a step of this batch and the process itself may take beside the table.
 _OTHER_MEBIBYTES = 1024
+# A virtual machine gives freed memory back to its host in some seconds, and
+# then waits for it anew: every process of a large table finds it so.
+_LARGE_MEBIBYTES, _SECONDS_TO_SETTLE = 1024, 12
 
 
 class Worker:
@@ -136,7 +139,9 @@ def measure(is_quick: bool) -> list[curve.Curve]:
       )
       continue
     point = {"table, MiB": mebibytes}
-    for command in ("step", "memory_once_compiled", "write_memory"):
+    for command in ("write_memory", "step", "memory_once_compiled"):
+      if mebibytes >= _LARGE_MEBIBYTES:
+        time.sleep(_SECONDS_TO_SETTLE)
       with worker_process.WorkerProcess(__name__) as worker:
         point |= worker.command(command, mebibytes=mebibytes)
     points.append(point)
@@ -152,8 +157,11 @@ def measure(is_quick: bool) -> list[curve.Curve]:
               " compiling its programs took is in it, and not in that of"
               " another process, which has made the same table before. Memory"
               " alone: a third process writes one number to as many bytes, in"
-              " a thread for each CPU. Rows of a step are in more pages, and"
-              " fewer of them in a cache, if the table is larger."
+              " a thread for each CPU. From 1 GiB on, each process begins"
+              f" {_SECONDS_TO_SETTLE} s after the one before: where memory is"
+              " that of a virtual machine, the host has it back by then. Rows"
+              " of a step are in more pages, and fewer of them in a cache, if"
+              " the table is larger."
           ),
           x="table, MiB",
           points=points,
