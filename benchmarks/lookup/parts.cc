@@ -4,8 +4,7 @@
 // Where the time of a lookup and of an update goes: the kernels, what they do
 // before rows are moved, and the loops of the limit, in C++ alone.
 //
-//   bazel run //benchmarks/lookup:parts -- SAMPLES IDS COLUMNS EXPONENT
-//   [ROUNDS]
+//   parts SAMPLES IDS COLUMNS EXPONENT [ROUNDS]
 //
 // looks up SAMPLES of IDS ids each, with weights, in a table of 256 MiB, or of
 // 2^20 rows if that is less; EXPONENT 0: uniform ids, else Zipf's. It prints
@@ -27,6 +26,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -326,16 +326,16 @@ int main(int argc, char** argv) {
                .valency = std::atoll(argv[2]),
                .dim = std::atoll(argv[3]),
                .zipf_exponent = std::atof(argv[4])};
-  if (c.num_samples < 1 || c.valency < 1 ||
+  const int rounds = argc == 6 ? std::atoi(argv[5]) : 21;
+  if (c.num_samples < 1 || c.valency < 1 || rounds < 1 ||
       (c.dim != 16 && c.dim != 32 && c.dim != 64 && c.dim != 128)) {
     std::fprintf(stderr,
-                 "SAMPLES and IDS must be positive, COLUMNS 16, 32, 64 or "
-                 "128.\n");
+                 "SAMPLES, IDS and ROUNDS must be positive, COLUMNS 16, 32, 64 "
+                 "or 128.\n");
     return 2;
   }
   Parts parts(c);
-  for (const auto& [name, median] :
-       parts.Measure(argc == 6 ? std::atoi(argv[5]) : 21)) {
+  for (const auto& [name, median] : parts.Measure(rounds)) {
     std::printf("%-20s %8.3f\n", name.c_str(), median);
   }
 }
