@@ -87,7 +87,7 @@ class Worker:
     return {"memory once compiled, MiB": max(0, round(beside))}
 
   def write_memory(self, mebibytes: int) -> dict[str, float]:
-    """Seconds for a byte pattern in new memory of that size, on all CPUs.
+    """Seconds to write one number to new memory of that size, on all CPUs.
 
     In huge pages, as tables are. No table can be made in less.
     """

@@ -41,9 +41,10 @@ constexpr int64_t kMaxBlocks = 256;
 constexpr int64_t kMinSortedPerChunk = 2 * kMaxSortedSamples;
 
 // Reads entries into the caches. Those that are waited for between rows hold up
-// the prefetches of rows behind them: with all of a task's read before, a
-// lookup of 4096 x 100 ids takes 0.74 of the time on an EPYC, and 0.86 if they
-// are Zipf ids; of 16384 x 20 ids, or 1 each, 0.95 to 1.04 from run to run.
+// the prefetches of rows behind them. With all of a task's read before, on an
+// EPYC: 4096 x 100 ids 0.70 to 0.78 of the time in six pairs of runs; Zipf ids
+// 0.62 to 0.86 in four, and 1.2 in one; 16384 x 20 ids 0.79 to 1.10 in 21
+// pairs, and 1.2 to 1.4 in three.
 void ReadEntries(std::span<const WeightedRow> entries) {
   constexpr size_t kPerCacheLine = kCacheLineBytes / sizeof(WeightedRow);
   int32_t rows = 0;
