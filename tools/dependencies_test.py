@@ -27,7 +27,7 @@ _EXTRAS = {
     "plots": (
         "lib/core/tpu/_overlap",
         "lib/metrics/hot_rows",
-        "lib/nn/inputs/_limit_history",
+        "lib/nn/limits/_history",
         "lib/nn/plan/_report",
         "lib/planning/_cost_picture",
     ),

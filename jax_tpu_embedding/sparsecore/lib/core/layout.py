@@ -9,7 +9,9 @@ The Python view of cc/layout/csr_layout.h; layout_test.py compares the two.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
+from typing import NamedTuple
 
 from jax_tpu_embedding.sparsecore.lib.core import constants
 
@@ -53,6 +55,13 @@ class Topology:
     return self.global_device_count * self.num_sc_per_device
 
 
+class PartitionLimits(NamedTuple):
+  """The most that a SparseCore sends to another, of one stack in one pass."""
+
+  max_ids_per_partition: int
+  max_unique_ids_per_partition: int  # distinct rows
+
+
 def round_up(n: int, multiple: int) -> int:
   """The smallest multiple of `multiple` that is at least `n`."""
   return -(-n // multiple) * multiple
@@ -90,6 +99,7 @@ def max_coo_cells_per_device(
   )
 
 
+@functools.lru_cache(maxsize=1024)
 def num_sc_per_device_from_row_pointers(
     size: int, global_device_count: int, enable_minibatching: bool = False
 ) -> int:

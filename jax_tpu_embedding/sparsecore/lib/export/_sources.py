@@ -22,8 +22,8 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _table_variables
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.export import _encodings
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.serving import _versions
 
 
@@ -160,7 +160,7 @@ def of_specs(
       and encodings do not fit them.
   """
   features = _features(feature_specs)
-  _plan.get_table_specs(features)  # raises if two features have one name
+  _prepared.get_table_specs(features)  # raises if two features have one name
   specs = _planner.distinct_tables(features)
   encodings = _encodings_of(specs, tables, encoding)
   _check_not_rounded(

@@ -13,15 +13,16 @@ import dataclasses
 import json
 
 from jax import export
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
-from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
+from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 
 
 def register() -> None:
   """Makes the types known to jax.export; once for each process."""
   for named_tuple in (
-      _initialize.EmbeddingVariables,
+      _variables.EmbeddingVariables,
       _buffers.SparseDenseMatmulInput,
       _sparse_gradients.SparseGradient,
   ):
@@ -56,7 +57,7 @@ def _read_settings(data: bytes) -> tuple[_buffers.BufferSettings | None]:
     return (None,)
   fields = json.loads(data)
   fields["limits"] = tuple(
-      (name, _buffers.PartitionLimits(*limits))
+      (name, layout.PartitionLimits(*limits))
       for name, limits in fields["limits"]
   )
   fields["batches"] = tuple(map(tuple, fields["batches"]))

@@ -9,6 +9,7 @@ The public functions of the library, each defined in a module of its own:
   initialize               _initialize.py   (read: _row_ids.py)
   preprocess on the host   _preprocess.py   (inside jit: _convert.py)
   look up, update          _lookup.py, _update.py   (read only: _lookup_ids.py)
+  limits that grow         _adaptive_limits.py
   gradients of rows        _sparse_gradients.py
   errors of layers         core/batch_errors.py
 """
@@ -23,16 +24,19 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.nn import _program_types
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _shapes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _adaptive_limits
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -42,7 +46,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup_ids
 from jax_tpu_embedding.sparsecore.lib.nn.step import _sparse_gradients
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
 from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
-from jax_tpu_embedding.sparsecore.lib.nn.values import _int8_variables
+from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -53,15 +57,15 @@ get_default_limits = table_stacking.get_default_limits
 
 auto_stack_tables = _plan.auto_stack_tables
 prepare_feature_specs_for_training = _plan.prepare_feature_specs_for_training
-get_table_specs = _plan.get_table_specs
-get_stacked_table_specs = _plan.get_stacked_table_specs
+get_table_specs = _prepared.get_table_specs
+get_stacked_table_specs = _prepared.get_stacked_table_specs
 StackingPlan = _report.StackingPlan
 get_plan = _report.get_plan
 
-EmbeddingVariables = _initialize.EmbeddingVariables
+EmbeddingVariables = _variables.EmbeddingVariables
 EmbeddingVariablesInitializer = _initialize.EmbeddingVariablesInitializer
 init_embedding_variables = _initialize.init_embedding_variables
-int8_variables = _int8_variables.int8_variables
+int8_variables = _variables.int8_variables
 
 read_rows = _row_ids.read_rows
 
@@ -75,21 +79,23 @@ preprocess_sparse_dense_matmul_input_from_sparse_tensor = (
     _preprocess.preprocess_sparse_dense_matmul_input_from_sparse_tensor
 )
 eval_preprocess_sparse_dense_matmul_input_shape = (
-    _preprocess.eval_preprocess_sparse_dense_matmul_input_shape
+    _shapes.eval_preprocess_sparse_dense_matmul_input_shape
 )
 compute_row_pointers_size_per_device = (
-    _preprocess.compute_row_pointers_size_per_device
+    _shapes.compute_row_pointers_size_per_device
 )
 compute_theoretical_max_coo_buffer_size = (
-    _preprocess.compute_theoretical_max_coo_buffer_size
+    _shapes.compute_theoretical_max_coo_buffer_size
 )
-compute_coo_buffer_size_per_device = _plan.compute_coo_buffer_size_per_device
-sharding_strategy_to_enum = _preprocess.sharding_strategy_to_enum
+compute_coo_buffer_size_per_device = (
+    _prepared.compute_coo_buffer_size_per_device
+)
+sharding_strategy_to_enum = _conversion.sharding_strategy_to_enum
 FeatureStackingStrategy = _feature_stacking.FeatureStackingStrategy
 feature_stacking_strategy_to_enum = (
     _feature_stacking.feature_stacking_strategy_to_enum
 )
-OutputPool = _preprocess.OutputPool
+OutputPool = _conversion.OutputPool
 get_all_reduce_interface = minibatching_node.get_all_reduce_interface
 all_reduce_interface_of_job = job_nodes.all_reduce_interface_of_job
 convert_ids = _convert.convert_ids

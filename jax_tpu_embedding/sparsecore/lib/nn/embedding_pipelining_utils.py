@@ -35,18 +35,21 @@ import jax
 from jax.experimental import layout
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
-from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
+from jax_tpu_embedding.sparsecore.lib.nn.step import _update
+from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 import numpy as np
 
 P = jax.sharding.PartitionSpec
 
 Sharding = jax.sharding.Sharding | layout.Format
-NestedArray = embedding.Nested[jax.Array]
-NestedFeatureSpecs = embedding.Nested[embedding_spec.FeatureSpec]
-NestedEmbeddingVariables = Mapping[str, embedding.EmbeddingVariables]
-DefaultSparseInputs = embedding.PreprocessedInput
+NestedArray = _tables.Nested[jax.Array]
+NestedFeatureSpecs = _tables.Nested[_tables.FeatureSpec]
+NestedEmbeddingVariables = Mapping[str, _variables.EmbeddingVariables]
+DefaultSparseInputs = _buffers.PreprocessedInput
 DefaultEmbeddingActivations = NestedArray
 DefaultEmbeddingGradients = NestedArray
 DefaultScFwdAux = types.NoneType
@@ -198,7 +201,7 @@ def get_default_sc_fwd_function(
 
   def look_up(sparse_inputs, embedding_variables):
     activations = jax.shard_map(
-        lambda inputs, tables: embedding.tpu_sparse_dense_matmul(
+        lambda inputs, tables: _lookup.tpu_sparse_dense_matmul(
             inputs, tables, feature_specs
         ),
         mesh=global_mesh,
@@ -220,7 +223,7 @@ def _specs_of_tables(
   """Stack name -> how its variables are split; replicated ones are not."""
   return {
       name: P() if stack.is_replicated else P(*split, None)
-      for name, stack in embedding.get_stacked_table_specs(
+      for name, stack in _prepared.get_stacked_table_specs(
           feature_specs
       ).items()
   }
@@ -250,7 +253,7 @@ def get_default_sc_bwd_function(
     of_tables = _specs_of_tables(feature_specs, split)
     embedding_variables = jax.shard_map(
         lambda gradients, inputs, tables, step: (
-            embedding.tpu_sparse_dense_matmul_grad(
+            _update.tpu_sparse_dense_matmul_grad(
                 gradients, inputs, tables, feature_specs, step=step
             )
         ),
@@ -419,13 +422,13 @@ def _without_ids(sparse_inputs: Any) -> Any:
 
   def of_input(x):
     zeros = _zeros(x)
-    if not isinstance(x, embedding.PreprocessedInput):
+    if not isinstance(x, _buffers.PreprocessedInput):
       return zeros
     return zeros.replace(
         # There is no batch of none.
         num_minibatches=zeros.num_minibatches + 1,
         samples={
-            name: _sample_ids.without_ids_if(jnp.array(True), samples)
+            name: samples.without_ids_if(jnp.array(True))
             for name, samples in zeros.samples.items()
         },
     )
@@ -433,7 +436,7 @@ def _without_ids(sparse_inputs: Any) -> Any:
   return jax.tree.map(
       of_input,
       sparse_inputs,
-      is_leaf=lambda x: isinstance(x, embedding.PreprocessedInput),
+      is_leaf=lambda x: isinstance(x, _buffers.PreprocessedInput),
   )
 
 

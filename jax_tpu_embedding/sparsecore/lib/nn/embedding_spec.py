@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from jax_tpu_embedding.sparsecore.lib.core import optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _custom_optimizer
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizers
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -21,12 +21,12 @@ StackedTableSpec = _tables.StackedTableSpec
 TableSettingInStack = _tables.TableSettingInStack
 TableSpec = _tables.TableSpec
 
-CallablePlaceholder = _learning_rate.CallablePlaceholder
-HyperParameterType = _optimizer.HyperParameterType
-LearningRate = _learning_rate.LearningRate
-NumericParameter = _learning_rate.NumericParameter
+CallablePlaceholder = schedules.CallablePlaceholder
+HyperParameterType = optimizer_spec.HyperParameterType
+LearningRate = schedules.LearningRate
+NumericParameter = schedules.NumericParameter
 
-OptimizerSpec = _optimizer.OptimizerSpec
+OptimizerSpec = optimizer_spec.OptimizerSpec
 AdagradMomentumOptimizerSpec = _optimizers.AdagradMomentumOptimizerSpec
 AdagradOptimizerSpec = _optimizers.AdagradOptimizerSpec
 AdamOptimizerSpec = _optimizers.AdamOptimizerSpec

@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _row_ids
 import numpy as np
 
@@ -126,7 +127,7 @@ class PhysicalRowIdsTest(parameterized.TestCase):
   def test_finds_the_rows_that_stack_and_shard_tables_wrote(self):
     features = _features("a", "b")
     table_stacking.stack_tables(features, ["a", "b"], 2, 3)
-    specs = _plan.get_table_specs(features)
+    specs = _prepared.get_table_specs(features)
     tables = {
         name: np.random.default_rng(0).standard_normal((33, 6)) for name in "ab"
     }

@@ -34,7 +34,7 @@ from jax_tpu_embedding.sparsecore.lib.core.tpu import topology
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.planning import model_file
 from jax_tpu_embedding.sparsecore.lib.planning import prepared_specs
@@ -197,7 +197,7 @@ def _read(model, topology_name, batch, unused_enable_minibatching):
   features = prepared_specs.prepared(
       model_file.load(model, batch=batch), mesh.size, num_sc
   )
-  stacks = _plan.get_stacked_table_specs(features)
+  stacks = _prepared.get_stacked_table_specs(features)
   plans = [_plan_of(stack, features, mesh.size) for stack in stacks.values()]
   return mesh, features, plans
 
@@ -324,7 +324,7 @@ def _why(error, plan, features, mesh) -> str:
   if not _compile_check.does_not_fit(error):
     return f"It does not compile: {type(error).__name__}: {said}"
   specs = _compile_check.features_of_stack(features, plan.name)
-  (stack,) = _plan.get_stacked_table_specs(specs).values()
+  (stack,) = _prepared.get_stacked_table_specs(specs).values()
   compiles = embedding.compile_check(features, mesh, mesh.axis_names[0])
   limit = stack.max_unique_ids_per_partition
   num_sc = hardware.num_sparsecores_per_device(mesh.devices.flat[0])

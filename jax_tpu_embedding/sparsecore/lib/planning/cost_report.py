@@ -28,6 +28,7 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.core.tpu import overlap_report
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
 from jax_tpu_embedding.sparsecore.lib.planning import _cost_text
@@ -463,12 +464,12 @@ def _limits_for(
     topology: chips.Topology,
 ) -> embedding.Limits:
   """Those that AdaptiveLimits sets for a batch that needs as much."""
-  rule = _limits.GrowthRule()
+  rule = _growth.GrowthRule()
   needs = _limits.Limits(tuple((k, x.needs) for k, x in counts.items()))
   least = _limits.Limits.least(counts)
   ceiling = topology.chip.max_unique_ids_per_partition
-  bounds = _limits.Bounds(
-      _limits.rows_per_sc(features, topology.num_scs),
+  bounds = _growth.Bounds(
+      _growth.rows_per_sc(features, topology.num_scs),
       topology.num_scs,
       {"max_unique_ids_per_partition": ceiling} if ceiling else {},
   )

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
@@ -49,7 +49,7 @@ def prepared(
   # Those that are stacked by hand stay so.
   copies = copied()
   try:
-    _plan.check_prepared(copies, num_devices * num_sc)
+    _prepared.check_prepared(copies, num_devices * num_sc)
     return copies
   except ValueError:
     pass

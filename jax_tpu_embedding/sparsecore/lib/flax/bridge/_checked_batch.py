@@ -30,8 +30,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.flax.bridge import _lookup_config
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 
 
 def check(
@@ -169,8 +168,7 @@ def without_ids_if(
 ) -> embedding.PreprocessedInput:
   """The buffers; those of a batch without ids if the condition bool[] holds."""
   samples = {
-      name: _sample_ids.without_ids_if(condition, x)
-      for name, x in inputs.samples.items()
+      name: x.without_ids_if(condition) for name, x in inputs.samples.items()
   }
   return _with_row_pointers(
       config,

@@ -19,8 +19,8 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import recent_values
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 
@@ -266,7 +266,7 @@ class LookupConfig:
     )
     try:
       is_constant = not any(
-          _learning_rate.is_of_nothing(parameters["learning_rate"])
+          schedules.is_of_nothing(parameters["learning_rate"])
           for parameters in optimizers
       )
     except ValueError:

@@ -35,7 +35,6 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_seal
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 import numpy as np
 
 _BROKEN = (
@@ -256,9 +255,8 @@ def _check(
   return inputs.replace(
       sparse_dense_matmul_input=arrays._replace(lhs_gains=of_buffers),
       samples={
-          name: _sample_ids.wait_for(
-              jnp.max(num_minibatches),
-              dataclasses.replace(samples, gains=of_samples[name]),
+          name: dataclasses.replace(samples, gains=of_samples[name]).wait_for(
+              jnp.max(num_minibatches)
           )
           for name, samples in inputs.samples.items()
       },

@@ -22,7 +22,6 @@ import math
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
@@ -30,7 +29,7 @@ import numpy as np
 
 def of_ids(
     ids: Sequence[Any],
-    features: Sequence[embedding_spec.FeatureSpec],
+    features: Sequence[_tables.FeatureSpec],
     num_devices: int,
     global_device_count: int,
 ) -> dict[str, int]:
@@ -109,7 +108,7 @@ def of_ids(
 
 
 def _may_be_rows_of_positions(
-    shape: tuple[int, ...], feature: embedding_spec.FeatureSpec
+    shape: tuple[int, ...], feature: _tables.FeatureSpec
 ) -> bool:
   """Whether ids [samples, positions] may be [rows, ids] as declared."""
   declared, *positions = feature.output_shape[:-1]
@@ -148,7 +147,7 @@ def _length(x: Any) -> int | None:
 
 
 def layouts(
-    features: Sequence[embedding_spec.FeatureSpec],
+    features: Sequence[_tables.FeatureSpec],
     batches: Mapping[str, int],
     num_scs: int,
     *,
@@ -182,7 +181,7 @@ def layouts(
   return tuple(result)
 
 
-def _are_as_planned(features: Sequence[embedding_spec.FeatureSpec]) -> bool:
+def _are_as_planned(features: Sequence[_tables.FeatureSpec]) -> bool:
   """Whether they are whole stacks; False also if they are in another order."""
   # One loop over plain attributes, as it runs for every batch. The order is
   # mostly that of the plan.
@@ -202,8 +201,8 @@ def _are_as_planned(features: Sequence[embedding_spec.FeatureSpec]) -> bool:
 
 
 def _in_order(
-    features: Sequence[embedding_spec.FeatureSpec],
-) -> list[embedding_spec.FeatureSpec]:
+    features: Sequence[_tables.FeatureSpec],
+) -> list[_tables.FeatureSpec]:
   """By their places in the plan of a stack."""
   return sorted(features, key=lambda x: x.id_transformation.row_offset)
 
@@ -215,7 +214,7 @@ def _num_samples(output_shape: Sequence[int]) -> int:
 
 
 def _layout(
-    features: Sequence[embedding_spec.FeatureSpec],
+    features: Sequence[_tables.FeatureSpec],
     batches: Mapping[str, int],
     num_scs: int,
     keeps_places: bool,
@@ -310,9 +309,7 @@ def lay_out(
   return jax.tree.unflatten(structure, copies)
 
 
-def _place(
-    feature: embedding_spec.FeatureSpec, layout: _buffers.StackLayout
-) -> int:
+def _place(feature: _tables.FeatureSpec, layout: _buffers.StackLayout) -> int:
   """The first sample of a feature."""
   found = {name: (first, size) for name, first, size in layout.features}
   first, size = found.get(feature.name, (0, 0))

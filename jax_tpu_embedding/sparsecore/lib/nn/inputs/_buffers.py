@@ -15,13 +15,15 @@ from typing import NamedTuple
 import warnings
 
 import jax
+import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 ArrayLike = jax.typing.ArrayLike
-PartitionLimits = _tables.PartitionLimits
+
+# In place of an id, where a sample has fewer than another.
+NO_ID = constants.PADDING_VALUE
 
 _DEFAULT_STRATEGY = "SPLIT_THEN_STACK"
 
@@ -48,6 +50,29 @@ class SampleIds:
   gains: ArrayLike
   has_failed: ArrayLike
   sample: ArrayLike | None = None
+
+  @classmethod
+  def of_rows(cls, rows: jax.Array) -> SampleIds:
+    """Rows i32[B] as the ids of B samples of one id, with gain one."""
+    return cls(
+        ids=rows[:, None],
+        gains=jnp.ones((rows.shape[0], 1), jnp.float32),
+        has_failed=jnp.zeros(1, bool),
+    )
+
+  def wait_for(self, num_minibatches: jax.Array) -> SampleIds:
+    """The samples, which cannot be looked up before there is a number.
+
+    Args:
+      num_minibatches: i32[], positive, of a check that may fail the program.
+    """
+    return dataclasses.replace(
+        self, has_failed=self.has_failed | (num_minibatches < 1)
+    )
+
+  def without_ids_if(self, condition: jax.Array) -> SampleIds:
+    """The samples; if the condition bool[] holds, without any id."""
+    return dataclasses.replace(self, ids=jnp.where(condition, NO_ID, self.ids))
 
 
 class SparseDenseMatmulInput(NamedTuple):
@@ -108,7 +133,7 @@ class BufferSettings:
 
   global_device_count: int
   num_sc_per_device: int
-  limits: tuple[tuple[str, PartitionLimits], ...]
+  limits: tuple[tuple[str, layout.PartitionLimits], ...]
   enable_minibatching: bool = False
   feature_stacking_strategy: str = _DEFAULT_STRATEGY
   batches: tuple[tuple[str, int], ...] = ()
@@ -124,10 +149,10 @@ class BufferSettings:
     )
 
   @functools.cached_property
-  def _limits_by_stack(self) -> dict[str, PartitionLimits]:
+  def _limits_by_stack(self) -> dict[str, layout.PartitionLimits]:
     return dict(self.limits)
 
-  def limits_of(self, stack_name: str) -> PartitionLimits:
+  def limits_of(self, stack_name: str) -> layout.PartitionLimits:
     return self._limits_by_stack[stack_name]
 
 
@@ -220,23 +245,11 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def limits_of_specs(
-    features: Iterable[embedding_spec.FeatureSpec],
-) -> tuple[tuple[str, PartitionLimits], ...]:
-  """The limits that stacks with buffers have now, for BufferSettings."""
-  limits = {}  # for every batch: plain attributes
-  for feature in features:
-    stack = feature.table_spec.stacked_table_spec
-    if stack.placement == "sparsecore":
-      limits[stack.stack_name] = stack.partition_limits
-  return tuple(limits.items())
-
-
 @functools.lru_cache(maxsize=256)
 def settings(
     global_device_count: int,
     num_sc_per_device: int,
-    limits: tuple[tuple[str, PartitionLimits], ...],
+    limits: tuple[tuple[str, layout.PartitionLimits], ...],
     enable_minibatching: bool,
     feature_stacking_strategy: str,
     batches: tuple[tuple[str, int], ...],

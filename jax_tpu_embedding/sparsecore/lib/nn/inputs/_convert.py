@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids as primitive
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
@@ -105,7 +104,7 @@ class RawBatch:
 
   # Of the specs: those given, with the sizes of this batch.
   feature_specs: _tables.Nested[_tables.FeatureSpec]
-  stacks: Mapping[str, embedding_spec.StackedTableSpec]
+  stacks: Mapping[str, _tables.StackedTableSpec]
   features: Mapping[str, tuple[raw_ids.Feature, ...]]
   operands: Mapping[str, tuple[jax.Array, ...]]
   # What buffers of these ids are made for, which is no more than their shapes
@@ -153,8 +152,9 @@ def read_ids(
     feature_stacking_strategy: str,
 ) -> RawBatch:
   """Checks one device's ids; see convert_ids."""
-  _plan.check_planned_for(
-      _plan.get_table_specs(feature_specs), topology.num_scs
+  _tables.check_planned_for(
+      _prepared.get_table_specs(feature_specs).values(),
+      topology.num_scs,
   )
   all_ids = _structure.flatten_like(
       features, feature_specs, "features", "feature_specs"
@@ -187,7 +187,7 @@ def read_ids(
     stack_name = spec.table_spec.setting_in_stack.stack_name
     by_stack[stack_name].append((_raw_feature(spec, operands), operands))
 
-  stacks = _plan.get_stacked_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
   features_of, operands_of, limits = {}, {}, {}
   for name, stack in stacks.items():
     members = sorted(by_stack[name], key=lambda member: member[0].row_offset)
@@ -203,7 +203,7 @@ def read_ids(
         raw_ids.sample_places(raw_features, operands, topology, strategy),
         topology,
     )
-    limits[name] = _buffers.PartitionLimits(
+    limits[name] = layout.PartitionLimits(
         max_ids_per_partition=max(num_ids, 1),
         max_unique_ids_per_partition=max(
             min(num_ids, stack.stack_vocab_size // topology.num_scs), 1
@@ -226,7 +226,7 @@ def read_ids(
 
 
 def _raw_feature(
-    spec: embedding_spec.FeatureSpec, operands: raw_ids.Operands
+    spec: _tables.FeatureSpec, operands: raw_ids.Operands
 ) -> raw_ids.Feature:
   transform = spec.id_transformation
   return raw_ids.Feature(
@@ -245,7 +245,7 @@ def _raw_feature(
 def _operands(
     ids: Any,
     weights: Any | None,
-    spec: embedding_spec.FeatureSpec,
+    spec: _tables.FeatureSpec,
     topology: layout.Topology,
 ) -> raw_ids.Operands:
   """One feature's arrays as the primitive takes them."""
@@ -276,9 +276,7 @@ def _operands(
   )
 
 
-def as_row_splits(
-    row_splits: Any, spec: embedding_spec.FeatureSpec
-) -> jax.Array:
+def as_row_splits(row_splits: Any, spec: _tables.FeatureSpec) -> jax.Array:
   """Row splits as the primitive takes them, i32."""
   row_splits = _as_integers(row_splits, spec, "row_splits")
   if row_splits.dtype.itemsize < 4:
@@ -290,7 +288,7 @@ def as_row_splits(
 
 
 def _as_array(
-    x: Any, spec: embedding_spec.FeatureSpec, name: str
+    x: Any, spec: _tables.FeatureSpec, name: str
 ) -> np.ndarray | jax.Array:
   """An array of a type that JAX may have, in the byte order of this machine."""
   if isinstance(x, jax.Array):
@@ -303,7 +301,7 @@ def _as_array(
 
 
 def _as_integers(
-    x: Any, spec: embedding_spec.FeatureSpec, name: str
+    x: Any, spec: _tables.FeatureSpec, name: str
 ) -> np.ndarray | jax.Array:
   x = _as_array(x, spec, name)
   if not jnp.issubdtype(x.dtype, jnp.integer):
@@ -313,7 +311,7 @@ def _as_integers(
   return x
 
 
-def as_weights(weights: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
+def as_weights(weights: Any, spec: _tables.FeatureSpec) -> jax.Array:
   """Weights as the primitive takes them, f32.
 
   Raises:
@@ -338,7 +336,7 @@ def as_weights(weights: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
   return jnp.asarray(weights.astype(jnp.float32))
 
 
-def _objects(x: np.ndarray, spec: embedding_spec.FeatureSpec, name: str) -> str:
+def _objects(x: np.ndarray, spec: _tables.FeatureSpec, name: str) -> str:
   """Why an array of Python objects is neither ids nor weights."""
   found = type(x.item()).__name__ if not x.ndim else "an array of objects"
   return (
@@ -348,7 +346,7 @@ def _objects(x: np.ndarray, spec: embedding_spec.FeatureSpec, name: str) -> str:
   )
 
 
-def as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
+def as_ids(ids: Any, spec: _tables.FeatureSpec) -> jax.Array:
   """Ids as one of the types of the primitive.
 
   Ids of 64 bits stay what they are, or raise, where JAX would cut them to 32.
@@ -361,7 +359,7 @@ def as_ids(ids: Any, spec: embedding_spec.FeatureSpec) -> jax.Array:
   return jnp.asarray(ids)
 
 
-def _to_int32(ids: np.ndarray, spec: embedding_spec.FeatureSpec) -> np.ndarray:
+def _to_int32(ids: np.ndarray, spec: _tables.FeatureSpec) -> np.ndarray:
   """What JAX would cut to the low 32 bits, as ids that mean the same."""
   if spec.out_of_range_ids == "modulo":
     ids = ids % ids.dtype.type(spec.table_spec.vocabulary_size)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import math
 
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 FeatureStackingStrategy = converter.FeatureStackingStrategy
 _STRATEGIES = dict(FeatureStackingStrategy.__members__)
@@ -68,7 +68,7 @@ def runs_per_device(
 
 
 def span_in_run(
-    feature: embedding_spec.FeatureSpec,
+    feature: _tables.FeatureSpec,
     global_device_count: int,
     num_runs: int,
 ) -> slice:
@@ -94,7 +94,7 @@ def span_in_run(
 
 
 def check_spans(
-    spans: Sequence[tuple[embedding_spec.FeatureSpec, slice]], run_size: int
+    spans: Sequence[tuple[_tables.FeatureSpec, slice]], run_size: int
 ) -> None:
   """Checks that the samples of features are in the runs of a device batch.
 

@@ -1,14 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Limits of all stacks as a value, and the rule by which they grow.
-
-A program is compiled for limits. If they were what each batch needs, nearly
-every batch would compile one. So they are taken from a ladder whose rungs are a
-quarter apart, a quarter above what was seen, and those that are close to the
-next rung grow together with the one that has to. In 3,000 batches with drift
-and bursts that gave 8 programs, where following the largest need gave 78.
-"""
+"""Limits of all stacks as a value: what buffers have room for, or need."""
 
 from __future__ import annotations
 
@@ -18,8 +11,6 @@ from collections.abc import Sequence
 import copy
 import dataclasses
 import functools
-import math
-import numbers
 import threading
 from typing import Any
 
@@ -30,11 +21,10 @@ from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
-_ALIGNMENT = 8  # cells and row pointers come in multiples of it
 # What padding cells hold, see cc/layout/constants.h.
 _PADDING_ID = np.iinfo(np.int32).max
 _PADDING_GAIN = np.nan
@@ -103,7 +93,7 @@ class Limits:
       cls, stack_names: Iterable[str], enable_minibatching: bool = False
   ) -> Limits:
     """Enough to count what a batch needs."""
-    least = StackLimits(1, 1, _ALIGNMENT)
+    least = StackLimits(1, 1, constants.ALIGNMENT)
     return cls(
         tuple((name, least) for name in stack_names), enable_minibatching
     )
@@ -123,7 +113,7 @@ class Limits:
       ValueError: if specs are not prepared or have no valid limits.
     """
     num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-    cells = _plan.compute_coo_buffer_size_per_device(
+    cells = _prepared.compute_coo_buffer_size_per_device(
         feature_specs,
         global_device_count,
         num_sc_per_device,
@@ -139,7 +129,7 @@ class Limits:
                     cells[name] // num_sc_per_device,
                 ),
             )
-            for name, stack in _plan.get_split_stacks(feature_specs).items()
+            for name, stack in _prepared.get_split_stacks(feature_specs).items()
         ),
         enable_minibatching,
     )
@@ -216,7 +206,7 @@ class Limits:
     """The stacks of the specs with these limits, by name."""
     limits = dict(self.stacks)
     stacks = {}  # tables of a stack share one object
-    for feature in _plan.split_features(feature_specs):
+    for feature in _prepared.split_features(feature_specs):
       stack = feature.table_spec.stacked_table_spec
       name = stack.stack_name
       if name not in limits:
@@ -239,7 +229,7 @@ class Limits:
 def _set_stacks(
     feature_specs: Any, stacks: Mapping[str, _tables.StackedTableSpec]
 ) -> None:
-  for feature in _plan.split_features(feature_specs):
+  for feature in _prepared.split_features(feature_specs):
     table = feature.table_spec
     table.stacked_table_spec = stacks[table.stacked_table_spec.stack_name]
 
@@ -283,139 +273,6 @@ def _largest(values: np.ndarray | Sequence[int] | int) -> int:
   return max(values.item() if values.size == 1 else int(values.max()), 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-  """What limits make sense up to.
-
-  Attributes:
-    rows_per_sc: stack name -> rows of a SparseCore.
-    num_scs: of the job.
-    ceiling: number -> the most that it grows to.
-  """
-
-  rows_per_sc: Mapping[str, int]
-  num_scs: int
-  ceiling: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-# Counts of independent ids spread by the root of their mean. Below this square,
-# 25% of headroom are less than three times that, and thousands of batches from
-# one law still find a larger need.
-_STEADY_NEED = 12**2
-
-
-@dataclasses.dataclass(frozen=True)
-class GrowthRule:
-  """How far limits grow.
-
-  Attributes:
-    growth: the ratio of two rungs.
-    headroom: what is kept above the largest need that was seen; of needs below
-      144 more, since they vary more.
-    near: a number also grows if `near` times its largest need exceeds it.
-  """
-
-  growth: float = 1.25
-  headroom: float = 1.25
-  near: float = 1.1
-
-  def __post_init__(self):
-    for name, least, is_open in (
-        ("growth", 1, True),
-        ("headroom", 1, False),
-        ("near", 1, False),
-    ):
-      value = getattr(self, name)
-      if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-      if not (
-          math.isfinite(value)
-          and (value > least or value == least and not is_open)
-      ):
-        raise ValueError(
-            f"{name} must be a number {'above' if is_open else 'of at least'}"
-            f" {least}, got {value!r}."
-        )
-
-  def rung(self, k: int) -> int:
-    """The number of rung k = 1, 2, ..."""
-    return _round_up(8 * self.growth ** (k - 1))
-
-  def rung_above(self, need: float) -> int:
-    """The lowest rung whose number is at least `need`."""
-    # Many rungs may be rounded up to one number: it is the first of them.
-    below = _round_up(need) - _ALIGNMENT
-    k = 1
-    if below > 0:
-      k = 2 + math.floor(math.log(below / 8, self.growth))
-    while self.rung(k) < need:
-      k += 1
-    while k > 1 and self.rung(k - 1) >= need:
-      k -= 1
-    return k
-
-  def with_headroom(self, need: float) -> float:
-    """What a number should be of which this is the largest need."""
-    steady = max(math.sqrt(_STEADY_NEED / max(need, 1)), 1.0)
-    return need * (1 + (self.headroom - 1) * steady)
-
-  def wanted(self, limits: Limits, needs: Limits, largest: Limits) -> list[int]:
-    """For each stack and number the rung that it grows to, or 0.
-
-    Args:
-      limits: the present ones.
-      needs: those of the batch.
-      largest: of all batches, this one included.
-    """
-    rungs = []
-    needs, largest = dict(needs.stacks), dict(largest.stacks)
-    for name, of_stack in limits.stacks:
-      for number in NUMBERS:
-        limit = getattr(of_stack, number)
-        most = getattr(largest[name], number)
-        grows = max(getattr(needs[name], number), self.near * most) > limit
-        rung = self.rung_above(self.with_headroom(most)) if grows else 0
-        rungs.append(rung)
-    return rungs
-
-  def grown(
-      self,
-      limits: Limits,
-      rungs: list[int],
-      bounds: Bounds,
-  ) -> Limits:
-    """`limits` with numbers raised to rungs, as far as that makes sense.
-
-    A partition has no more distinct rows than a SparseCore has, or ids there
-    are; nor can buffers have more cells than partitions fill.
-
-    Args:
-      limits: the present ones.
-      rungs: for each stack and number, or 0.
-      bounds: what they make sense up to.
-    """
-    stacks = []
-    rungs = iter(rungs)
-    passes = constants.MAX_MINIBATCHES if limits.enable_minibatching else 1
-    for name, old in limits.stacks:
-      new = {}
-      for number in NUMBERS:
-        k = next(rungs)
-        value = (
-            min(self.rung(k), bounds.ceiling.get(number, math.inf)) if k else 0
-        )
-        new[number] = max(value, getattr(old, number))
-      ids, unique, cells = new.values()
-      unique = max(
-          min(unique, ids, bounds.rows_per_sc[name]),
-          old.max_unique_ids_per_partition,
-      )
-      most_cells = _round_up(ids) * bounds.num_scs * passes
-      cells = max(min(_round_up(cells), most_cells), old.coo_cells_per_sc)
-      stacks.append((name, StackLimits(ids, unique, cells)))
-    return dataclasses.replace(limits, stacks=tuple(stacks))
-
-
 def num_changes() -> int:
   """How often limits of specs were changed in place, in this program.
 
@@ -424,14 +281,6 @@ def num_changes() -> int:
   """
   with _CHANGES:
     return _num_changes
-
-
-def rows_per_sc(feature_specs: Any, num_scs: int) -> dict[str, int]:
-  """Stack name -> rows of a SparseCore."""
-  return {
-      name: stack.stack_vocab_size // num_scs
-      for name, stack in _plan.get_split_stacks(feature_specs).items()
-  }
 
 
 def of_buffers(inputs: _buffers.PreprocessedInput) -> Limits:
@@ -518,7 +367,7 @@ def pad(
           limits=tuple(
               (
                   name,
-                  _buffers.PartitionLimits(
+                  layout.PartitionLimits(
                       new[name].max_ids_per_partition,
                       new[name].max_unique_ids_per_partition,
                   ),
@@ -559,7 +408,3 @@ def _pad_on_devices(sharding):
       static_argnums=(1, 2, 3),
       out_shardings=sharding,
   )
-
-
-def _round_up(x: float) -> int:
-  return math.ceil(x / _ALIGNMENT) * _ALIGNMENT

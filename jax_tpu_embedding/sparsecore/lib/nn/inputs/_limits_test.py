@@ -12,6 +12,7 @@ import hypothesis
 from hypothesis import strategies as st
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
@@ -40,7 +41,7 @@ def _grow(rule, limits, needs, largest):
   return rule.grown(
       limits,
       rule.wanted(limits, needs, largest),
-      _limits.Bounds({"s": _ROWS}, _NUM_SCS),
+      _growth.Bounds({"s": _ROWS}, _NUM_SCS),
   )
 
 
@@ -55,20 +56,20 @@ class GrowthRuleTest(parameterized.TestCase):
   )
   def test_small_needs_have_more_headroom(self, need, expected):
     # Three times the root of the need, and a quarter from 144 on.
-    self.assertAlmostEqual(_limits.GrowthRule().with_headroom(need), expected)
-    rule = _limits.GrowthRule(headroom=1.0)
+    self.assertAlmostEqual(_growth.GrowthRule().with_headroom(need), expected)
+    rule = _growth.GrowthRule(headroom=1.0)
     self.assertEqual(rule.with_headroom(need), need)
 
   @hypothesis.given(st.floats(1.01, 4.0), st.floats(1, 1e7, allow_nan=False))
   def test_the_rung_above_is_the_lowest(self, growth, need):
-    rule = _limits.GrowthRule(growth=growth)
+    rule = _growth.GrowthRule(growth=growth)
     k = rule.rung_above(need)
     self.assertGreaterEqual(rule.rung(k), need)
     if k > 1:
       self.assertLess(rule.rung(k - 1), need)
 
   def test_rungs_may_be_as_close_as_can_be(self):
-    rule = _limits.GrowthRule(growth=1 + 1e-9)
+    rule = _growth.GrowthRule(growth=1 + 1e-9)
     self.assertEqual(rule.rung(rule.rung_above(1000)), 1000)
     self.assertEqual(rule.rung(rule.rung_above(1001)), 1008)
 
@@ -78,7 +79,7 @@ class GrowthRuleTest(parameterized.TestCase):
       )
   )
   def test_limits_only_grow_cover_every_batch_and_seldom_change(self, batches):
-    rule = _limits.GrowthRule()
+    rule = _growth.GrowthRule()
     limits = _limits_of(1, 1, 8)
     largest = None
     programs = []  # the limits that each was compiled for
@@ -106,13 +107,13 @@ class GrowthRuleTest(parameterized.TestCase):
   def test_what_is_near_grows_with_what_has_to(self):
     limits = _limits_of(100, 100, 1000)
     needs = _limits_of(101, 50, 950)
-    new = _grow(_limits.GrowthRule(), limits, needs, needs)["s"]
+    new = _grow(_growth.GrowthRule(), limits, needs, needs)["s"]
     self.assertGreaterEqual(new.max_ids_per_partition, 125)  # headroom
     self.assertEqual(new.max_unique_ids_per_partition, 100)
     # No more than the partitions can fill.
     self.assertEqual(new.coo_cells_per_sc, 1000)
     self.assertGreater(
-        _grow(_limits.GrowthRule(headroom=4.0), limits, needs, needs)[
+        _grow(_growth.GrowthRule(headroom=4.0), limits, needs, needs)[
             "s"
         ].coo_cells_per_sc,
         1000,
@@ -120,12 +121,12 @@ class GrowthRuleTest(parameterized.TestCase):
 
   def test_partitions_have_no_more_distinct_rows_than_a_sparsecore(self):
     needs = _limits_of(1000, 90, 4000)
-    rule = _limits.GrowthRule()
+    rule = _growth.GrowthRule()
     limits = _limits_of(1, 1, 8)
     new = rule.grown(
         limits,
         rule.wanted(limits, needs, needs),
-        _limits.Bounds({"s": 100}, _NUM_SCS),
+        _growth.Bounds({"s": 100}, _NUM_SCS),
     )
     self.assertEqual(new["s"].max_unique_ids_per_partition, 100)
 
@@ -135,13 +136,13 @@ class GrowthRuleTest(parameterized.TestCase):
       (dict(near=math.nan), "near must be a number of at least 1, got nan"),
   )
   def test_numbers_that_make_no_sense_are_refused(self, options, message):
-    _limits.GrowthRule()
+    _growth.GrowthRule()
     with self.assertRaisesRegex(ValueError, message):
-      _limits.GrowthRule(**options)
+      _growth.GrowthRule(**options)
 
   def test_what_is_no_number_is_refused(self):
     with self.assertRaisesRegex(TypeError, "growth must be a number, got '2'"):
-      _limits.GrowthRule(growth="2")
+      _growth.GrowthRule(growth="2")
 
 
 def _preprocess(model, limits, num_devices, ids=None, **options):

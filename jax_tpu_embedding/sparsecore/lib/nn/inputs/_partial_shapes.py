@@ -16,7 +16,6 @@ import math
 from typing import Any
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
@@ -70,7 +69,7 @@ def complete(
   )
 
 
-def is_known(feature: embedding_spec.FeatureSpec) -> bool:
+def is_known(feature: _tables.FeatureSpec) -> bool:
   return None not in feature.output_shape
 
 
@@ -89,14 +88,12 @@ def check_known(feature_specs: _tables.Nested[_tables.FeatureSpec]) -> None:
       )
 
 
-def _any_shape(
-    feature: embedding_spec.FeatureSpec, num_scs: int
-) -> tuple[int, ...]:
+def _any_shape(feature: _tables.FeatureSpec, num_scs: int) -> tuple[int, ...]:
   batch, *lead, dim = feature.output_shape
   return (batch or num_scs, *(size or 1 for size in lead), dim)
 
 
-def _shape_of(feature: embedding_spec.FeatureSpec, ids: Any) -> tuple[int, ...]:
+def _shape_of(feature: _tables.FeatureSpec, ids: Any) -> tuple[int, ...]:
   """The output shape of a feature with these ids."""
   shape = tuple(feature.output_shape)
   if is_known(feature):

@@ -24,25 +24,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax_tpu_embedding.sparsecore.lib.core import constants
-from jax_tpu_embedding.sparsecore.lib.core import jax_private
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import occurrences
 from jax_tpu_embedding.sparsecore.lib.core.primitives import check_batch
 from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_axes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _counts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
-
-NO_ID = constants.PADDING_VALUE
-
-SampleIds = _buffers.SampleIds
 
 _ONE_SPARSECORE = layout.Topology(
     local_device_count=1, global_device_count=1, num_sc_per_device=1
@@ -59,7 +53,7 @@ def of_host(
     num_runs: int,
     has_leading_dimension: bool,
     num_threads: int | None,
-) -> tuple[dict[str, SampleIds], dict[str, int]]:
+) -> tuple[dict[str, _buffers.SampleIds], dict[str, int]]:
   """The samples of replicated stacks, and how many ids policies dropped of each.
 
   K is the width of arrays of ids. Where samples of a feature have any number of
@@ -133,7 +127,9 @@ def of_host(
       of_ids, of_gains, has_failed = map(
           np.concatenate, (of_ids, of_gains, has_failed)
       )
-    result[name] = SampleIds(ids=of_ids, gains=of_gains, has_failed=has_failed)
+    result[name] = _buffers.SampleIds(
+        ids=of_ids, gains=of_gains, has_failed=has_failed
+    )
   return result, dict(stats.dropped_id_count)
 
 
@@ -224,7 +220,7 @@ def _by_sample(
   first = np.cumsum(num_ids) - num_ids
   sample = samples[order]
   place = np.arange(len(order)) - first[sample]
-  of_ids = np.full((num_samples, valency), NO_ID, np.int32)
+  of_ids = np.full((num_samples, valency), _buffers.NO_ID, np.int32)
   of_gains = np.zeros((num_samples, valency), np.float32)
   of_ids[sample, place] = rows[order]
   of_gains[sample, place] = gains[order]
@@ -280,7 +276,7 @@ def of_device(
     num_devices: int,
     num_runs: int,
     keeps_errors: bool,
-) -> SampleIds:
+) -> _buffers.SampleIds:
   """The samples of a replicated stack on one device, inside of a program.
 
   Args:
@@ -322,7 +318,7 @@ def of_device(
       failures.append(has_error)
       occurring.append(
           found._replace(
-              row=jnp.where(found.is_kept, found.row, NO_ID),
+              row=jnp.where(found.is_kept, found.row, _buffers.NO_ID),
               gain=jnp.where(found.is_kept, found.gain, 0),
           )
       )
@@ -331,7 +327,7 @@ def of_device(
     else:
       ids, gains = _as_samples(occurring, grouped, num_runs)
       sample = None
-  return SampleIds(
+  return _buffers.SampleIds(
       ids=ids.astype(jnp.int32),
       gains=gains.astype(jnp.float32),
       has_failed=_say_what_failed(
@@ -403,7 +399,7 @@ def _say_what_failed(
 
 def _place_among(num_devices: int, ids: jax.Array) -> tuple[jax.Array, int]:
   """The number of this device, and how many there are; 0 of 1 if unknown."""
-  axes = _axes_that_may_split(ids)
+  axes = _batch_axes.axes_that_may_split(ids)
   mesh = jax.sharding.get_abstract_mesh()
   if (
       num_devices == 1
@@ -437,7 +433,7 @@ def _as_samples(
     return runs.reshape(num_runs * runs.shape[1], valency)
 
   return (
-      joined([found.row for found in occurring], NO_ID),
+      joined([found.row for found in occurring], _buffers.NO_ID),
       joined([found.gain for found in occurring], 0),
   )
 
@@ -458,96 +454,3 @@ def _as_entries(
       jnp.concatenate([found.gain for found in occurring])[:, None],
       jnp.concatenate(samples).astype(jnp.int32),
   )
-
-
-def wait_for(num_minibatches: jax.Array, samples: SampleIds) -> SampleIds:
-  """The samples, which cannot be looked up before there is a number.
-
-  Args:
-    num_minibatches: i32[], positive, of a check that may fail the program.
-    samples: of one device.
-  """
-  return dataclasses.replace(
-      samples, has_failed=samples.has_failed | (num_minibatches < 1)
-  )
-
-
-def without_ids_if(condition: jax.Array, samples: SampleIds) -> SampleIds:
-  """The samples; if the condition bool[] holds, without any id."""
-  return dataclasses.replace(
-      samples, ids=jnp.where(condition, NO_ID, samples.ids)
-  )
-
-
-def of_rows(rows: jax.Array) -> SampleIds:
-  """Rows i32[B] as the ids of B samples of one id, with gain one."""
-  return SampleIds(
-      ids=rows[:, None],
-      gains=jnp.ones((rows.shape[0], 1), jnp.float32),
-      has_failed=jnp.zeros(1, bool),
-  )
-
-
-def axes_of_batch(samples: SampleIds, num_devices: int) -> tuple[str, ...]:
-  """The mesh axes of the surrounding shard_map that split the batch.
-
-  Args:
-    samples: of one device.
-    num_devices: that share the batch.
-
-  Raises:
-    NotImplementedError: if there are several devices and no shard_map, or
-      several axes may split the batch.
-  """
-  if num_devices == 1:
-    return ()
-  mesh = jax.sharding.get_abstract_mesh()
-  axes = _axes_that_may_split(samples.ids)
-  if math.prod(mesh.shape[name] for name in axes) != num_devices:
-    raise NotImplementedError(
-        f"The batch is split over {num_devices} devices, and of the mesh axes"
-        f" {dict(mesh.shape)} the ones that may split it are {list(axes)}. Call"
-        " the update inside jax.shard_map over one axis with that many devices,"
-        " or name all that split the batch, in order: with"
-        " mesh_axis.rows_are_split_over(axes)."
-    )
-  return tuple(axes)
-
-
-def num_devices_of_batch() -> int:
-  """How many devices share a batch, where all that is known is the mesh.
-
-  Raises:
-    NotImplementedError: if several axes of the surrounding shard_map may split
-      the batch.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  axes = mesh_axis.named_axes()
-  if axes is None:
-    axes = _axes_of_several_devices(mesh)
-    if len(axes) > 1:
-      raise NotImplementedError(
-          "All tables have placement 'tensorcore', and their batch may be split"
-          f" over any of the mesh axes {axes}. Name all that split it, in order:"
-          " with mesh_axis.rows_are_split_over(axes)."
-      )
-  return math.prod(mesh.shape[name] for name in axes)
-
-
-def _axes_that_may_split(ids: jax.Array) -> list[str]:
-  """Those that the caller has named, or over which ids may be split."""
-  axes = mesh_axis.named_axes()
-  if axes is not None:
-    return axes
-  axes = _axes_of_several_devices(jax.sharding.get_abstract_mesh())
-  varying = jax_private.varies_over(jax.typeof(ids))
-  return [name for name in axes if name in varying] if varying else axes
-
-
-def _axes_of_several_devices(mesh: jax.sharding.AbstractMesh) -> list[str]:
-  """Those that a surrounding shard_map splits."""
-  return [
-      name
-      for name in mesh.axis_names
-      if name in mesh.manual_axes and mesh.shape[name] > 1
-  ]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
 
 def one_row_per_sample(
     ids: Any,
-    feature: embedding_spec.FeatureSpec,
+    feature: _tables.FeatureSpec,
     batch: int,
     name: str = "ids",
 ) -> Any:
@@ -54,7 +54,7 @@ def one_row_per_sample(
 def ids_and_weights(
     ids: Any,
     weights: Any | None,
-    feature: embedding_spec.FeatureSpec,
+    feature: _tables.FeatureSpec,
     batch: int,
 ) -> tuple[Any, Any | None]:
   """Both as one_row_per_sample has them; its arguments.
@@ -75,7 +75,7 @@ def ids_and_weights(
 
 
 def refuse_masked(
-    array: Any, feature: embedding_spec.FeatureSpec, name: str = "ids"
+    array: Any, feature: _tables.FeatureSpec, name: str = "ids"
 ) -> None:
   """Raises ValueError for a masked array: most of NumPy forgets the mask."""
   if isinstance(array, np.ma.MaskedArray):

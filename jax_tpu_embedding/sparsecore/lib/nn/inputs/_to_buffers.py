@@ -7,72 +7,26 @@ from __future__ import annotations
 
 import functools
 from typing import Any
-from typing import NamedTuple
 
 import jax
-from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import pybind_input_preprocessing as converter
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
-
-OutputPool = converter.OutputPool
 
 _STRATEGIES = dict(converter.FeatureStackingStrategy.__members__)
 
 
-class Conversion(NamedTuple):
-  """What is the same for all batches of a run.
-
-  Each has the name of its keyword argument in preprocessing and AdaptiveLimits.
-
-  Attributes:
-    local_device_count: as in preprocess_sparse_dense_matmul_input, like the
-      others.
-    global_device_count: devices of all processes.
-    num_sc_per_device: SparseCores per device.
-    has_leading_dimension: whether buffers are [devices, size].
-    enable_minibatching: whether a batch may take several passes.
-    all_reduce_interface: how processes agree on passes.
-    feature_stacking_strategy: a name of FeatureStackingStrategy.
-    num_threads: how many threads work.
-    output_pool: where the buffers' memory comes from.
-  """
-
-  local_device_count: int
-  global_device_count: int
-  num_sc_per_device: int
-  has_leading_dimension: bool
-  enable_minibatching: bool
-  all_reduce_interface: Any | None
-  feature_stacking_strategy: str
-  num_threads: int | None
-  output_pool: OutputPool | None
-
-  @property
-  def topology(self) -> layout.Topology:
-    """Raises ValueError if the counts cannot be."""
-    return layout.Topology(
-        local_device_count=self.local_device_count,
-        global_device_count=self.global_device_count,
-        num_sc_per_device=self.num_sc_per_device,
-    )
-
-  @property
-  def is_of_one_process(self) -> bool:
-    return self.local_device_count == self.global_device_count
-
-
 def to_buffers(
-    conversion: Conversion,
+    conversion: _conversion.Conversion,
     features: Any,
     features_weights: Any | None,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
@@ -111,7 +65,7 @@ def to_buffers(
         f" this process has {local_device_count} of {global_device_count}"
         " devices. get_all_reduce_interface makes one."
     )
-  _plan.check_prepared(specs, global_device_count * num_sc_per_device)
+  _prepared.check_prepared(specs, global_device_count * num_sc_per_device)
   batches = _batch_sizes.of_ids(
       ids, specs, local_device_count, global_device_count
   )
@@ -206,7 +160,7 @@ def to_buffers(
           _buffers.settings(
               global_device_count,
               num_sc_per_device,
-              _buffers.limits_of_specs(specs),
+              _prepared.limits_of_specs(specs),
               enable_minibatching,
               strategy,
               tuple(batches.items()) if batches else (),
@@ -232,7 +186,7 @@ def _minibatches_per_device(
 def _positions_as_samples(
     ids: Any,
     weights: Any | None,
-    feature: embedding_spec.FeatureSpec,
+    feature: _tables.FeatureSpec,
     batch: int,
 ) -> tuple[Any, Any | None]:
   """Those of sequences, with a row for each position; others as they are."""
@@ -250,19 +204,3 @@ def _positions_as_samples(
 def _is_matrix(x: Any) -> bool:
   """Whether it is a dense array of rows, or of rows of rows."""
   return isinstance(x, (np.ndarray, jax.Array)) and x.ndim > 1
-
-
-def sharding_strategy_to_enum(name: str) -> converter.ShardingStrategy:
-  """The strategy called `name`, in any letter case.
-
-  Raises:
-    TypeError: if it is no string.
-    ValueError: if there is none.
-  """
-  if not isinstance(name, str):
-    raise TypeError(f"sharding_strategy must be 'MOD', got {name!r}.")
-  if name.upper() != "MOD":
-    raise ValueError(
-        f"Unsupported sharding strategy {name!r}. The choices are: 'MOD'."
-    )
-  return converter.ShardingStrategy.MOD

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2
 
@@ -126,7 +125,7 @@ def from_specs(
   Raises:
     ValueError: if the tables were planned for another number of shards.
   """
-  _plan.check_planned_for(table_specs, num_shards)
+  _tables.check_planned_for(table_specs, num_shards)
   num_shards = table_specs[0].num_shards_of(num_shards)
   tables = sorted(
       (

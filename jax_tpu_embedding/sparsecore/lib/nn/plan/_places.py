@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 
 # Float32, the type of what some layers keep, has all whole numbers up to this
 # many bits.
@@ -31,7 +31,7 @@ def places_by_stack(
     num_scs: SparseCores of the job.
   """
   places = {}
-  for table in _plan.get_table_specs(feature_specs).values():
+  for table in _prepared.get_table_specs(feature_specs).values():
     setting = table.setting_in_stack
     stack_vocab_size = (
         table.stacked_table_spec.stack_vocab_size

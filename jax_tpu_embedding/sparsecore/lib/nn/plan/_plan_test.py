@@ -12,6 +12,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 
 _TOPOLOGY = dict(global_device_count=2, num_sc_per_device=4)
 
@@ -176,7 +177,7 @@ class PrepareTest(parameterized.TestCase):
       _plan.prepare_feature_specs_for_training(specs, **_TOPOLOGY)
 
   @parameterized.parameters(
-      _plan.get_table_specs,
+      _prepared.get_table_specs,
       lambda specs: _plan.auto_stack_tables(specs, **_TOPOLOGY),
       lambda specs: _plan.prepare_feature_specs_for_training(
           specs, **_TOPOLOGY
@@ -243,11 +244,11 @@ class PrepareTest(parameterized.TestCase):
   def test_batches_of_tables_with_more_rows_than_planned_raise(self):
     features = _features()
     _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
-    _plan.check_prepared(list(features.values()), 8)
+    _prepared.check_prepared(list(features.values()), 8)
     table = dataclasses.replace(features["fa"].table_spec, vocabulary_size=65)
     features["fa"] = dataclasses.replace(features["fa"], table_spec=table)
     with self.assertRaisesRegex(ValueError, "'a' has vocabulary_size 65, and"):
-      _plan.check_prepared(list(features.values()), 8)
+      _prepared.check_prepared(list(features.values()), 8)
 
   def test_features_that_come_later_raise(self):
     features = _features()
@@ -281,16 +282,16 @@ class GetSpecsTest(absltest.TestCase):
   def test_specs_by_name(self):
     features = _features()
     _plan.auto_stack_tables(features, **_TOPOLOGY)
-    self.assertEqual(list(_plan.get_table_specs(features)), ["a", "b", "c"])
+    self.assertEqual(list(_prepared.get_table_specs(features)), ["a", "b", "c"])
     self.assertEqual(
-        _plan.get_stacked_table_specs(features),
+        _prepared.get_stacked_table_specs(features),
         {"a_b_c": features["fa"].table_spec.stacked_table_spec},
     )
 
   def test_features_of_one_name_raise(self):
     features = _features()
     features["fb"].name = "fa"
-    for get in (_plan.get_table_specs, _plan.get_stacked_table_specs):
+    for get in (_prepared.get_table_specs, _prepared.get_stacked_table_specs):
       with self.assertRaisesRegex(
           ValueError, "Feature spec fa is already defined."
       ):
@@ -300,7 +301,7 @@ class GetSpecsTest(absltest.TestCase):
     with self.assertRaisesRegex(
         ValueError, "prepare_feature_specs_for_training was not called"
     ):
-      _plan.get_stacked_table_specs(_features())
+      _prepared.get_stacked_table_specs(_features())
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import readable_text
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _planner
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_picture
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _report_stacks
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
@@ -121,9 +121,9 @@ def get_plan(
     ValueError: if a table is not stacked, or was for another topology.
   """
   num_sc_per_device = hardware.resolve_num_sc_per_device(num_sc_per_device)
-  tables = _plan.get_table_specs(feature_specs)
-  stacks = _plan.get_stacked_table_specs(feature_specs)
-  _plan.check_planned_for(
+  tables = _prepared.get_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
+  _tables.check_planned_for(
       list(tables.values()), global_device_count * num_sc_per_device
   )
   reports = _planner.explain(
@@ -131,7 +131,7 @@ def get_plan(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
   )
-  buffers = _plan.compute_coo_buffer_size_per_device(
+  buffers = _prepared.compute_coo_buffer_size_per_device(
       feature_specs, global_device_count, num_sc_per_device
   )
   return StackingPlan(

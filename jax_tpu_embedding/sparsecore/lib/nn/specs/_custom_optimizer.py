@@ -10,8 +10,8 @@ import dataclasses
 import importlib
 from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
+from jax_tpu_embedding.sparsecore.lib.core import optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class UntrustedProgram:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class CustomOptimizerSpec(_optimizer.OptimizerSpec):
+class CustomOptimizerSpec(optimizer_spec.OptimizerSpec):
   """An optimizer given by its step on one row.
 
   The step takes the row's gradient, the row, its slots and the learning rate,
@@ -70,7 +70,7 @@ class CustomOptimizerSpec(_optimizer.OptimizerSpec):
       neither text nor bytes, or the learning rate is not one.
   """
 
-  learning_rate: _learning_rate.LearningRate = 0.001
+  learning_rate: schedules.LearningRate = 0.001
   custom_computation_fn: Callable[..., Any] | None = None
   stablehlo: str | bytes | UntrustedProgram | None = None
   slot_variable_initializers_tuple: tuple[Callable[..., Any], ...] = ()
@@ -112,8 +112,8 @@ class CustomOptimizerSpec(_optimizer.OptimizerSpec):
     """See OptimizerSpec: the step is given rows."""
     return True
 
-  def get_optimizer_primitive(self) -> _optimizer.Primitive:
-    return _optimizer.primitive_of("sparse_dense_matmul_optimizer_grad")
+  def get_optimizer_primitive(self) -> optimizer_spec.Primitive:
+    return optimizer_spec.primitive_of("sparse_dense_matmul_optimizer_grad")
 
   def short_name(self) -> str:
     return self.short_name_str

@@ -116,7 +116,7 @@ class EqualityTest(parameterized.TestCase):
     self.assertEqual(pickle.loads(pickle.dumps(spec)), spec)
 
 
-class ParamsTest(absltest.TestCase):
+class ParamsTest(parameterized.TestCase):
 
   def test_base_is_abstract(self):
     with self.assertRaisesRegex(TypeError, "abstract"):
@@ -158,6 +158,16 @@ class ParamsTest(absltest.TestCase):
         ),
         Adagrad(0.5),
     )
+
+  @parameterized.parameters(
+      (None, TypeError, "learning_rate must be a number, got None"),
+      ("0.1", TypeError, "learning_rate must be a number, got '0.1'"),
+      (np.ones(2), ValueError, r"one number, got an array of shape \(2,\)"),
+      (float("nan"), ValueError, "learning_rate must be a number, got nan"),
+  )
+  def test_spec_refuses_what_is_no_rate(self, rate, error, message):
+    with self.assertRaisesRegex(error, f"^SGDOptimizerSpec: .*{message}"):
+      SGD(rate)
 
   def test_operands_are_ordered_as_those_of_an_update(self):
     self.assertEqual(

@@ -20,14 +20,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _slot_variables
 import numpy as np
 
-_Number = _learning_rate.NumericParameter
-_Rate = _learning_rate.LearningRate
+_Number = schedules.NumericParameter
+_Rate = schedules.LearningRate
 _Hyperparameters = tuple[jax.Array, ...]
 _Step = jax.typing.ArrayLike | None
 
@@ -43,7 +43,7 @@ _NOT_ZERO: _Range = ("other than 0", lambda x: x != 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class _BuiltInSpec(_optimizer.OptimizerSpec):
+class _BuiltInSpec(optimizer_spec.OptimizerSpec):
   """A spec of one of the rows of lib/core/update_rules.py."""
 
   _rule: ClassVar[str]  # its name there
@@ -58,20 +58,20 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
     # What all have is part of the text of each, where help() shows it.
     own = inspect.cleandoc(cls.__doc__ or "")
     if "\nAttributes:" in own:
-      cls.__doc__ = f"{own}\n{_optimizer.ATTRIBUTES_OF_ALL}"
+      cls.__doc__ = f"{own}\n{optimizer_spec.ATTRIBUTES_OF_ALL}"
 
   def __post_init__(self):
     super().__post_init__()
     for name in self._float_params:
       value, what = getattr(self, name), f"{type(self).__name__}: {name}"
-      _learning_rate.check_scalar(what, value)
+      schedules.check_scalar(what, value)
       if name in self._ranges and isinstance(value, numbers.Real):
         text, is_in_range = self._ranges[name]
         if not is_in_range(value):
           raise ValueError(f"{what} must be {text}, got {value}.")
 
-  def get_optimizer_primitive(self) -> _optimizer.Primitive:
-    return _optimizer.primitive_of(
+  def get_optimizer_primitive(self) -> optimizer_spec.Primitive:
+    return optimizer_spec.primitive_of(
         f"sparse_dense_matmul_grad_with_{self._rule}"
     )
 
@@ -103,9 +103,7 @@ class _BuiltInSpec(_optimizer.OptimizerSpec):
     return tuple(name in row_slots for name in names)
 
   def _float32(self, *names: str) -> _Hyperparameters:
-    return tuple(
-        _learning_rate.as_scalar(getattr(self, name)) for name in names
-    )
+    return tuple(schedules.as_scalar(getattr(self, name)) for name in names)
 
 
 def _power(base: jax.Array, step: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ plans on them. Everything that a plan consists of is frozen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -17,17 +18,18 @@ import functools
 import math
 from typing import Any
 from typing import Literal
-from typing import NamedTuple
 from typing import TypeAlias
 from typing import TypeVar
 from typing import Union
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import field_checks
+from jax_tpu_embedding.sparsecore.lib.core import layout
+from jax_tpu_embedding.sparsecore.lib.core import low_precision
+from jax_tpu_embedding.sparsecore.lib.core import optimizer_spec
+from jax_tpu_embedding.sparsecore.lib.core import pickles
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _checks
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
 import numpy as np
 
 _T = TypeVar("_T")
@@ -127,7 +129,9 @@ class QuantizationConfig:
   num_buckets: int
 
   def __post_init__(self):
-    _checks.check_integer("QuantizationConfig", "num_buckets", self.num_buckets)
+    field_checks.check_integer(
+        "QuantizationConfig", "num_buckets", self.num_buckets
+    )
     if self.num_buckets < 2:
       raise ValueError(
           "QuantizationConfig: num_buckets must be at least 2, got"
@@ -147,13 +151,6 @@ class QuantizationConfig:
 
   def as_tuple(self) -> tuple[float, float, int]:
     return self.min_value, self.max_value, self.num_buckets
-
-
-class PartitionLimits(NamedTuple):
-  """The most that a SparseCore sends to another, of one stack in one pass."""
-
-  max_ids_per_partition: int
-  max_unique_ids_per_partition: int  # distinct rows
 
 
 @jax.tree_util.register_dataclass
@@ -183,7 +180,7 @@ class StackedTableSpec:
   stack_name: str
   stack_vocab_size: int
   stack_embedding_dim: int
-  optimizer: _optimizer.OptimizerSpec
+  optimizer: optimizer_spec.OptimizerSpec
   combiner: str
   total_sample_count: int
   max_ids_per_partition: int = 256
@@ -204,8 +201,8 @@ class StackedTableSpec:
     return self.placement == "tensorcore"
 
   @functools.cached_property  # every batch asks for them
-  def partition_limits(self) -> PartitionLimits:
-    return PartitionLimits(
+  def partition_limits(self) -> layout.PartitionLimits:
+    return layout.PartitionLimits(
         self.max_ids_per_partition, self.max_unique_ids_per_partition
     )
 
@@ -234,7 +231,7 @@ _BUFFER_ATTRIBUTES = frozenset(
 
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
-class TableSpec(_pickles.Pickled):
+class TableSpec(pickles.Pickled):
   """An embedding matrix, [vocabulary_size, embedding_dim].
 
   Attributes cannot be changed once the table is in a stack.
@@ -271,7 +268,7 @@ class TableSpec(_pickles.Pickled):
   vocabulary_size: int
   embedding_dim: int
   initializer: CallableTableInitializer = default_initializer
-  optimizer: _optimizer.OptimizerSpec
+  optimizer: optimizer_spec.OptimizerSpec
   combiner: str = "sum"
   max_ids_per_partition: int = 256
   max_unique_ids_per_partition: int = 256
@@ -310,7 +307,7 @@ class TableSpec(_pickles.Pickled):
       )
     # Here, and not in the constructor only: fields can be set later.
     if name == "dtype":
-      value = _checks.as_table_dtype(f"Table {self.name!r}", value)
+      value = _as_table_dtype(f"Table {self.name!r}", value)
     if name in _TABLE_CHECKS:
       owner = "Table" if name == "name" else f"Table {self.name!r}"
       _TABLE_CHECKS[name](owner, name, value)
@@ -480,6 +477,42 @@ def check_is_as_stacked(table: TableSpec) -> None:
       )
 
 
+def check_planned_for(tables: Iterable[TableSpec], num_shards: int) -> None:
+  """Checks that tables were planned for this many shards.
+
+  Where a row is depends on their number: with another one, ids would find the
+  rows of other ids.
+
+  Args:
+    tables: that are looked up.
+    num_shards: SparseCores of the job.
+
+  Raises:
+    ValueError: if a table was planned for another number, or for fewer rows.
+  """
+  for table in tables:
+    setting = table.setting_in_stack
+    planned = setting.num_shards
+    if planned is None:
+      continue
+    # As of a copy that was given more rows, whose ids would find those of
+    # other tables.
+    if table.vocabulary_size > setting.padded_vocab_size:
+      raise ValueError(
+          f"Table {table.name!r} has vocabulary_size {table.vocabulary_size},"
+          f" and its plan {setting.padded_vocab_size} rows. Stack or prepare a"
+          " new spec: dataclasses.replace(table, _stacked_table_spec=None,"
+          " _setting_in_stack=None)."
+      )
+    # Replicated tables are the same for any number.
+    if not table.is_replicated and planned != num_shards:
+      raise ValueError(
+          f"Table {table.name!r} was prepared for {planned} SparseCores in all,"
+          f" and is used with {num_shards}. Pass the same global_device_count"
+          " and num_sc_per_device everywhere, or prepare new specs."
+      )
+
+
 def _how_to_change(name: str) -> str:
   if name in _BUFFER_ATTRIBUTES:
     return (
@@ -493,28 +526,70 @@ def _how_to_change(name: str) -> str:
   )
 
 
-_TABLE_CHECKS: Mapping[str, _checks.Check] = {
-    "name": _checks.check_name,
-    "vocabulary_size": _checks.check_positive,
-    "embedding_dim": _checks.check_count,
-    "initializer": _checks.check_callable,
-    "optimizer": _checks.instance_of(_optimizer.OptimizerSpec),
-    "combiner": _checks.one_of(raw_ids.COMBINERS),
-    "max_ids_per_partition": _checks.check_count,
-    "max_unique_ids_per_partition": _checks.check_count,
-    "suggested_coo_buffer_size_per_device": _checks.optional(
-        _checks.check_count
+def _as_table_dtype(owner: str, dtype: Any) -> np.dtype:
+  """The type of a table's values.
+
+  Raises:
+    ValueError: if `dtype` is another type.
+    TypeError: if it is none.
+  """
+  names = [np.dtype(choice).name for choice in low_precision.TABLE_DTYPES]
+  try:
+    result = np.dtype(dtype)
+  except TypeError as error:
+    raise TypeError(
+        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
+    ) from error
+  if result.name not in names:
+    raise ValueError(
+        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
+    )
+  return result
+
+
+def _check_input_shape(owner: str, field: str, shape: Any) -> None:
+  field_checks.check_shape(
+      owner, field, shape, may_be_none=lambda unused_axis: True
+  )
+  if not shape:
+    raise ValueError(
+        f"{owner}: {field} must be (batch, ids per sample) or (batch,), got"
+        f" {shape!r}."
+    )
+
+
+def _check_output_shape(owner: str, field: str, shape: Any) -> None:
+  field_checks.check_shape(
+      owner, field, shape, may_be_none=lambda axis: axis < len(shape) - 1
+  )
+  if len(shape) < 2:
+    raise ValueError(
+        f"{owner}: {field} must be (batch, ..., embedding_dim), got {shape!r}."
+    )
+
+
+_TABLE_CHECKS: Mapping[str, field_checks.Check] = {
+    "name": field_checks.check_name,
+    "vocabulary_size": field_checks.check_positive,
+    "embedding_dim": field_checks.check_count,
+    "initializer": field_checks.check_callable,
+    "optimizer": field_checks.instance_of(optimizer_spec.OptimizerSpec),
+    "combiner": field_checks.one_of(raw_ids.COMBINERS),
+    "max_ids_per_partition": field_checks.check_count,
+    "max_unique_ids_per_partition": field_checks.check_count,
+    "suggested_coo_buffer_size_per_device": field_checks.optional(
+        field_checks.check_count
     ),
-    "quantization_config": _checks.optional(
-        _checks.instance_of(QuantizationConfig)
+    "quantization_config": field_checks.optional(
+        field_checks.instance_of(QuantizationConfig)
     ),
-    "placement": _checks.one_of(PLACEMENTS),
+    "placement": field_checks.one_of(PLACEMENTS),
 }
-_FEATURE_CHECKS: Mapping[str, _checks.Check] = {
-    "name": _checks.check_name,
-    "table_spec": _checks.instance_of(TableSpec),
-    "input_shape": _checks.check_input_shape,
-    "output_shape": _checks.check_output_shape,
-    "out_of_range_ids": _checks.one_of(raw_ids.ID_POLICIES),
-    "non_finite_weights": _checks.one_of(raw_ids.WEIGHT_POLICIES),
+_FEATURE_CHECKS: Mapping[str, field_checks.Check] = {
+    "name": field_checks.check_name,
+    "table_spec": field_checks.instance_of(TableSpec),
+    "input_shape": _check_input_shape,
+    "output_shape": _check_output_shape,
+    "out_of_range_ids": field_checks.one_of(raw_ids.ID_POLICIES),
+    "non_finite_weights": field_checks.one_of(raw_ids.WEIGHT_POLICIES),
 }

@@ -11,14 +11,16 @@ formula is known: asking is.
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _shapes
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
@@ -26,6 +28,10 @@ import numpy as np
 
 # What the TPU compiler says of limits that do not fit.
 _DOES_NOT_FIT = ("E3001", "No viable logical replica count")
+
+# What tables have if nobody says otherwise. So many distinct rows are not asked
+# for: it takes seconds for each stack.
+_DEFAULT_UNIQUE = 256
 
 
 def compile_check(
@@ -73,6 +79,44 @@ def compile_check(
   return compiles
 
 
+def compile_check_on_these_devices(
+    feature_specs: Any, conversion: _conversion.Conversion
+) -> Callable[[str, _limits.StackLimits], bool]:
+  """compile_check over JAX's first devices, which are asked for when called.
+
+  Any limits can be had without SparseCores, and where programs are for other
+  devices than those that are there.
+
+  Args:
+    feature_specs: prepared specs.
+    conversion: of their batches.
+  """
+
+  @functools.cache
+  def compiler():
+    devices = jax.devices()[: conversion.global_device_count]
+    if (
+        len(devices) < conversion.global_device_count
+        or hardware.emulates_sparsecores(devices[0])
+        or hardware.num_sparsecores_per_device(devices[0])
+        != conversion.num_sc_per_device
+    ):
+      return lambda name, limits: True
+    return compile_check(
+        feature_specs,
+        jax.sharding.Mesh(devices, ("x",)),
+        "x",
+        enable_minibatching=conversion.enable_minibatching,
+    )
+
+  def compiles(name, limits):
+    if limits.max_unique_ids_per_partition <= _DEFAULT_UNIQUE:
+      return True
+    return compiler()(name, limits)
+
+  return compiles
+
+
 def does_not_fit(error: Exception) -> bool:
   """Whether the compiler says so of limits that are too large."""
   return any(text in str(error) for text in _DOES_NOT_FIT)
@@ -113,7 +157,7 @@ def lower_step(
   )
   inputs = jax.tree.map(
       lambda x: x.update(sharding=by_device),
-      _preprocess.eval_preprocess_sparse_dense_matmul_input_shape(
+      _shapes.eval_preprocess_sparse_dense_matmul_input_shape(
           feature_specs,
           num_devices,
           num_devices,
@@ -140,7 +184,7 @@ def lower_step(
         sharding=by_device.update(spec=jax.sharding.PartitionSpec()),
     )
 
-  stacks = _plan.get_stacked_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
   variables = {}
   for name, stack in stacks.items():
     array = replicated_array if stack.is_replicated else split_array

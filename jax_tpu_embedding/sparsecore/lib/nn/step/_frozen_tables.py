@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
@@ -36,7 +36,7 @@ def stacks_of(
         f"frozen must be a tuple of the names of tables, got {frozen!r}. Of one"
         " table, pass (name,); of none, ()."
     )
-  tables = _plan.get_table_specs(feature_specs)
+  tables = _prepared.get_table_specs(feature_specs)
   unknown = sorted(set(frozen) - set(tables))
   if unknown:
     raise ValueError(

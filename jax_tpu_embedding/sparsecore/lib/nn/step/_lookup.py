@@ -19,10 +19,10 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_activation_unstack
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_csr
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 
 
@@ -77,7 +77,7 @@ def tpu_sparse_dense_matmul(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  strategy = _conversion.sharding_strategy_to_enum(sharding_strategy)
   settings, feature_specs, stacks, buffers = _device_batch.read(
       feature_specs,
       preprocessed_inputs,

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup_ids as primitive
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _convert
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _lookup
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 
@@ -73,7 +72,7 @@ def lookup_ids(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  _conversion.sharding_strategy_to_enum(sharding_strategy)
   batch = _convert.read_ids(
       features,
       features_weights,
@@ -93,7 +92,7 @@ def lookup_ids(
     num_samples = stack.total_sample_count // topology.global_device_count
     if stack.is_replicated:
       samples = batch.samples_of(name, keeps_errors=keeps_errors)
-      samples = _sample_ids.wait_for(num_minibatches, samples)
+      samples = samples.wait_for(num_minibatches)
       activations[name] = _one_hot.lookup(stack, samples, table, num_samples)
       continue
     quantization = stack.quantization_config

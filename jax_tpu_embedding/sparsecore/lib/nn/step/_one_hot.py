@@ -30,7 +30,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_update
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import sorted_sums
 from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import step_rows
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 # Of the matrix of counts, 64 MiB at a time.
@@ -43,7 +43,7 @@ _RULES = {
 
 def lookup(
     stack: _tables.StackedTableSpec,
-    samples: _sample_ids.SampleIds,
+    samples: _buffers.SampleIds,
     table: jax.Array,
     num_samples: int,
 ) -> jax.Array:
@@ -85,7 +85,7 @@ def lookup(
 
 
 def row_gradients(
-    samples: _sample_ids.SampleIds,
+    samples: _buffers.SampleIds,
     gradient: jax.Array,
     num_rows: int,
     axes: tuple[str, ...],
@@ -123,7 +123,7 @@ def row_gradients(
 
 
 def named_rows_of_device(
-    samples: _sample_ids.SampleIds,
+    samples: _buffers.SampleIds,
     gradient: jax.Array,
     num_rows: int,
     axes: tuple[str, ...],
@@ -151,7 +151,7 @@ def named_rows_of_device(
       for x in (sums, is_named)
   )
   (place,) = jnp.nonzero(is_named, size=size, fill_value=size)
-  rows = jnp.where(place < size, first + place, _sample_ids.NO_ID)
+  rows = jnp.where(place < size, first + place, _buffers.NO_ID)
   values = sums.at[place].get(mode="fill", fill_value=0)
   return rows.astype(jnp.int32), values
 
@@ -186,7 +186,7 @@ def _sum_over_devices(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 def update(
     optimizer_primitive: Any,
     operands: tuple[Any, ...],
-    samples: _sample_ids.SampleIds,
+    samples: _buffers.SampleIds,
     axes: tuple[str, ...],
     *,
     stack: _tables.StackedTableSpec,
@@ -348,7 +348,7 @@ class _Part:
 
   def is_wrong(self) -> jax.Array:
     """bool[B], whether a sample has an id that is no row."""
-    is_wrong = (self.ids != _sample_ids.NO_ID) & (
+    is_wrong = (self.ids != _buffers.NO_ID) & (
         (self.ids < 0) | (self.ids >= self.num_rows)
     )
     if self.sample is None:
@@ -413,7 +413,7 @@ def _multiply(part: _Part, values: jax.Array, axis: int) -> jax.Array:
 
 
 def _parts(
-    samples: _sample_ids.SampleIds, num_samples: int, num_rows: int
+    samples: _buffers.SampleIds, num_samples: int, num_rows: int
 ) -> _Part:
   """The samples as n parts, whose arrays are [n, ...].
 
@@ -427,7 +427,7 @@ def _parts(
   if samples.sample is None:
     return _Part(
         first=first,
-        ids=_cut(samples.ids, num_parts, _sample_ids.NO_ID),
+        ids=_cut(samples.ids, num_parts, _buffers.NO_ID),
         gains=_cut(samples.gains, num_parts, 0),
         sample=None,
         size=size,

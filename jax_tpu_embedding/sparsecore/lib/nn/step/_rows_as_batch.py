@@ -16,7 +16,7 @@ from jax import lax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 
 
 def samples_per_sc(num_rows: int, topology: layout.Topology) -> int:

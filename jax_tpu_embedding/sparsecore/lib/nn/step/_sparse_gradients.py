@@ -26,12 +26,11 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import row_gradients
 from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_axes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 from jax_tpu_embedding.sparsecore.lib.nn.step import _rows_as_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _update
@@ -130,7 +129,7 @@ def sparse_gradients(
                 buffers[name],
                 gradient,
                 stack.stack_vocab_size,
-                _sample_ids.axes_of_batch(
+                _batch_axes.axes_of_batch(
                     buffers[name], settings.global_device_count
                 ),
             )
@@ -255,7 +254,7 @@ def apply_sparse_gradients(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  stacks = _plan.get_stacked_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
   _device_batch.check_stack_names(
       stacks, gradients=gradients, embedding_variables=embedding_variables
   )
@@ -267,7 +266,7 @@ def apply_sparse_gradients(
   for name, stack in stacks.items():
     values = terms[name].values
     if stack.is_replicated:
-      buffers[name] = _sample_ids.of_rows(terms[name].rows)
+      buffers[name] = _buffers.SampleIds.of_rows(terms[name].rows)
       gradients[name] = values
       continue
     buffers[name] = _rows_as_batch.rows_as_batch(
@@ -279,7 +278,7 @@ def apply_sparse_gradients(
     num_samples = _rows_as_batch.samples_per_sc(values.shape[0], topology)
     padding = num_samples * topology.num_sc_per_device - values.shape[0]
     gradients[name] = jnp.pad(values, ((0, padding), (0, 0)))
-    limits[name] = _buffers.PartitionLimits(
+    limits[name] = layout.PartitionLimits(
         max_ids_per_partition=num_samples,
         max_unique_ids_per_partition=min(
             num_samples,
@@ -330,7 +329,7 @@ def _flatten(stack_name: str, gradient: SparseGradient) -> SparseGradient:
 
 def _topology_of_tables(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
-    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    stacks: Mapping[str, _tables.StackedTableSpec],
     embedding_variables: Mapping[str, Any],
     num_sc_per_device: int | None,
 ) -> layout.Topology:
@@ -344,7 +343,7 @@ def _topology_of_tables(
         stacks[split[0]], embedding_variables[split[0]][0]
     )
   else:
-    global_device_count = _sample_ids.num_devices_of_batch()
+    global_device_count = _batch_axes.num_devices_of_batch()
     num_sc_per_device = num_sc_per_device or 1
   if num_sc_per_device is None:
     num_scs = _device_batch.planned_num_scs(feature_specs, "num_sc_per_device")

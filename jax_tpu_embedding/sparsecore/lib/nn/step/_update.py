@@ -16,17 +16,18 @@ from typing import Any
 from absl import logging
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import sparse_dense_matmul_gradient_stack
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_axes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _device_batch
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _preprocess
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
+from jax_tpu_embedding.sparsecore.lib.nn.specs import _custom_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _device_batch
 from jax_tpu_embedding.sparsecore.lib.nn.step import _frozen_tables
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 import numpy as np
@@ -108,7 +109,7 @@ def tpu_sparse_dense_matmul_grad(
     NotImplementedError: over several devices outside of shard_map, or if
       several axes of the mesh may split the tables.
   """
-  strategy = _preprocess.sharding_strategy_to_enum(sharding_strategy)
+  strategy = _conversion.sharding_strategy_to_enum(sharding_strategy)
   kept = {}
   if frozen:
     frozen_stacks = _frozen_tables.stacks_of(feature_specs, frozen)
@@ -184,7 +185,7 @@ def _of_stack(value: Any, name: str) -> Any:
 
 
 def step_stacks(
-    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    stacks: Mapping[str, _tables.StackedTableSpec],
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     buffers: Mapping[str, _device_batch.DeviceBuffers | _buffers.SampleIds],
     gradients: Mapping[str, jax.Array],
@@ -193,7 +194,7 @@ def step_stacks(
     strategy: int,
     label: str,
     step: jax.typing.ArrayLike | Mapping[str, Any] | None,
-    partition_limits: Mapping[str, _buffers.PartitionLimits],
+    partition_limits: Mapping[str, layout.PartitionLimits],
     global_device_count: int,
     enable_minibatching: bool,
     embedding_var_limits: (
@@ -246,7 +247,7 @@ def step_stacks(
             update.primitive,
             update.operands,
             buffers[name],
-            _sample_ids.axes_of_batch(buffers[name], global_device_count),
+            _batch_axes.axes_of_batch(buffers[name], global_device_count),
             stack=stack,
             **update.params,
         )
@@ -272,7 +273,7 @@ def step_stacks(
 
 
 def _update_of_stack(
-    stack: embedding_spec.StackedTableSpec,
+    stack: _tables.StackedTableSpec,
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     buffers: _device_batch.DeviceBuffers | _buffers.SampleIds,
     gradient: jax.Array,
@@ -311,7 +312,7 @@ def _update_of_stack(
   # Only where there are any: primitives of users may not know them.
   params = {"row_options": tuple(options)} if options else {}
   if stack.optimizer.depends_on_embedding_dim:
-    params["embedding_dim"] = _plan.embedding_dim_of_tables(
+    params["embedding_dim"] = _prepared.embedding_dim_of_tables(
         stack, feature_specs
     )
   if rounding_seed is not None and table.dtype != jnp.float32:
@@ -329,7 +330,7 @@ def _update_of_stack(
 
 
 def _check_step(
-    stack: embedding_spec.StackedTableSpec, step: jax.typing.ArrayLike | None
+    stack: _tables.StackedTableSpec, step: jax.typing.ArrayLike | None
 ) -> None:
   """Raises ValueError unless the step, if it is known here, is possible."""
   if not isinstance(step, (numbers.Real, np.ndarray)):
@@ -354,7 +355,7 @@ def _as_seed(rounding_seed: jax.typing.ArrayLike) -> jax.Array:
   return jnp.asarray(rounding_seed).astype(jnp.uint32)
 
 
-def _check_slots(stack: embedding_spec.StackedTableSpec, found: int) -> None:
+def _check_slots(stack: _tables.StackedTableSpec, found: int) -> None:
   """Raises ValueError unless there are as many as the optimizer has."""
   expected = stack.optimizer.slot_variables_initializers()
   count = len(jax.tree.leaves(expected))
@@ -376,7 +377,7 @@ def _value_limits(
     embedding_var_limits: (
         Mapping[str, tuple[float | None, float | None]] | None
     ),
-    stack: embedding_spec.StackedTableSpec,
+    stack: _tables.StackedTableSpec,
 ) -> tuple[float | None, float | None]:
   """The entry of a stack in `embedding_var_limits`."""
   name = stack.stack_name
@@ -384,7 +385,7 @@ def _value_limits(
     return None, None
   if name in embedding_var_limits:
     return embedding_var_limits[name]
-  if isinstance(stack.optimizer, embedding_spec.CustomOptimizerSpec):
+  if isinstance(stack.optimizer, _custom_optimizer.CustomOptimizerSpec):
     return None, None
   raise KeyError(
       f"embedding_var_limits has no entry for stack {name!r}. Add one; (None,"
@@ -492,7 +493,7 @@ def _num_devices(
 
 
 def _without_gaps(
-    parts: Sequence[tuple[embedding_spec.FeatureSpec, slice, jax.Array]],
+    parts: Sequence[tuple[_tables.FeatureSpec, slice, jax.Array]],
     run_size: int,
     num_runs: int,
 ) -> list[jax.Array]:

@@ -22,6 +22,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.values import _fills
 from jax_tpu_embedding.sparsecore.lib.nn.values import _host_fill
 from jax_tpu_embedding.sparsecore.lib.nn.values import _memory_check
 from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
+from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 import numpy as np
 
 # As cc/ffi/table_memory.h has it.
@@ -40,18 +41,6 @@ class EmbeddingVariablesInitializer(NamedTuple):
   slot: tuple[Any, ...]
 
 
-class EmbeddingVariables(NamedTuple):
-  """The table of a stack and the optimizer's slots.
-
-  Attributes:
-    table: [rows, D].
-    slot: f32[rows, D] each, or f32[rows, 1] where a row has one number.
-  """
-
-  table: Any
-  slot: tuple[Any, ...]
-
-
 def init_embedding_variables(
     rng: jax.Array,
     table_specs: _tables.Nested[_tables.TableSpec],
@@ -60,7 +49,7 @@ def init_embedding_variables(
     bypass_mesh_check: bool = False,
     *,
     commit: bool = True,
-) -> dict[str, EmbeddingVariables]:
+) -> dict[str, _variables.EmbeddingVariables]:
   """Initializes the table and slots of every stack.
 
   A stack's rows are stored shard after shard, within a shard table after table
@@ -102,7 +91,7 @@ def init_embedding_variables(
       TPU they are committed all the same, for the sake of their layout.
 
   Returns:
-    Stack name -> EmbeddingVariables with that sharding, those of placement
+    Stack name -> _variables.EmbeddingVariables with that sharding, those of placement
     "tensorcore" whole on each device: the table, of the type that its spec
     says, is [stack_vocab_size, D]; slots are in the optimizer's NamedTuple.
 
@@ -246,7 +235,7 @@ def _plan_stack(
     sharding: jax.sharding.NamedSharding,
     commit: bool,
     is_traced: bool,
-) -> EmbeddingVariables:
+) -> _variables.EmbeddingVariables:
   """What makes each variable of a stack: lists of fills.
 
   Args:
@@ -280,7 +269,9 @@ def _plan_stack(
       for i in range(len(initializers))
   )
   structure = jax.tree.structure(slots[0])
-  return EmbeddingVariables(table, jax.tree.unflatten(structure, slot))
+  return _variables.EmbeddingVariables(
+      table, jax.tree.unflatten(structure, slot)
+  )
 
 
 def _needs(

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
-from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 from jax_tpu_embedding.sparsecore.lib.nn.values import _stack_values
+from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 import numpy as np
 
 _SLOT_DTYPE = np.dtype(np.float32)
@@ -78,7 +78,7 @@ def stack_and_shard_tables(
     member_specs, member_values = zip(*members)
     placement = _placement.from_specs(member_specs, num_shards)
     entry = jax.tree.structure(member_values[0])
-    variables = _variables(placement, member_specs[0], entry.num_leaves)
+    variables = _variables_of(placement, member_specs[0], entry.num_leaves)
     reads_padding = member_specs[0].optimizer.may_read_whole_rows
     of_padding = 0.0 if reads_padding and math.isnan(pad_value) else pad_value
     stacked[stack_name] = jax.tree.map(
@@ -133,7 +133,7 @@ def unshard_and_unstack_tables(
     members.sort(key=lambda i: specs[i].setting_in_stack.row_offset_in_shard)
     placement = _placement.from_specs([specs[i] for i in members], num_shards)
     leaves, entry = jax.tree.flatten(_of_rows(stacked_tables[stack_name]))
-    variables = _variables(placement, specs[members[0]], len(leaves))
+    variables = _variables_of(placement, specs[members[0]], len(leaves))
     by_leaf = list(map(_unstack, variables, leaves))
     for position, i in enumerate(members):
       tables[i] = jax.tree.unflatten(
@@ -145,11 +145,11 @@ def unshard_and_unstack_tables(
 def _of_rows(variables: Any) -> Any:
   """What has rows among the variables of a stack."""
   if isinstance(variables, tuple) and hasattr(variables, "state"):
-    return _initialize.EmbeddingVariables(variables.table, variables.slot)
+    return _variables.EmbeddingVariables(variables.table, variables.slot)
   return variables
 
 
-def _variables(
+def _variables_of(
     placement: _placement.StackPlacement,
     spec: _tables.TableSpec,
     num_arrays: int,

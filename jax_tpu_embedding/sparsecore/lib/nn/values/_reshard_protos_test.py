@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.values import _reshard
 from jax_tpu_embedding.sparsecore.lib.nn.values import _reshard_protos
 import numpy as np
@@ -108,7 +109,7 @@ class StackAndShardFeatureTablesTest(parameterized.TestCase):
     tables = _values(shapes)
     stack = _reshard_protos.stack_and_shard_feature_tables(tables, message)
     expected = _reshard.stack_and_shard_tables(
-        _plan.get_table_specs(features), tables, 4, pad_value=0
+        _prepared.get_table_specs(features), tables, 4, pad_value=0
     )
     np.testing.assert_array_equal(stack["s"], expected["s"].reshape(-1, 8))
 

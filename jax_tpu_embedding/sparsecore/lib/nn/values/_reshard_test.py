@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.values import _reshard
 import numpy as np
 
@@ -50,7 +51,7 @@ def _stacked(shapes, devices, num_sc_per_device, **optimizer):
   """Table specs, all in one stack."""
   features = _features(shapes, **optimizer)
   _plan.stack_tables(features, list(shapes), devices, num_sc_per_device)
-  return _plan.get_table_specs(features)
+  return _prepared.get_table_specs(features)
 
 
 def _rows(first, shape):
@@ -159,7 +160,7 @@ class StackAndShardTest(parameterized.TestCase):
       _reshard.stack_and_shard_tables([spec, spec], [np.zeros((17, 3))] * 2, 2)
 
   def test_unprepared_tables_raise(self):
-    specs = _plan.get_table_specs(_features({"a": (10, 2)}))
+    specs = _prepared.get_table_specs(_features({"a": (10, 2)}))
     with self.assertRaisesRegex(AssertionError, "Table a is not stacked"):
       _reshard.stack_and_shard_tables(specs, {"a": np.zeros((10, 2))}, 2)
 

@@ -8,7 +8,7 @@ import functools
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 from jax_tpu_embedding.sparsecore.lib.nn.wire import _callable_tags
 import numpy as np
 import optax
@@ -58,7 +58,7 @@ class TagOfTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (Tagged(), "warm-up"),
-      (_learning_rate.CallablePlaceholder("x"), "x"),
+      (schedules.CallablePlaceholder("x"), "x"),
       (schedule, f"{__name__}.schedule"),
       (jax.jit(schedule), f"{__name__}.schedule"),
       (Tagged().__call__, f"{__name__}.Tagged.__call__"),
@@ -155,7 +155,7 @@ class CallableTagsTest(absltest.TestCase):
     tags = _callable_tags.CallableTags()
     scheduler = Untagged()
     self.assertEqual(tags.tag(scheduler.__call__), tags.tag(scheduler.__call__))
-    placeholder = _learning_rate.CallablePlaceholder
+    placeholder = schedules.CallablePlaceholder
     self.assertEqual(tags.tag(placeholder("x")), "x")
     self.assertEqual(tags.tag(placeholder("x")), "x")
 

@@ -15,17 +15,17 @@ from collections.abc import Mapping
 import hashlib
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.core import optimizer_spec
 from jax_tpu_embedding.sparsecore.lib.core import row_options as options
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _custom_optimizer
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizers
 from jax_tpu_embedding.sparsecore.lib.nn.wire import _callable_tags
 from jax_tpu_embedding.sparsecore.lib.proto import embedding_spec_pb2 as pb
 import numpy as np
 
 _Proto = pb.OptimizerSpecProto
-_SpecClass = type[_optimizer.OptimizerSpec]
+_SpecClass = type[optimizer_spec.OptimizerSpec]
 
 # The types that every reader of the format knows: it grows by names below.
 _OPTIMIZER_CLASSES: dict[int, _SpecClass] = {
@@ -61,7 +61,7 @@ def get_optimizer_type(optimizer_class: _SpecClass) -> int:
 
 
 def optimizer_spec_to_proto(
-    optimizer: _optimizer.OptimizerSpec | None,
+    optimizer: optimizer_spec.OptimizerSpec | None,
     tags: _callable_tags.CallableTags | None = None,
 ) -> _Proto | None:
   """The message of a spec; None for None.
@@ -105,7 +105,7 @@ def proto_to_optimizer_spec(
     callables: Mapping[str, Callable[..., Any]] | None = None,
     *,
     trust_programs: bool = False,
-) -> _optimizer.OptimizerSpec:
+) -> optimizer_spec.OptimizerSpec:
   """The spec of a message.
 
   Where the message does not say which optimizer it was (no message, no type,
@@ -214,7 +214,7 @@ def _write_custom(
 
 def _read_custom(
     message: pb.CustomOptimizerProto,
-    rate: _learning_rate.LearningRate,
+    rate: schedules.LearningRate,
     row_options: Mapping[str, float | bool],
     callables: Mapping[str, Callable[..., Any]],
     trust_programs: bool,
@@ -261,7 +261,7 @@ def _sha256(program: str | bytes) -> bytes:
 def _function(
     tag: str, callables: Mapping[str, Callable[..., Any]]
 ) -> Callable[..., Any]:
-  return callables.get(tag, _learning_rate.CallablePlaceholder(tag))
+  return callables.get(tag, schedules.CallablePlaceholder(tag))
 
 
 def _shortest(value: float) -> float:
@@ -279,7 +279,7 @@ def _exact(value: float, exact: float | None) -> float:
 
 
 def _check_reads_back(
-    optimizer: _optimizer.OptimizerSpec,
+    optimizer: optimizer_spec.OptimizerSpec,
     message: _Proto,
     tags: _callable_tags.CallableTags,
 ) -> None:

@@ -1,7 +1,7 @@
 # Copyright 2026 The jax_tpu_embedding Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks of the fields of specs.
+"""Checks of the fields of values that users make.
 
 Each raises TypeError if the value is of a wrong kind, and ValueError if it is
 one that cannot be. The message starts with `owner`, as "Table 'item'".
@@ -14,34 +14,10 @@ from collections.abc import Sequence
 import numbers
 from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.core import low_precision
-import numpy as np
-
 # Called as check(owner, field, value).
 Check = Callable[[str, str, Any], None]
 
 _INT32_MAX = 2**31 - 1
-
-
-def as_table_dtype(owner: str, dtype: Any) -> np.dtype:
-  """The type of a table's values.
-
-  Raises:
-    ValueError: if `dtype` is another type.
-    TypeError: if it is none.
-  """
-  names = [np.dtype(choice).name for choice in low_precision.TABLE_DTYPES]
-  try:
-    result = np.dtype(dtype)
-  except TypeError as error:
-    raise TypeError(
-        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
-    ) from error
-  if result.name not in names:
-    raise ValueError(
-        f"{owner}: dtype must be one of {', '.join(names)}, got {dtype!r}."
-    )
-  return result
 
 
 def check_name(owner: str, field: str, name: Any) -> None:
@@ -119,28 +95,10 @@ def optional(check: Check) -> Check:
   return check_if_given
 
 
-def check_input_shape(owner: str, field: str, shape: Any) -> None:
-  _check_shape(owner, field, shape, may_be_none=lambda unused_axis: True)
-  if not shape:
-    raise ValueError(
-        f"{owner}: {field} must be (batch, ids per sample) or (batch,), got"
-        f" {shape!r}."
-    )
-
-
-def check_output_shape(owner: str, field: str, shape: Any) -> None:
-  _check_shape(
-      owner, field, shape, may_be_none=lambda axis: axis < len(shape) - 1
-  )
-  if len(shape) < 2:
-    raise ValueError(
-        f"{owner}: {field} must be (batch, ..., embedding_dim), got {shape!r}."
-    )
-
-
-def _check_shape(
+def check_shape(
     owner: str, field: str, shape: Any, may_be_none: Callable[[int], bool]
 ) -> None:
+  """Of sizes, of which some, by their axes, may be None."""
   if isinstance(shape, str) or not isinstance(shape, Sequence):
     raise TypeError(
         f"{owner}: {field} must be a tuple of integers, got {shape!r}."

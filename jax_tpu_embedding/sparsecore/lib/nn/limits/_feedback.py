@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import logging
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 import numpy as np
 
 _BATCHES_PER_FILE = 1000
@@ -37,7 +37,7 @@ class LimitFeedback:
       self,
       client: Any | None,
       stack_names: Sequence[str],
-      conversion: _to_buffers.Conversion,
+      conversion: _conversion.Conversion,
   ):
     for method in ("load", "record", "publish"):
       if client is not None and not hasattr(client, method):

@@ -13,18 +13,21 @@ from typing import Any
 from typing import Literal
 
 from jax_tpu_embedding.sparsecore.lib.core import hardware
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _agreement
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_feedback
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _saved_limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _agreement
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _ceiling
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _feedback
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _history
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _saved
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 
 # From then on limits double: data that keep growing are not worth a program for
 # each quarter.
@@ -32,10 +35,7 @@ _GROWTHS_BEFORE_DOUBLING = 16
 # Conversions of a batch. Each one after the first has limits that grew.
 _MAX_ATTEMPTS = 16
 
-Growth = _limit_history.Growth
-
-# Held while limits of specs are raised, so that they are raised once.
-_RAISES = threading.Lock()
+Growth = _growth.Growth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +78,15 @@ class AdaptiveLimits:
       growth: float = 1.25,
       headroom: float = 1.25,
       near: float = 1.1,
-      ceiling: _limit_ceiling.Ceiling = "compile",
+      ceiling: _ceiling.Ceiling = "compile",
       enable_minibatching: bool = False,
       has_leading_dimension: bool = False,
       feature_stacking_strategy: str = "SPLIT_THEN_STACK",
       all_reduce_interface: Any | None = None,
       num_threads: int | None = None,
-      output_pool: _to_buffers.OutputPool | None = None,
+      output_pool: _conversion.OutputPool | None = None,
       fdo_client: Any | None = None,
-      on_growth: Callable[
-          [tuple[Growth, ...]], None
-      ] = _limit_history.log_growth,
+      on_growth: Callable[[tuple[Growth, ...]], None] = _growth.log_growth,
   ):
     """Starts without batches.
 
@@ -132,7 +130,7 @@ class AdaptiveLimits:
         processes without an all_reduce_interface.
     """
     self._feature_specs = feature_specs
-    self._conversion = _to_buffers.Conversion(
+    self._conversion = _conversion.Conversion(
         local_device_count,
         global_device_count,
         hardware.resolve_num_sc_per_device(num_sc_per_device),
@@ -146,18 +144,18 @@ class AdaptiveLimits:
         output_pool,
     )
     num_scs = self._conversion.topology.num_scs
-    _plan.check_prepared(_tables.features_of(feature_specs), num_scs)
-    self._rule = _limits.GrowthRule(growth, headroom, near)
+    _prepared.check_prepared(_tables.features_of(feature_specs), num_scs)
+    self._rule = _growth.GrowthRule(growth, headroom, near)
     if not callable(on_growth):
       raise TypeError(
           "on_growth must be a function of what grew at a batch, got"
           f" {on_growth!r}. Leave it out to have that logged."
       )
-    if isinstance(ceiling, str):
-      ceiling = _limit_ceiling.of_devices(
-          ceiling, feature_specs, self._conversion
+    if ceiling == "compile":
+      ceiling = _compile_check.compile_check_on_these_devices(
+          feature_specs, self._conversion
       )
-    self._ceiling = _limit_ceiling.LimitCeiling(ceiling, enable_minibatching)
+    self._ceiling = _ceiling.LimitCeiling(ceiling, enable_minibatching)
     if self.is_of_several_processes and all_reduce_interface is None:
       raise ValueError(
           "Several processes have to agree on limits: this one has"
@@ -166,8 +164,8 @@ class AdaptiveLimits:
           " get_all_reduce_interface from addresses."
       )
     self._all_reduce = all_reduce_interface
-    self._bounds = _limits.Bounds(
-        _limits.rows_per_sc(feature_specs, num_scs),
+    self._bounds = _growth.Bounds(
+        _growth.rows_per_sc(feature_specs, num_scs),
         num_scs,
         self._ceiling.numbers,
     )
@@ -176,12 +174,12 @@ class AdaptiveLimits:
     self._num_batches = 0
     self._agreement = self._agreement_by(all_reduce_interface)
     self._num_grown = 0  # batches at which limits grew
-    self._history = _limit_history.LimitHistory(self._rule)
+    self._history = _history.LimitHistory(self._rule)
     self._growths: list[Growth] = []
     self._largest: _limits.Limits | None = None
     self._limits = self._first(start)
     self._copies: tuple[_limits.Limits | None, Any] = None, None
-    self._feedback = _limit_feedback.LimitFeedback(
+    self._feedback = _feedback.LimitFeedback(
         fdo_client, list(self._bounds.rows_per_sc), self._conversion
     )
     if fdo_client is not None:
@@ -456,25 +454,13 @@ class AdaptiveLimits:
     new.set_on(self._feature_specs, self.num_sc_per_device)
     self._limits = new
     self._num_grown += 1
-    growths = tuple(
-        Growth(
-            batch_number,
-            name,
-            number,
-            getattr(self._largest[name], number),
-            getattr(old[name], number),
-            getattr(of_stack, number),
-        )
-        for name, of_stack in new.stacks
-        for number in _limits.NUMBERS
-        if getattr(old[name], number) != getattr(of_stack, number)
-    )
+    growths = _growth.growths_of(batch_number, old, new, self._largest)
     self._growths += growths
     if growths:
       self._on_growth(growths)
 
   def _grown(
-      self, rule: _limits.GrowthRule, rungs: list[int]
+      self, rule: _growth.GrowthRule, rungs: list[int]
   ) -> _limits.Limits:
     """The limits with numbers raised to the highest rungs of all processes."""
     return rule.grown(
@@ -570,22 +556,22 @@ class AdaptiveLimits:
     """
     return _limits.pad(inputs, self._limits)
 
-  def snapshot(self) -> _saved_limits.Snapshot:
+  def snapshot(self) -> _saved.Snapshot:
     """What `state_dict` makes a state of, later: taken for every batch."""
     with self._lock:
-      return _saved_limits.Snapshot(
+      return _saved.Snapshot(
           self._limits, self._largest, self._num_grown, self._num_batches
       )
 
   def state_dict(
-      self, snapshot: _saved_limits.Snapshot | None = None
+      self, snapshot: _saved.Snapshot | None = None
   ) -> dict[str, Any]:
     """What a restart needs to have the same shapes at once, as JSON has it.
 
     Args:
       snapshot: of another time; default: of now.
     """
-    return _saved_limits.to_json(
+    return _saved.to_json(
         snapshot or self.snapshot(),
         self._conversion.global_device_count,
         self.num_sc_per_device,
@@ -604,24 +590,24 @@ class AdaptiveLimits:
     with self._lock:
       self.load_snapshot(self.snapshot_of(state))
 
-  def snapshot_of(self, state: Mapping[str, Any]) -> _saved_limits.Snapshot:
+  def snapshot_of(self, state: Mapping[str, Any]) -> _saved.Snapshot:
     """What `load_snapshot` takes, of a state. Changes nothing.
 
     Raises:
       ValueError: as load_state_dict.
     """
     with self._lock:
-      return _saved_limits.from_json(
+      return _saved.from_json(
           state,
           self.snapshot(),
           self._rule,
           self._bounds,
-          self._ceiling,
+          lambda limits: self._ceiling.below(limits, self._limits, self._rule),
           self._conversion.global_device_count,
           self.num_sc_per_device,
       )
 
-  def load_snapshot(self, snapshot: _saved_limits.Snapshot) -> None:
+  def load_snapshot(self, snapshot: _saved.Snapshot) -> None:
     """Continues with it: the second half of `load_state_dict`."""
     with self._lock:
       is_other = snapshot.limits is not self._limits
@@ -648,44 +634,6 @@ class AdaptiveLimits:
               f"limits of {len(self._limits.stacks)} stack(s), after"
               f" {self._num_batches} batches, of which {self._num_grown} made"
               " them grow",
-              *_limit_history.describe(self._limits, self._largest, shrunk),
+              *_history.describe(self._limits, self._largest, shrunk),
           ]
       )
-
-
-def preprocess_growing(
-    conversion: _to_buffers.Conversion,
-    features: Any,
-    features_weights: Any | None,
-    feature_specs: Any,
-) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
-  """A batch in the limits of the specs, which are raised if it does not fit.
-
-  For those who keep no AdaptiveLimits, with one process and one pass. Raises
-  what AdaptiveLimits.preprocess raises.
-  """
-  while True:
-    num_changes = _limits.num_changes()
-    try:
-      # Only to count, as there.
-      inputs, stats = _to_buffers.to_buffers(
-          conversion, features, features_weights, feature_specs, True, 0
-      )
-    except ValueError:
-      if num_changes == _limits.num_changes():
-        raise
-      continue
-    # Not of a stack of which another thread had raised some tables only.
-    if num_changes == _limits.num_changes():
-      break
-  if not any(stats.id_drop_counters.values()):
-    return inputs, stats
-  with _RAISES:
-    # One that asks no device: preprocessing runs where there are none.
-    adaptive = AdaptiveLimits(
-        feature_specs, start="specs", ceiling=None, **conversion._asdict()
-    )
-    limits = _limits.of_buffers(inputs)
-    return adaptive.settle(
-        Converted(0, features, features_weights, limits, inputs, stats)
-    )

@@ -12,58 +12,16 @@ import collections
 from collections.abc import Iterable
 import dataclasses
 import functools
-import logging
 from typing import Any
 
 from jax_tpu_embedding.sparsecore import extras
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 
 _FIRST_BLOCK = 100  # batches
 _MAX_BLOCKS = 250
 # Stacks of which a line of the log has numbers.
 _MAX_LOGGED = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Growth:
-  """A number that grew.
-
-  Attributes:
-    batch_number: of the batch that did not fit, on some process.
-    stack: its name.
-    number: a field of StackLimits.
-    need: the largest that this process has seen so far.
-    old: what it was.
-    new: what it is since.
-  """
-
-  batch_number: int
-  stack: str
-  number: str
-  need: int
-  old: int
-  new: int
-
-
-def log_growth(growths: tuple[Growth, ...]) -> None:
-  """Logs what grew at one batch, in one line."""
-  by_stack = {}
-  for growth in growths:
-    by_stack.setdefault(growth.stack, []).append(
-        f"{growth.number} {growth.old} -> {growth.new} (need {growth.need})"
-    )
-  listed = [
-      f"stack {name!r}: {', '.join(changes)}"
-      for name, changes in by_stack.items()
-  ]
-  if len(listed) > _MAX_LOGGED:
-    others = len(listed) - _MAX_LOGGED
-    listed[_MAX_LOGGED:] = [f"and those of {others} other stacks"]
-  logging.getLogger(__name__).info(
-      "limits: batch %d, %s. The step compiles again.",
-      growths[0].batch_number,
-      "; ".join(listed),
-  )
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +55,7 @@ class LimitHistory:
     rule: what rungs needs are counted by.
   """
 
-  def __init__(self, rule: _limits.GrowthRule):
+  def __init__(self, rule: _growth.GrowthRule):
     # Needs repeat, and their rungs take a logarithm.
     self._rung_above = functools.lru_cache(maxsize=4096)(rule.rung_above)
     self._block_size = _FIRST_BLOCK

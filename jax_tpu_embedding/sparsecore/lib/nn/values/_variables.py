@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import quantized_rows
 from jax_tpu_embedding.sparsecore.lib.core import table_layouts
-from jax_tpu_embedding.sparsecore.lib.nn.values import _initialize
 import numpy as np
+
+
+class EmbeddingVariables(NamedTuple):
+  """The table of a stack and the optimizer's slots.
+
+  Attributes:
+    table: [rows, D].
+    slot: f32[rows, D] each, or f32[rows, 1] where a row has one number.
+  """
+
+  table: Any
+  slot: tuple[Any, ...]
 
 
 def int8_variables(
     embedding_variables: Mapping[str, Any],
-) -> dict[str, _initialize.EmbeddingVariables]:
+) -> dict[str, EmbeddingVariables]:
   """Variables that tpu_sparse_dense_matmul and lookup_ids take; updates do not.
 
   Each row has a scale of its own, of which a number is off by half at most.
@@ -56,7 +68,7 @@ def int8_variables(
             table.sharding, words.shape, words.dtype
         ),
     )
-    result[name] = _initialize.EmbeddingVariables(encode(table), ())
+    result[name] = EmbeddingVariables(encode(table), ())
   return result
 
 

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import logging
-from typing import Any
 from typing import Literal
 
-import jax
-from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _to_buffers
 
 # (stack name, limits) -> whether they can be had.
 CanHave = Callable[[str, _limits.StackLimits], bool]
@@ -26,65 +23,6 @@ _UNIQUE = "max_unique_ids_per_partition"
 _NUMBERS = (_IDS, _UNIQUE)
 # Rungs below what was refused where the search for a ceiling begins.
 _NEAR = 4
-# What tables have if nobody says otherwise. So many distinct rows are not asked
-# for: it takes seconds for each stack.
-_DEFAULT_UNIQUE = 256
-
-
-def of_devices(
-    ceiling: str, feature_specs: Any, conversion: _to_buffers.Conversion
-) -> CanHave:
-  """What asks the compiler, of JAX's first devices, when it is called.
-
-  Any limits can be had without SparseCores, and where programs are for other
-  devices than those that are there.
-
-  Args:
-    ceiling: "compile".
-    feature_specs: prepared specs.
-    conversion: of their batches.
-
-  Raises:
-    ValueError: for another word.
-  """
-  if ceiling != "compile":
-    raise ValueError(
-        "ceiling must be 'compile', a mapping, a function or None, got"
-        f" {ceiling!r}."
-    )
-  compiles = None
-
-  def can_have(name, limits):
-    nonlocal compiles
-    if limits.max_unique_ids_per_partition <= _DEFAULT_UNIQUE:
-      return True
-    if compiles is None:
-      compiles = _compiler(feature_specs, conversion)
-    return compiles(name, limits)
-
-  return can_have
-
-
-def _compiler(
-    feature_specs: Any, conversion: _to_buffers.Conversion
-) -> CanHave:
-  devices = jax.devices()[: conversion.global_device_count]
-  if (
-      len(devices) < conversion.global_device_count
-      or hardware.emulates_sparsecores(devices[0])
-      or hardware.num_sparsecores_per_device(devices[0])
-      != conversion.num_sc_per_device
-  ):
-    return lambda name, limits: True
-  # Steps are made of inputs, so this is one import that points the other way.
-  from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check  # pylint: disable=g-import-not-at-top
-
-  return _compile_check.compile_check(
-      feature_specs,
-      jax.sharding.Mesh(devices, ("x",)),
-      "x",
-      enable_minibatching=conversion.enable_minibatching,
-  )
 
 
 class LimitCeiling:
@@ -100,7 +38,8 @@ class LimitCeiling:
 
   Raises:
     TypeError: for another kind of ceiling.
-    ValueError: for other numbers, or these without minibatching.
+    ValueError: for another word or other numbers, or these without
+      minibatching.
   """
 
   def __init__(
@@ -115,7 +54,8 @@ class LimitCeiling:
     if ceiling is None or callable(ceiling):
       return
     if not isinstance(ceiling, Mapping):
-      raise TypeError(
+      error = ValueError if isinstance(ceiling, str) else TypeError
+      raise error(
           "ceiling must be 'compile', a mapping, a function or None, got"
           f" {ceiling!r}."
       )
@@ -154,7 +94,7 @@ class LimitCeiling:
     return dataclasses.replace(needs, stacks=tuple(stacks))
 
   def below(
-      self, new: _limits.Limits, old: _limits.Limits, rule: _limits.GrowthRule
+      self, new: _limits.Limits, old: _limits.Limits, rule: _growth.GrowthRule
   ) -> _limits.Limits:
     """`new` with no more distinct rows than can be had, at least as `old`.
 

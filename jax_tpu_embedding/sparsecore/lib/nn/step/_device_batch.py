@@ -21,11 +21,10 @@ import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
-from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _plan
+from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 
 
@@ -45,7 +44,7 @@ class DeviceBatch(NamedTuple):
   settings: _buffers.BufferSettings
   # Of the specs: those given, with the sizes of this batch.
   feature_specs: _tables.Nested[_tables.FeatureSpec]
-  stacks: Mapping[str, embedding_spec.StackedTableSpec]
+  stacks: Mapping[str, _tables.StackedTableSpec]
   # By stack name; of replicated stacks the samples.
   buffers: Mapping[str, DeviceBuffers | _buffers.SampleIds]
 
@@ -91,7 +90,7 @@ def read(
         stacklevel=4,
     )
     preprocessed_inputs = _buffers.PreprocessedInput(preprocessed_inputs)
-  stacks = _plan.get_stacked_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
   check_stack_names(
       stacks,
       preprocessed_inputs={
@@ -127,13 +126,14 @@ def read(
   for name, samples in preprocessed_inputs.samples.items():
     buffers[name] = _of_one_device(samples)
   if embedding_variables is None:
-    _plan.check_planned_for(
-        _plan.get_table_specs(feature_specs), settings.topology.num_scs
+    _tables.check_planned_for(
+        _prepared.get_table_specs(feature_specs).values(),
+        settings.topology.num_scs,
     )
   else:
     check_tables(feature_specs, embedding_variables, settings.topology)
   feature_specs = _batch_sizes.of_settings(feature_specs, settings)
-  stacks = _plan.get_stacked_table_specs(feature_specs)
+  stacks = _prepared.get_stacked_table_specs(feature_specs)
   num_samples = num_samples or {}
   for of_stack in settings.layouts:
     expected = of_stack.num_samples // settings.global_device_count
@@ -165,7 +165,7 @@ def _of_one_device(samples: _buffers.SampleIds) -> _buffers.SampleIds:
 
 
 def _check_samples(
-    stack: embedding_spec.StackedTableSpec,
+    stack: _tables.StackedTableSpec,
     buffers: DeviceBuffers | _buffers.SampleIds,
     global_device_count: int,
     expected: int,
@@ -198,7 +198,7 @@ def _check_samples(
 
 def _settings_of_caller(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
-    stacks: Mapping[str, embedding_spec.StackedTableSpec],
+    stacks: Mapping[str, _tables.StackedTableSpec],
     embedding_variables: Mapping[str, Any] | None,
     *,
     global_device_count: int | None = None,
@@ -242,7 +242,7 @@ def _settings_of_caller(
   return _buffers.BufferSettings(
       global_device_count=global_device_count,
       num_sc_per_device=num_sc_per_device,
-      limits=_buffers.limits_of_specs(jax.tree.leaves(feature_specs)),
+      limits=_prepared.limits_of_specs(jax.tree.leaves(feature_specs)),
       **others,
   )
 
@@ -323,7 +323,7 @@ def check_tables(
       SparseCores, or a surrounding shard_map has other devices.
   """
   num_devices = topology.global_device_count
-  for name, stack in _plan.get_stacked_table_specs(feature_specs).items():
+  for name, stack in _prepared.get_stacked_table_specs(feature_specs).items():
     table = embedding_variables[name][0]
     found = num_devices_of_table(stack, table)
     if stack.is_replicated:
@@ -342,8 +342,9 @@ def check_tables(
           " global_device_count, inside shard_map when there are several"
           " devices."
       )
-  _plan.check_planned_for(
-      _plan.get_table_specs(feature_specs), topology.num_scs
+  _tables.check_planned_for(
+      _prepared.get_table_specs(feature_specs).values(),
+      topology.num_scs,
   )
   _check_mesh(num_devices)
 
@@ -376,7 +377,7 @@ def _check_mesh(global_device_count: int) -> None:
 
 
 def num_devices_of_table(
-    stack: embedding_spec.StackedTableSpec, table: jax.Array
+    stack: _tables.StackedTableSpec, table: jax.Array
 ) -> int:
   """Over how many devices a stack is split, one of which has `table`."""
   rows = table.shape[0]
@@ -402,7 +403,7 @@ def planned_num_scs(
   Raises:
     ValueError: if the plan does not say.
   """
-  tables = [f.table_spec for f in _plan.split_features(feature_specs)]
+  tables = [f.table_spec for f in _prepared.split_features(feature_specs)]
   if not tables:
     raise ValueError(
         "All tables have placement 'tensorcore', whose plan is the same for any"

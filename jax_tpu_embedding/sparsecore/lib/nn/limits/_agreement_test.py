@@ -13,8 +13,8 @@ from jax_tpu_embedding.sparsecore.lib.core.all_reduce import minibatching_node
 from jax_tpu_embedding.sparsecore.lib.core.testing import host_process
 from jax_tpu_embedding.sparsecore.lib.core.testing import local_ports
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _agreement
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _agreement
 from jax_tpu_embedding.sparsecore.lib.nn.testing import zipf_batches
 import numpy as np
 
@@ -148,7 +148,7 @@ class AgreementTest(parameterized.TestCase):
         limits.limits["t"].max_ids_per_partition, before.max_ids_per_partition
     )
     self.assertEqual(
-        limits.limits["t"].max_ids_per_partition, _limits.GrowthRule().rung(16)
+        limits.limits["t"].max_ids_per_partition, _growth.GrowthRule().rung(16)
     )
     for _ in range(16):
       peer.result()
@@ -225,7 +225,7 @@ class AgreementTest(parameterized.TestCase):
     )
     self.assertEqual(first, second)
     self.assertGreater(
-        first[-1][0]["t"].coo_cells_per_sc, _limits.GrowthRule(growth).rung(64)
+        first[-1][0]["t"].coo_cells_per_sc, _growth.GrowthRule(growth).rung(64)
     )
 
   @parameterized.parameters(2**26, 2**40)

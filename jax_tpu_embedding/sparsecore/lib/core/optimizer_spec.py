@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import jax
 import jax.extend
+from jax_tpu_embedding.sparsecore.lib.core import pickles
 from jax_tpu_embedding.sparsecore.lib.core import row_options
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _learning_rate
-from jax_tpu_embedding.sparsecore.lib.nn.specs import _pickles
+from jax_tpu_embedding.sparsecore.lib.core import schedules
 import numpy as np
 
 HyperParameterType = Callable[[Any], jax.Array] | float
@@ -49,7 +49,7 @@ def _row_option(default: Any = None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class OptimizerSpec(_pickles.Pickled, abc.ABC):
+class OptimizerSpec(pickles.Pickled, abc.ABC):
   """Base of all optimizers; users may add their own (dataclasses: frozen ones).
 
   Two specs are equal if they are of one class and all their parameters reach
@@ -72,13 +72,13 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
       option is infinite or not positive; decays may be 0.
   """
 
-  learning_rate: _learning_rate.LearningRate
+  learning_rate: schedules.LearningRate
 
   # Row options: lib/core/row_options.py.
   skip_non_finite_gradients: bool = _row_option(False)
-  max_gradient_norm: _learning_rate.NumericParameter | None = _row_option()
-  l2_weight_decay: _learning_rate.NumericParameter | None = _row_option()
-  decoupled_weight_decay: _learning_rate.NumericParameter | None = _row_option()
+  max_gradient_norm: schedules.NumericParameter | None = _row_option()
+  l2_weight_decay: schedules.NumericParameter | None = _row_option()
+  decoupled_weight_decay: schedules.NumericParameter | None = _row_option()
 
   # Constructor parameters that a proto carries, by kind.
   _float_params: ClassVar[tuple[str, ...]] = ()
@@ -86,7 +86,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
 
   def __post_init__(self):
     if not callable(self.learning_rate):
-      _learning_rate.check_scalar(
+      schedules.check_scalar(
           f"{type(self).__name__}: learning_rate", self.learning_rate
       )
     for name in row_options.FLAGS:
@@ -122,7 +122,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
   @property
   def depends_on_step(self) -> bool:
     """Whether an update is another one at another step."""
-    return _learning_rate.depends_on_step(self.learning_rate)
+    return schedules.depends_on_step(self.learning_rate)
 
   @property
   def keeps_rows_without_gradient(self) -> bool:
@@ -153,7 +153,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
         none, a function of more than one positional parameter, or if it does
         not return one number.
     """
-    return _learning_rate.resolve(self.learning_rate, step)
+    return schedules.resolve(self.learning_rate, step)
 
   def get_hyperparameters(
       self, step: jax.typing.ArrayLike | None = None
@@ -176,9 +176,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
       ValueError: see get_learning_rate.
     """
     numbers_of = {
-        name: None
-        if name in row_options.FLAGS
-        else _learning_rate.as_scalar(value)
+        name: None if name in row_options.FLAGS else schedules.as_scalar(value)
         for name, value in self._given_row_options().items()
     }
     if "decoupled_weight_decay" in numbers_of:
@@ -220,7 +218,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
       cls,
       float_params: Mapping[str, float],
       bool_params: Mapping[str, bool],
-      learning_rate: _learning_rate.LearningRate,
+      learning_rate: schedules.LearningRate,
   ) -> OptimizerSpec:
     """The spec with these parameters; others keep their defaults.
 
@@ -238,7 +236,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
     }
     return cls(learning_rate=learning_rate, **params)
 
-  def _given_row_options(self) -> dict[str, _learning_rate.NumericParameter]:
+  def _given_row_options(self) -> dict[str, schedules.NumericParameter]:
     """Those that are on, in the order of row_options.ROW_OPTIONS."""
     values = {name: getattr(self, name) for name in row_options.ROW_OPTIONS}
     return {
@@ -276,7 +274,7 @@ class OptimizerSpec(_pickles.Pickled, abc.ABC):
 
 def _check_row_option(what: str, name: str, value: Any) -> None:
   """Raises TypeError or ValueError unless it is a number that makes sense."""
-  _learning_rate.check_scalar(what, value)
+  schedules.check_scalar(what, value)
   if not isinstance(value, numbers.Real):
     return  # It may be on a device, or not known yet.
   is_norm = name == "max_gradient_norm"

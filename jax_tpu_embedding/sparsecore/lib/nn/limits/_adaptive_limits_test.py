@@ -10,8 +10,9 @@ from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_history
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
+from jax_tpu_embedding.sparsecore.lib.nn.limits import _history
 from jax_tpu_embedding.sparsecore.lib.nn.step import _compile_check
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 from jax_tpu_embedding.sparsecore.lib.nn.testing import zipf_batches
@@ -274,7 +275,7 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       )
     found = limits.limits["t"].max_unique_ids_per_partition
     self.assertLessEqual(found, most)
-    rule = _limits.GrowthRule()
+    rule = _growth.GrowthRule()
     if most < 50:  # below what batches need
       self.assertEqual(
           found, max(r for r in map(rule.rung, range(1, 12)) if r <= most)
@@ -512,11 +513,11 @@ class AdaptiveLimitsTest(parameterized.TestCase):
       self.assertEqual([*limit.get_xdata()], [7 + grows, 8 + grows])
 
   def test_memory_does_not_grow_with_batches(self):
-    with mock.patch.object(_limit_history, "_FIRST_BLOCK", 1):
-      history = _limit_history.LimitHistory(_limits.GrowthRule())
+    with mock.patch.object(_history, "_FIRST_BLOCK", 1):
+      history = _history.LimitHistory(_growth.GrowthRule())
     for i in range(1000):
       needs = _limits.Limits((("t", _limits.StackLimits(i + 1, 1, 8)),))
-      with mock.patch.object(_limit_history, "_MAX_BLOCKS", 4):
+      with mock.patch.object(_history, "_MAX_BLOCKS", 4):
         history.add(needs, i)
     blocks = history._blocks["t", "max_ids_per_partition"]  # pylint: disable=protected-access
     self.assertLessEqual(len(blocks), 4)

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import logging
 from typing import Any
 
-from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limit_ceiling
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _growth
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 import numpy as np
 
@@ -64,9 +65,9 @@ def to_json(
 def from_json(
     state: Mapping[str, Any],
     now: Snapshot,
-    rule: _limits.GrowthRule,
-    bounds: _limits.Bounds,
-    ceiling: _limit_ceiling.LimitCeiling,
+    rule: _growth.GrowthRule,
+    bounds: _growth.Bounds,
+    as_allowed: Callable[[_limits.Limits], _limits.Limits],
     num_devices: int,
     num_sc_per_device: int,
 ) -> Snapshot:
@@ -80,7 +81,7 @@ def from_json(
     now: of the run.
     rule: of the run, like the others.
     bounds: what its limits make sense up to.
-    ceiling: what they can be on these devices.
+    as_allowed: those of other devices -> what they can be on these.
     num_devices: of all processes.
     num_sc_per_device: SparseCores per device.
 
@@ -119,8 +120,9 @@ def from_json(
   if largest is None:  # there was no batch yet
     return dataclasses.replace(now, num_batches=num_batches)
   limits = _transferred(largest, topology, expected["topology"], rule, bounds)
-  limits = ceiling.below(limits, now.limits, rule)
-  return dataclasses.replace(now, limits=limits, num_batches=num_batches)
+  return dataclasses.replace(
+      now, limits=as_allowed(limits), num_batches=num_batches
+  )
 
 
 def _damaged(how: str) -> ValueError:
@@ -143,8 +145,8 @@ def _transferred(
     largest: _limits.Limits,
     old_topology: list[int],
     new_topology: list[int],
-    rule: _limits.GrowthRule,
-    bounds: _limits.Bounds,
+    rule: _growth.GrowthRule,
+    bounds: _growth.Bounds,
 ) -> _limits.Limits:
   """Limits for the largest needs on devices of another number."""
   (num_devices, num_sc), (new_devices, new_sc) = old_topology, new_topology
