@@ -4,19 +4,23 @@
 // Where the time of a lookup and of an update goes: the kernels, what they do
 // before rows are moved, and the loops of the limit, in C++ alone.
 //
-//   parts SAMPLES IDS COLUMNS EXPONENT [ROUNDS]
+//   parts SAMPLES IDS COLUMNS EXPONENT [ROUNDS [RULE HYPERPARAMETER...]]
+//   parts 16384 20 64 1.05
+//   parts 16384 20 64 0 21 adam 1e-3 0.9 0.999 1e-8
 //
-// looks up SAMPLES of IDS ids each, with weights, in a table of 256 MiB, or of
-// 2^20 rows if that is less; EXPONENT 0: uniform ids, else Zipf's. It prints
-// CPU time on one thread, ms, medians of the rounds. Everybody takes turns in
-// random order, with batches that are chosen at random. The limit is the least
+// looks up SAMPLES of IDS ids each, with weights and without, in a table of 256
+// MiB, or of 2^20 rows if that is less, and updates it by a rule of
+// kernels/update/step_rule.cc, or by SGD and Adagrad. EXPONENT 0: uniform ids,
+// else Zipf's. It prints CPU time on one thread, ms, medians of the rounds.
+// Everybody takes turns in random order, with batches that are chosen at
+// random. The limit, of lookups with weights, SGD and Adagrad, is the least
 // median of its strategies, which limit_kernels.cc explains. Run it with
 // `taskset` and nothing else.
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,13 +30,14 @@
 #include <random>
 #include <span>
 #include <string>
-#include <string_view>
+#include <system_error>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "benchmarks/lookup/limit_kernels.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/huge_pages.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/math.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stack_plan.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/slice.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
@@ -41,6 +46,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/lookup_ids.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/lookup/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/apply_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
 
 namespace {
 
@@ -59,6 +65,11 @@ struct Case {
     return std::min<int64_t>(1 << 20, (256 << 20) / (4 * dim));
   }
   int64_t row_bytes() const { return 4 * dim; }
+};
+
+struct Update {
+  std::string rule;
+  std::vector<float> hyperparameters;
 };
 
 // Ids as they come, and as entries that are sorted by row.
@@ -105,16 +116,29 @@ Batch MakeBatch(const Case& c, std::mt19937_64& random) {
   return batch;
 }
 
-// Kept until the end.
+convert::StackPlan MakePlan(const Case& c, const Batch& batch,
+                            bool has_weights) {
+  convert::FeatureInput feature = {.name = "feature",
+                                   .vocabulary_size = c.num_rows(),
+                                   .batch = {.ids = std::span(batch.ids),
+                                             .num_samples = c.num_samples,
+                                             .valency = c.valency}};
+  if (has_weights) feature.batch.weights = batch.weights;
+  return *convert::PlanStack({.name = "stack", .combiner = "sum"},
+                             /*coo_cells_per_device=*/8, {feature},
+                             {.local_device_count = 1,
+                              .global_device_count = 1,
+                              .num_sc_per_device = 1});
+}
+
+// Kept until the end. Rows begin with a cache line, as JAX's do: lookups of
+// 16384 x 20 take three times as long where they do not.
 std::span<float> InHugePages(int64_t size, float value) {
-  constexpr int64_t kHugePage = 2 << 20;
-  void* const memory =
-      mmap(nullptr, 4 * size + kHugePage, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
-  const auto begin = reinterpret_cast<uintptr_t>(memory) + kHugePage - 1;
-  auto* const values = reinterpret_cast<float*>(begin / kHugePage * kHugePage);
-  madvise(values, 4 * size, MADV_HUGEPAGE);
+  const size_t bytes = jte::RoundUp(size * sizeof(float), jte::kHugePageBytes);
+  auto* const values =
+      static_cast<float*>(std::aligned_alloc(jte::kHugePageBytes, bytes));
+  if (values == nullptr) std::abort();
+  jte::AllowHugePages({reinterpret_cast<std::byte*>(values), bytes});
   std::fill_n(values, size, value);
   return {values, static_cast<size_t>(size)};
 }
@@ -130,10 +154,13 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::exit(2);
+}
+
 void MustBe(const jte::Result<void>& done) {
-  if (done) return;
-  std::fprintf(stderr, "%s\n", done.error().message.c_str());
-  std::exit(1);
+  if (!done) Fail(done.error().message);
 }
 
 // What is measured, by name. Neighbours of one name are strategies of one
@@ -143,51 +170,32 @@ using Contenders =
 
 class Parts {
  public:
-  explicit Parts(const Case& c)
+  Parts(const Case& c, std::vector<Update> updates)
       : case_(c),
+        updates_(std::move(updates)),
         table_(InHugePages(c.num_rows() * c.dim, 0.5f)),
-        slot_(InHugePages(c.num_rows() * c.dim, 0.5f)),
-        activations_(c.num_samples * c.dim),
-        gradient_(c.num_samples * c.dim, 1e-3f) {
+        activations_(InHugePages(c.num_samples * c.dim, 0.0f)),
+        gradient_(InHugePages(c.num_samples * c.dim, 1e-3f)),
+        entries_(kNumBatches) {
     for (int64_t i = 0; i < kNumBatches; ++i) {
       batches_.push_back(MakeBatch(c, random_));
-    }
-    for (const Batch& batch : batches_) {
-      convert::FeatureInput feature = {.name = "feature",
-                                       .vocabulary_size = c.num_rows(),
-                                       .batch = {.ids = std::span(batch.ids),
-                                                 .num_samples = c.num_samples,
-                                                 .valency = c.valency}};
-      feature.batch.weights = batch.weights;
-      plans_.push_back(*convert::PlanStack({.name = "stack", .combiner = "sum"},
-                                           /*coo_cells_per_device=*/8,
-                                           {feature},
-                                           {.local_device_count = 1,
-                                            .global_device_count = 1,
-                                            .num_sc_per_device = 1}));
-    }
-    entries_.resize(kNumBatches);
-    for (int64_t i = 0; i < kNumBatches; ++i) {
+      plans_.push_back(MakePlan(c, batches_[i], /*has_weights=*/true));
+      plans_without_weights_.push_back(
+          MakePlan(c, batches_[i], /*has_weights=*/false));
       Read(plans_[i], 0, c.num_samples, entries_[i]);
     }
   }
 
-  Contenders contenders() {
+  // The median of each, ms; of strategies the least. In their order.
+  std::vector<std::pair<std::string, double>> Measure(int64_t rounds) {
     Contenders all;
     AddLookups(all);
-    AddUpdates("SGD", "sgd", {}, all);
-    AddUpdates("Adagrad", "adagrad", {slot_}, all);
-    return all;
-  }
-
-  // The median of each, ms; of strategies the least. In their order.
-  std::vector<std::pair<std::string, double>> Measure(int rounds) {
-    const Contenders all = contenders();
+    for (const Update& update : updates_) AddUpdate(update, all);
     for (const auto& [name, call] : all) call(0);
     std::vector<std::vector<double>> times(all.size());
     std::vector<size_t> order(all.size());
     std::iota(order.begin(), order.end(), 0);
-    for (int round = 0; round < rounds; ++round) {
+    for (int64_t round = 0; round < rounds; ++round) {
       std::ranges::shuffle(order, random_);
       for (const size_t i : order) {
         const auto batch = static_cast<int64_t>(random_() % kNumBatches);
@@ -209,16 +217,11 @@ class Parts {
   }
 
  private:
-  void Read(const convert::StackPlan& plan, int64_t first_sample, int64_t size,
+  void Read(const convert::StackPlan& plan, int64_t begin, int64_t end,
             kernels::IdEntries& entries) {
     const convert::FeaturePlan& feature = plan.features.front();
-    convert::Slice slice = SliceOf(plan, feature, /*local_sc=*/0);
-    const int64_t first_id = first_sample * case_.valency;
-    slice.samples.size = size;
-    slice.ids = std::get<std::span<const int32_t>>(slice.ids).subspan(
-        first_id, size * case_.valency);
-    slice.weights = slice.weights->subspan(first_id, size * case_.valency);
-    if (!entries.Read(plan, feature, slice,
+    if (!entries.Read(plan, feature,
+                      SliceOf(plan, feature, /*local_sc=*/0).Part(begin, end),
                       kernels::RowNumbers(plan, case_.num_rows()))) {
       std::abort();
     }
@@ -240,24 +243,15 @@ class Parts {
       }
     }
     const kernels::LookupTable values = std::span<const float>(table_);
-    all.emplace_back("lookup from ids", [values, this](int64_t batch) {
-      MustBe(kernels::LookupIds(plans_[batch], {&values, 1}, case_.num_rows(),
-                                case_.dim, /*quantization=*/{}, activations_,
-                                executor_));
-    });
-    all.emplace_back("  before rows", [this](int64_t batch) {
-      const int64_t at_once = std::max<int64_t>(1, 4096 / case_.valency);
-      for (int64_t s = 0; s < case_.num_samples; s += at_once) {
-        Read(plans_[batch], s, std::min(at_once, case_.num_samples - s),
-             scratch_);
-      }
-    });
+    AddLookupsOfIds("lookup from ids", plans_, values, all);
     all.emplace_back("  rows", [pool = kernels::MakePooler(
                                     {&values, 1}, case_.num_rows(), case_.dim,
                                     /*quantization=*/{}),
                                 this](int64_t batch) {
       pool(entries_[batch].view(), 0, case_.num_samples, activations_.data());
     });
+    AddLookupsOfIds("lookup from ids, no weights", plans_without_weights_,
+                    values, all);
     all.emplace_back("lookup from buffers", [values, this](int64_t batch) {
       MustBe(kernels::Lookup(batches_[batch].buffers(), geometry(), values,
                              case_.dim, /*quantization=*/{}, activations_,
@@ -265,30 +259,58 @@ class Parts {
     });
   }
 
-  void AddUpdates(const std::string& name, std::string_view rule,
-                  std::vector<std::span<float>> slots, Contenders& all) {
+  void AddLookupsOfIds(const std::string& name,
+                       const std::vector<convert::StackPlan>& plans,
+                       const kernels::LookupTable& values, Contenders& all) {
+    all.emplace_back(name, [values, &plans, this](int64_t batch) {
+      MustBe(kernels::LookupIds(plans[batch], {&values, 1}, case_.num_rows(),
+                                case_.dim, /*quantization=*/{}, activations_,
+                                executor_));
+    });
+    all.emplace_back("  before rows", [&plans, this](int64_t batch) {
+      const int64_t at_once =
+          std::max<int64_t>(1, kernels::LookupWorkPerTask(case_.row_bytes()) /
+                                   (case_.valency + 1));
+      for (int64_t s = 0; s < case_.num_samples; s += at_once) {
+        Read(plans[batch], s, std::min(s + at_once, case_.num_samples),
+             scratch_);
+      }
+    });
+  }
+
+  void AddUpdate(const Update& update, Contenders& all) {
+    const kernels::Rule rule = *kernels::FindRule(update.rule);
+    std::vector<std::span<float>> slots;
+    for (int k = 0; k < rule.num_slots; ++k) {
+      slots.push_back(InHugePages(
+          case_.num_rows() * (rule.has_row_slots ? 1 : case_.dim), 0.5f));
+    }
+    if (update.rule == "sgd" || update.rule == "adagrad") {
+      AddLimitOf(update.rule, slots.empty() ? nullptr : slots[0].data(), all);
+    }
+    all.emplace_back(update.rule, [&update, slots, this](int64_t batch) {
+      MustBe(kernels::ApplyRows(
+          batches_[batch].buffers(), geometry(), gradient_, case_.dim,
+          {.rule = update.rule, .hyperparameters = update.hyperparameters},
+          {.table = table_, .slots = slots}, executor_));
+    });
+  }
+
+  void AddLimitOf(const std::string& rule, float* slot, Contenders& all) {
     for (const int64_t width : {int64_t{64}, case_.dim}) {
       for (const int64_t rows_ahead : {4096, 8192, 16384, 32768}) {
         for (const int64_t samples_ahead : {4096, 16384}) {
-          all.emplace_back("limit of " + name, [=, this](int64_t batch) {
+          all.emplace_back("limit of " + rule, [=, this](int64_t batch) {
             const Batch& b = batches_[batch];
-            UpdateRows(table_.data(), slots.empty() ? nullptr : slots[0].data(),
-                       b.rows.data(), b.samples.data(), b.gains.data(),
-                       gradient_.data(), std::ssize(b.rows), case_.dim, width,
-                       rows_ahead / case_.row_bytes(),
+            UpdateRows(table_.data(), slot, b.rows.data(), b.samples.data(),
+                       b.gains.data(), gradient_.data(), std::ssize(b.rows),
+                       case_.dim, width, rows_ahead / case_.row_bytes(),
                        samples_ahead / case_.row_bytes(),
                        /*to_first_level=*/false, /*num_threads=*/1);
           });
         }
       }
     }
-    all.emplace_back(
-        name, [rule, slots = std::move(slots), this](int64_t batch) {
-          MustBe(kernels::ApplyRows(
-              batches_[batch].buffers(), geometry(), gradient_, case_.dim,
-              {.rule = std::string(rule), .hyperparameters = learning_rate_},
-              {.table = table_, .slots = slots}, executor_));
-        });
   }
 
   kernels::CooGeometry geometry() const {
@@ -300,42 +322,84 @@ class Parts {
   }
 
   const Case case_;
+  const std::vector<Update> updates_;
   std::mt19937_64 random_{1};
   const std::span<float> table_;
-  const std::span<float> slot_;
-  std::vector<float> activations_;
-  const std::vector<float> gradient_;
-  const std::vector<float> learning_rate_ = {1e-6f};
+  const std::span<float> activations_;
+  const std::span<const float> gradient_;
   std::vector<Batch> batches_;
   std::vector<convert::StackPlan> plans_;
+  std::vector<convert::StackPlan> plans_without_weights_;
   std::vector<kernels::IdEntries> entries_;
   kernels::IdEntries scratch_;
   jte::InlineExecutor executor_;
 };
 
+// The number that an argument is; ends the program if it is none or not valid.
+template <typename T>
+T Number(const std::string& name, const std::string& text,
+         const std::string& expected, const std::function<bool(T)>& is_valid) {
+  T value = {};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !is_valid(value)) {
+    Fail(name + " must be " + expected + ", got '" + text + "'.");
+  }
+  return value;
+}
+
+int64_t Count(const std::string& name, const std::string& text, int64_t most) {
+  return Number<int64_t>(name, text,
+                         "a whole number from 1 to " + std::to_string(most),
+                         [most](int64_t n) { return 1 <= n && n <= most; });
+}
+
+Case ReadCase(std::span<const std::string> arguments) {
+  constexpr int64_t kMostIds = 1 << 24;  // of a batch; all take 4 GiB
+  const int64_t num_samples = Count("SAMPLES", arguments[0], kMostIds);
+  return {
+      .num_samples = num_samples,
+      .valency = Count("IDS, of " + arguments[0] + " samples,", arguments[1],
+                       kMostIds / num_samples),
+      .dim = Number<int64_t>(
+          "COLUMNS", arguments[2], "16, 32, 64 or 128",
+          [](int64_t n) { return n == 16 || n == 32 || n == 64 || n == 128; }),
+      .zipf_exponent = Number<double>(
+          "EXPONENT", arguments[3], "a number from 0 to 10 other than 1",
+          [](double n) { return 0 <= n && n <= 10 && n != 1; })};
+}
+
+// RULE HYPERPARAMETER...
+Update ReadUpdate(std::span<const std::string> arguments) {
+  const auto rule = kernels::FindRule(arguments[0]);
+  if (!rule) Fail("RULE: " + rule.error().message);
+  std::vector<float> hyperparameters;
+  for (const std::string& text : arguments.subspan(1)) {
+    hyperparameters.push_back(
+        Number<float>("HYPERPARAMETER", text, "a finite number",
+                      [](float x) { return std::isfinite(x); }));
+  }
+  return {arguments[0], hyperparameters};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5 && argc != 6) {
-    std::fprintf(stderr,
-                 "Usage: parts SAMPLES IDS COLUMNS EXPONENT [ROUNDS]; see the "
-                 "head of parts.cc.\n");
-    return 2;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() < 4) {
+    Fail(
+        "Usage: parts SAMPLES IDS COLUMNS EXPONENT [ROUNDS [RULE "
+        "HYPERPARAMETER...]]; see the head of parts.cc.");
   }
-  const Case c{.num_samples = std::atoll(argv[1]),
-               .valency = std::atoll(argv[2]),
-               .dim = std::atoll(argv[3]),
-               .zipf_exponent = std::atof(argv[4])};
-  const int rounds = argc == 6 ? std::atoi(argv[5]) : 21;
-  if (c.num_samples < 1 || c.valency < 1 || rounds < 1 ||
-      (c.dim != 16 && c.dim != 32 && c.dim != 64 && c.dim != 128)) {
-    std::fprintf(stderr,
-                 "SAMPLES, IDS and ROUNDS must be positive, COLUMNS 16, 32, 64 "
-                 "or 128.\n");
-    return 2;
+  const Case c = ReadCase(arguments);
+  const int64_t rounds =
+      arguments.size() > 4 ? Count("ROUNDS", arguments[4], 1'000'000) : 21;
+  std::vector<Update> updates = {{"sgd", {1e-6f}}, {"adagrad", {1e-6f}}};
+  if (arguments.size() > 5) {
+    updates = {ReadUpdate(std::span(arguments).subspan(5))};
   }
-  Parts parts(c);
+  Parts parts(c, std::move(updates));
   for (const auto& [name, median] : parts.Measure(rounds)) {
-    std::printf("%-20s %8.3f\n", name.c_str(), median);
+    std::printf("%-27s %8.3f\n", name.c_str(), median);
   }
 }

@@ -33,6 +33,24 @@ struct Slice {
     return row_splits.empty() ? r * valency : row_splits[r] - row_splits[0];
   }
   int64_t num_ids() const { return FirstId(samples.size); }
+
+  // Its samples [begin, end).
+  Slice Part(int64_t begin, int64_t end) const {
+    Slice part = *this;
+    part.samples = {.first = samples.first + begin,
+                    .size = end - begin,
+                    .first_sample_id = samples.first_sample_id + begin};
+    const int64_t first = FirstId(begin);
+    const int64_t size = FirstId(end) - first;
+    part.ids = std::visit(
+        [first, size](auto all) -> IdSpan { return all.subspan(first, size); },
+        ids);
+    if (weights) part.weights = weights->subspan(first, size);
+    if (!row_splits.empty()) {
+      part.row_splits = row_splits.subspan(begin, end - begin + 1);
+    }
+    return part;
+  }
 };
 
 // `local_sc` counts the SparseCores of this process, device by device.
@@ -40,22 +58,13 @@ inline Slice SliceOf(const StackPlan& plan, const FeaturePlan& feature,
                      int64_t local_sc) {
   const SampleRange samples = plan.SamplesOf(feature, local_sc);
   const InputBatch& batch = feature.input.batch;
-  const int64_t begin = batch.FirstId(samples.first);
-  const int64_t size = batch.FirstId(samples.first + samples.size) - begin;
-  Slice slice = {.samples = samples,
-                 .ids = std::visit(
-                     [begin, size](auto all) -> IdSpan {
-                       return all.subspan(begin, size);
-                     },
-                     batch.ids),
-                 .weights = std::nullopt,
-                 .valency = batch.valency,
-                 .row_splits = {}};
-  if (batch.weights) slice.weights = batch.weights->subspan(begin, size);
-  if (!batch.row_splits.empty()) {
-    slice.row_splits =
-        batch.row_splits.subspan(samples.first, samples.size + 1);
-  }
+  const Slice all = {.samples = {},
+                     .ids = batch.ids,
+                     .weights = batch.weights,
+                     .valency = batch.valency,
+                     .row_splits = batch.row_splits};
+  Slice slice = all.Part(samples.first, samples.first + samples.size);
+  slice.samples = samples;
   return slice;
 }
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -21,6 +22,31 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+TEST(SliceTest, APartHasSomeSamplesWithTheirIdsAndWeights) {
+  const std::vector<int32_t> ids = {0, 1, 2, 3, 4, 5};
+  const std::vector<float> weights = {0.0f, 0.1f, 0.2f, 0.3f, 0.4f, 0.5f};
+  Slice slice = {.samples = {.first = 20, .size = 3, .first_sample_id = 7},
+                 .ids = std::span(ids),
+                 .weights = weights,
+                 .valency = 2};
+  const auto expect_last_two = [](const Slice& part, int64_t first_id) {
+    EXPECT_EQ(part.samples.first, 21);
+    EXPECT_EQ(part.samples.size, 2);
+    EXPECT_EQ(part.samples.first_sample_id, 8);
+    EXPECT_EQ(part.num_ids(), 6 - first_id);
+    EXPECT_EQ(std::get<std::span<const int32_t>>(part.ids).front(), first_id);
+    EXPECT_EQ(part.weights->front(), 0.1f * static_cast<float>(first_id));
+  };
+  expect_last_two(slice.Part(1, 3), 2);
+  // Three samples, of which the second has no ids.
+  const std::vector<int64_t> row_splits = {100, 101, 101, 106};
+  slice.valency = 0;
+  slice.row_splits = row_splits;
+  const Slice part = slice.Part(1, 3);
+  expect_last_two(part, 1);
+  EXPECT_THAT(part.row_splits, ElementsAre(101, 101, 106));
+}
 
 // All samples, asked for in blocks of any size.
 std::vector<uint32_t> ReadAll(const Slice& slice) {

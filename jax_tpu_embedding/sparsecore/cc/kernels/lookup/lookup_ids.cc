@@ -28,16 +28,6 @@
 namespace jte::kernels {
 namespace {
 
-// Ids and samples of a task: their entries stay in a cache until the rows are
-// added up. Of the time with 4,096, 1,024 took on an EPYC (Zen 4, where 1,024
-// entries fit the first cache, and 4,096 the second), over all runs: 16384
-// samples x 20 uniform ids of 64 columns 0.62 to 0.90, 4096 x 100 0.65 to 0.74,
-// Zipf ids 1.0 to 1.13; 16384 x 20 of 128 columns 1.0 to 1.06, of 32 and 16
-// columns 1.01 to 1.08.
-constexpr int64_t WorkPerTask(int64_t row_bytes) {
-  return row_bytes < 256 ? 4096 : 1024;
-}
-
 int64_t RowBytes(const LookupTable& table, int64_t dim) {
   return std::visit(
       [dim]<typename T>(std::span<const T>) -> int64_t {
@@ -54,26 +44,6 @@ struct Task {
   convert::Slice slice;
   int64_t first_activation;
 };
-
-// The samples [begin, end) of a slice.
-convert::Slice Part(const convert::Slice& slice, int64_t begin, int64_t end) {
-  convert::Slice part = slice;
-  part.samples.first += begin;
-  part.samples.first_sample_id += begin;
-  part.samples.size = end - begin;
-  const int64_t first = slice.FirstId(begin);
-  const int64_t size = slice.FirstId(end) - first;
-  part.ids = std::visit(
-      [first, size](auto ids) -> convert::IdSpan {
-        return ids.subspan(first, size);
-      },
-      slice.ids);
-  if (slice.weights) part.weights = slice.weights->subspan(first, size);
-  if (!slice.row_splits.empty()) {
-    part.row_splits = slice.row_splits.subspan(begin, end - begin + 1);
-  }
-  return part;
-}
 
 // Adds tasks for the samples of a slice.
 void CutSlice(const convert::FeaturePlan& feature, const convert::Slice& slice,
@@ -96,7 +66,7 @@ void CutSlice(const convert::FeaturePlan& feature, const convert::Slice& slice,
         task == num_tasks ? num_samples : first_from(task * work_per_task);
     if (begin < end) {
       tasks.push_back({.feature = &feature,
-                       .slice = Part(slice, begin, end),
+                       .slice = slice.Part(begin, end),
                        .first_activation = first_activation + begin});
     }
     begin = end;
@@ -193,7 +163,7 @@ Result<void> LookupIds(const convert::StackPlan& plan,
   JTE_RETURN_IF_ERROR(CheckRows(plan, rows_per_shard, std::ssize(tables)));
   JTE_RETURN_IF_ERROR(CheckActivations(plan, num_activations));
   const std::vector<Task> tasks = CutBatch(
-      plan, num_activations, WorkPerTask(RowBytes(tables.front(), dim)));
+      plan, num_activations, LookupWorkPerTask(RowBytes(tables.front(), dim)));
   int64_t num_samples = 0;
   for (const Task& task : tasks) num_samples += task.slice.samples.size;
   // No task writes what lies between features.

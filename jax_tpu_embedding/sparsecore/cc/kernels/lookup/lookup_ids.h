@@ -36,6 +36,16 @@
 
 namespace jte::kernels {
 
+// Ids and samples of a task: their entries stay in a cache until the rows are
+// added up. Of the time with 4,096, 1,024 took on an EPYC (Zen 4, where 1,024
+// entries fit the first cache, and 4,096 the second), over all runs: 16384
+// samples x 20 uniform ids of 64 columns 0.62 to 0.90, 4096 x 100 0.65 to 0.74,
+// Zipf ids 1.0 to 1.13; 16384 x 20 of 128 columns 1.0 to 1.06, of 32 and 16
+// columns 1.01 to 1.08.
+constexpr int64_t LookupWorkPerTask(int64_t row_bytes) {
+  return row_bytes < 256 ? 4096 : 1024;
+}
+
 Result<void> LookupIds(const convert::StackPlan& plan,
                        std::span<const LookupTable> tables,
                        int64_t rows_per_shard, int64_t dim,
