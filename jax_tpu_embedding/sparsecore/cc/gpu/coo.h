@@ -126,6 +126,14 @@ JTE_DEVICE Flaws FlawsOfPartitions(const CooBuffers& buffers,
   return {are_wrong, 0};
 }
 
+// Where the entries of one partition end. With wrong row pointers all cells are
+// entries.
+JTE_DEVICE int64_t EndOfOnePartition(const CooBuffers& buffers,
+                                     const CooGeometry& geometry,
+                                     const Flaws& flaws) {
+  return flaws.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
+}
+
 // `value`, or the nearest number from 0 to limit - 1.
 JTE_DEVICE int32_t InRange(int32_t value, int64_t limit) {
   if (value < 0 || limit <= 0) return 0;
@@ -209,9 +217,7 @@ JTE_DEVICE void ReadCells(const Numbers& numbers, const CooBuffers& buffers,
       rows[k] = buffers.embedding_ids[i];
       samples[k] = buffers.sample_ids[i];
     }
-    // With wrong row pointers all cells are entries.
-    const int64_t end =
-        flaws.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
+    const int64_t end = EndOfOnePartition(buffers, geometry, flaws);
     JTE_UNROLL
     for (int k = 0; k < Numbers::kSize; ++k) {
       Cell& cell = cells[k];

@@ -86,8 +86,7 @@ struct GroupFewCells {
     const Flaws known = FlawsOfPartitions(buffers, geometry, /*is_first=*/false,
                                           &groups.counts->flaws);
     const int64_t n = geometry.num_cells;
-    // With wrong row pointers all cells are entries.
-    const int64_t end = known.partitions != 0 ? n : buffers.row_pointers[0];
+    const int64_t end = EndOfOnePartition(buffers, geometry, known);
     for (int64_t i = thread.number(); i <= n; i += thread.num_threads()) {
       int32_t num_rows = 0;
       int32_t last_row = -1;

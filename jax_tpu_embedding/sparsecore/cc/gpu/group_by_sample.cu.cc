@@ -32,9 +32,7 @@ struct GroupFewCells {
   JTE_DEVICE void operator()(const Thread& thread) const {
     const Flaws known =
         FlawsOfPartitions(buffers, geometry, /*is_first=*/false, groups.flaws);
-    // With wrong row pointers all cells are entries.
-    const int64_t end =
-        known.partitions != 0 ? geometry.num_cells : buffers.row_pointers[0];
+    const int64_t end = EndOfOnePartition(buffers, geometry, known);
     const int64_t num_samples = geometry.batch_size_per_sc;
     for (int64_t i = thread.number(); i <= num_samples || i < end;
          i += thread.num_threads()) {

@@ -83,7 +83,7 @@ struct Step {
   const float* block_sums;
   Optimizer optimizer;
   T* table;
-  float* slots[kMaxSlots];
+  float* slots[kernels::kMaxSlots];
   int lanes;
 
   JTE_DEVICE void operator()(const Thread& thread) const {
@@ -341,7 +341,9 @@ const char* StepTable(Stream stream, const RowTerms& terms,
     using StepKernel = Step<Rule, T, kSize, kChunks>;
     StepKernel step{terms, block_sums, optimizer, static_cast<T*>(tables.table),
                     {},    lanes};
-    for (int k = 0; k < kMaxSlots; ++k) step.slots[k] = tables.slots[k];
+    for (int k = 0; k < kernels::kMaxSlots; ++k) {
+      step.slots[k] = tables.slots[k];
+    }
     return Launch(
         stream,
         NumBlocks<StepKernel>(TilesForRows(terms.num_cells, lanes) * lanes),

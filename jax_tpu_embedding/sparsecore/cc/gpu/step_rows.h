@@ -12,6 +12,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/simt.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
 
 namespace jte::gpu {
 
@@ -50,7 +51,6 @@ struct Rounding {
   int64_t rows_per_shard;
 };
 
-constexpr int kMaxSlots = 2;
 constexpr int kMaxHyperparameters = 8;
 
 struct Optimizer {
@@ -64,7 +64,7 @@ enum class TableType { kFloat, kBfloat16, kFloat16 };
 struct Tables {
   void* table;  // [rows, dim]
   TableType type;
-  float* slots[kMaxSlots];  // [rows, dim], or [rows, 1]
+  float* slots[kernels::kMaxSlots];  // [rows, dim], or [rows, 1]
 };
 
 // block_sums: f32[MaxRowBlocks, dim], overwritten. Returns null, or the message

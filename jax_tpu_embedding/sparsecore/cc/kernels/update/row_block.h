@@ -16,10 +16,9 @@
 #include <cstdint>
 
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
 
 namespace jte::kernels {
-
-inline constexpr int kMaxSlots = 2;
 
 // The arrays that an update writes rows of: the table and its slots.
 struct RowArrays {

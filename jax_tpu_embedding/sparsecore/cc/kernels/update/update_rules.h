@@ -24,6 +24,9 @@
 
 namespace jte::kernels {
 
+// No rule below has more.
+inline constexpr int kMaxSlots = 2;
+
 // The elements of a row's slots.
 template <int kNumSlots>
 using Slots = std::array<float, kNumSlots>;
