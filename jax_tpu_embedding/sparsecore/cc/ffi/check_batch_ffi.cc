@@ -26,10 +26,7 @@ namespace xffi = ::xla::ffi;
 
 using BoolVector = xffi::BufferR1<xffi::PRED>;
 
-Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
-                        const IntVector& embedding_ids,
-                        const IntVector& sample_ids, const FloatVector& gains,
-                        const IntScalar& num_minibatches,
+Result<void> CheckBatch(Executor& all_threads, const CooOperands& coo,
                         const IntScalar& device, const IntVector& result,
                         const BoolVector& has_failed, int64_t num_devices,
                         int64_t num_sc_per_device, bool enable_minibatching,
@@ -38,21 +35,20 @@ Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
   // Wrong in the program.
   const auto checked_pointers = ToSpan<int32_t>(result);
   if (checked_pointers.empty() || has_failed.element_count() != 1 ||
-      checked_pointers.size() != row_pointers.element_count()) {
+      checked_pointers.size() != coo.row_pointers.element_count()) {
     return InvalidArgument(
         "check_batch must have as many row pointers as it is given, at least "
         "one, and one more result, got ",
-        checked_pointers.size(), " for ", row_pointers.element_count(),
+        checked_pointers.size(), " for ", coo.row_pointers.element_count(),
         ", and ", has_failed.element_count(), ".");
   }
-  JTE_ASSIGN_OR_RETURN(
-      auto geometry,
-      MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  JTE_ASSIGN_OR_RETURN(auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    rows_per_device, batch_size));
   geometry.num_devices = num_devices;
   // Wrong in the data.
-  const auto buffers = ReadValidBuffers(executor, row_pointers, embedding_ids,
-                                        sample_ids, gains, geometry);
+  const auto buffers = ReadValidBuffers(executor, coo, geometry);
   *has_failed.typed_data() = !buffers;
   if (buffers) {
     std::ranges::copy(buffers->row_pointers, checked_pointers.begin());
@@ -65,17 +61,11 @@ Result<void> CheckBatch(Executor& all_threads, const IntVector& row_pointers,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, kOnPool<CheckBatch>,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::ThreadPool>()
-                                  .Arg<IntVector>()    // row_pointers
-                                  .Arg<IntVector>()    // embedding_ids
-                                  .Arg<IntVector>()    // sample_ids
-                                  .Arg<FloatVector>()  // gains
-                                  .Arg<IntScalar>()    // num_minibatches
-                                  .Arg<IntScalar>()    // number of the device
-                                  .Ret<IntVector>()    // row_pointers
-                                  .Ret<BoolVector>()   // has_failed
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteCheckBatchCpu, kCooOnPool<CheckBatch>,
+                              BindCooOnPool()
+                                  .Arg<IntScalar>()   // number of the device
+                                  .Ret<IntVector>()   // row_pointers
+                                  .Ret<BoolVector>()  // has_failed
                                   .Attr<int64_t>("num_devices")
                                   .Attr<int64_t>("num_sc_per_device")
                                   .Attr<bool>("enable_minibatching")

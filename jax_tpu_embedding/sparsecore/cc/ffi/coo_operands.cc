@@ -109,24 +109,16 @@ Result<CooOperands> ReadCooOperands(xla::ffi::RemainingArgs args,
                      .num_minibatches = *num_minibatches};
 }
 
-Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
-                                         const IntVector& embedding_ids,
-                                         const IntVector& sample_ids,
-                                         const FloatVector& gains) {
-  const auto num_cells = embedding_ids.element_count();
-  if (sample_ids.element_count() != num_cells ||
-      gains.element_count() != num_cells) {
+Result<kernels::CooBuffers> ToCooBuffers(const CooOperands& coo) {
+  const kernels::CooBuffers buffers = coo.Spans();
+  const auto num_cells = buffers.embedding_ids.size();
+  if (buffers.sample_ids.size() != num_cells ||
+      buffers.gains.size() != num_cells) {
     return InvalidArgument("embedding_ids, sample_ids and gains have ",
-                           num_cells, ", ", sample_ids.element_count(), " and ",
-                           gains.element_count(),
+                           num_cells, ", ", buffers.sample_ids.size(), " and ",
+                           buffers.gains.size(),
                            " cells, expected equal numbers.");
   }
-  const kernels::CooBuffers buffers{
-      .row_pointers = ToSpan<const int32_t>(row_pointers),
-      .embedding_ids = ToSpan<const int32_t>(embedding_ids),
-      .sample_ids = ToSpan<const int32_t>(sample_ids),
-      .gains = ToSpan<const float>(gains),
-  };
   if (const auto failure = ReadFailure(buffers)) {
     return InvalidArgument(*failure);
   }
@@ -134,12 +126,9 @@ Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
 }
 
 Result<kernels::CooBuffers> ReadValidBuffers(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const kernels::CooGeometry& geometry) {
-  JTE_ASSIGN_OR_RETURN(
-      const auto buffers,
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+    Executor& executor, const CooOperands& coo,
+    const kernels::CooGeometry& geometry) {
+  JTE_ASSIGN_OR_RETURN(const auto buffers, ToCooBuffers(coo));
   JTE_ASSIGN_OR_RETURN(const auto partitions,
                        kernels::ReadPartitions(buffers, geometry));
   JTE_RETURN_IF_ERROR(

@@ -14,6 +14,7 @@
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/run_handler.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/coo/partitions.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/table_value.h"
 #include "xla/ffi/api/ffi.h"
@@ -64,8 +65,40 @@ struct CooOperands {
   IntVector sample_ids;
   FloatVector gains;
   IntScalar num_minibatches;
+
+  // The buffers as they are; ToCooBuffers checks them.
+  kernels::CooBuffers Spans() const {
+    return {.row_pointers = ToSpan<const int32_t>(row_pointers),
+            .embedding_ids = ToSpan<const int32_t>(embedding_ids),
+            .sample_ids = ToSpan<const int32_t>(sample_ids),
+            .gains = ToSpan<const float>(gains)};
+  }
 };
 inline constexpr int64_t kNumCooOperands = 5;
+
+// The handler that calls kBody with an Executor on XLA's thread pool and the
+// CooOperands first; its binding begins with BindCooOnPool().
+template <auto kBody>
+inline constexpr auto kCooOnPool =
+    [](xla::ffi::ThreadPool pool, const IntVector& row_pointers,
+       const IntVector& embedding_ids, const IntVector& sample_ids,
+       const FloatVector& gains, const IntScalar& num_minibatches,
+       auto... decoded) {
+      return kOnPool<kBody>(pool,
+                            CooOperands{row_pointers, embedding_ids, sample_ids,
+                                        gains, num_minibatches},
+                            decoded...);
+    };
+
+inline auto BindCooOnPool() {
+  return xla::ffi::Ffi::Bind()
+      .Ctx<xla::ffi::ThreadPool>()
+      .Arg<IntVector>()    // row_pointers
+      .Arg<IntVector>()    // embedding_ids
+      .Arg<IntVector>()    // sample_ids
+      .Arg<FloatVector>()  // gains
+      .Arg<IntScalar>();   // num_minibatches
+}
 
 // Those from number `first` on; InvalidArgument if one is no such buffer.
 Result<CooOperands> ReadCooOperands(xla::ffi::RemainingArgs args,
@@ -73,16 +106,12 @@ Result<CooOperands> ReadCooOperands(xla::ffi::RemainingArgs args,
 
 // The buffers, once their three cell arrays are known to have one size; the
 // message of the conversion if they are those of one that failed.
-Result<kernels::CooBuffers> ToCooBuffers(const IntVector& row_pointers,
-                                         const IntVector& embedding_ids,
-                                         const IntVector& sample_ids,
-                                         const FloatVector& gains);
+Result<kernels::CooBuffers> ToCooBuffers(const CooOperands& coo);
 
 // The same, once partitions and entries are known to be valid.
 Result<kernels::CooBuffers> ReadValidBuffers(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const kernels::CooGeometry& geometry);
+    Executor& executor, const CooOperands& coo,
+    const kernels::CooGeometry& geometry);
 
 // `num_table_rows` and `batch_size` of the device, divided among its cores;
 // InvalidArgument unless both can be, and numbers of rows and samples are

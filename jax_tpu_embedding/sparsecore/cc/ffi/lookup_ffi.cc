@@ -40,28 +40,22 @@ namespace xffi = ::xla::ffi;
 
 using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
-Result<void> CheckedLookup(Executor& all_threads, const IntVector& row_pointers,
-                           const IntVector& embedding_ids,
-                           const IntVector& sample_ids,
-                           const FloatVector& gains,
-                           const IntScalar& num_minibatches,
+Result<void> CheckedLookup(Executor& all_threads, const CooOperands& coo,
                            const xffi::AnyBuffer& table_buffer,
                            xffi::RemainingArgs args,
                            const xffi::AnyBuffer& result, int64_t num_devices,
                            int64_t num_sc_per_device, bool enable_minibatching,
                            std::span<const double> quantization_numbers) {
   DeviceExecutor executor(all_threads, num_devices);
-  JTE_ASSIGN_OR_RETURN(
-      const auto buffers,
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+  JTE_ASSIGN_OR_RETURN(const auto buffers, ToCooBuffers(coo));
   JTE_ASSIGN_OR_RETURN(const auto activations,
                        ToMatrix(result, "The activations"));
   JTE_ASSIGN_OR_RETURN(const auto table,
                        ToTableToRead(table_buffer, activations));
-  JTE_ASSIGN_OR_RETURN(
-      auto geometry, MakeGeometry(num_sc_per_device, enable_minibatching,
-                                  *num_minibatches.typed_data(), table.num_rows,
-                                  activations.num_rows));
+  JTE_ASSIGN_OR_RETURN(auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    table.num_rows, activations.num_rows));
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(quantization_numbers));
   PreparePages(table, activations, executor);
@@ -106,11 +100,9 @@ Result<void> CheckedSmallLookups(xffi::RemainingArgs args,
         if (table.has_error() || activations.has_error()) {
           return InvalidArgument("There is no table, or no room for results.");
         }
-        return CheckedLookup(executor, coo.row_pointers, coo.embedding_ids,
-                             coo.sample_ids, coo.gains, coo.num_minibatches,
-                             *table, args, **activations, /*num_devices=*/1,
-                             num_sc_per_device, enable_minibatching,
-                             quantization_numbers);
+        return CheckedLookup(executor, coo, *table, args, **activations,
+                             /*num_devices=*/1, num_sc_per_device,
+                             enable_minibatching, quantization_numbers);
       });
 }
 
@@ -159,25 +151,24 @@ Result<void> CheckedLookupFetched(
 
 // It fails for what is wrong in the program only, hence on every device: see
 // kernels/exchange/buffers_or_nan.h.
-Result<void> CheckedLookupPart(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const xffi::AnyBuffer& table_buffer, const IntScalar& device,
-    const IntScalar& source, const FloatMatrix& before,
-    const xffi::AnyBuffer& result, int64_t num_devices,
-    int64_t num_sc_per_device, bool enable_minibatching,
-    std::span<const double> quantization_numbers) {
+Result<void> CheckedLookupPart(Executor& executor, const CooOperands& coo,
+                               const xffi::AnyBuffer& table_buffer,
+                               const IntScalar& device, const IntScalar& source,
+                               const FloatMatrix& before,
+                               const xffi::AnyBuffer& result,
+                               int64_t num_devices, int64_t num_sc_per_device,
+                               bool enable_minibatching,
+                               std::span<const double> quantization_numbers) {
   JTE_ASSIGN_OR_RETURN(const auto activations,
                        ToMatrix(result, "The activations"));
   JTE_ASSIGN_OR_RETURN(const auto table,
                        ToTableToRead(table_buffer, activations));
   JTE_ASSIGN_OR_RETURN(const auto quantization,
                        ReadQuantization(quantization_numbers));
-  JTE_ASSIGN_OR_RETURN(
-      auto geometry, MakeGeometry(num_sc_per_device, enable_minibatching,
-                                  *num_minibatches.typed_data(), table.num_rows,
-                                  activations.num_rows));
+  JTE_ASSIGN_OR_RETURN(auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    table.num_rows, activations.num_rows));
   geometry.num_devices = num_devices;
   if (before.typed_data() != activations.values.data()) {
     return InvalidArgument(
@@ -186,14 +177,8 @@ Result<void> CheckedLookupPart(
   }
   const int32_t k = *source.typed_data();
   if (k < 0 || k >= num_devices) return {};
-  const kernels::BuffersOrNaN batch(
-      {.row_pointers =
-           PartOf(ToSpan<const int32_t>(row_pointers), k, num_devices),
-       .embedding_ids =
-           PartOf(ToSpan<const int32_t>(embedding_ids), k, num_devices),
-       .sample_ids = PartOf(ToSpan<const int32_t>(sample_ids), k, num_devices),
-       .gains = PartOf(ToSpan<const float>(gains), k, num_devices)},
-      geometry, executor);
+  const kernels::BuffersOrNaN batch(PartOf(coo.Spans(), k, num_devices),
+                                    geometry, executor);
   if (batch.are_corrupt()) {
     FillWithNaN(activations);
     return {};
@@ -206,14 +191,8 @@ Result<void> CheckedLookupPart(
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteLookupCpu, kOnPool<CheckedLookup>,
-    xffi::Ffi::Bind()
-        .Ctx<xffi::ThreadPool>()
-        .Arg<IntVector>()        // row_pointers
-        .Arg<IntVector>()        // embedding_ids
-        .Arg<IntVector>()        // sample_ids
-        .Arg<FloatVector>()      // gains
-        .Arg<IntScalar>()        // num_minibatches
+    JteLookupCpu, kCooOnPool<CheckedLookup>,
+    BindCooOnPool()
         .Arg<xffi::AnyBuffer>()  // table
         .RemainingArgs()         // records, if any
         .Ret<xffi::AnyBuffer>()  // activations
@@ -246,14 +225,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<xffi::Span<const double>>("quantization"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteLookupPartCpu, kOnPool<CheckedLookupPart>,
-    xffi::Ffi::Bind()
-        .Ctx<xffi::ThreadPool>()
-        .Arg<IntVector>()        // row_pointers, of all devices
-        .Arg<IntVector>()        // embedding_ids
-        .Arg<IntVector>()        // sample_ids
-        .Arg<FloatVector>()      // gains
-        .Arg<IntScalar>()        // num_minibatches
+    JteLookupPartCpu, kCooOnPool<CheckedLookupPart>,
+    BindCooOnPool()              // of all devices
         .Arg<xffi::AnyBuffer>()  // table
         .Arg<IntScalar>()        // the number of this device
         .Arg<IntScalar>()        // whose activations, if of any device

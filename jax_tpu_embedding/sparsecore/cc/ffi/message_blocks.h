@@ -77,6 +77,14 @@ std::span<T> PartOf(std::span<T> all, int64_t k, int64_t num_devices) {
   return all.subspan(k * size, size);
 }
 
+inline kernels::CooBuffers PartOf(const kernels::CooBuffers& all, int64_t k,
+                                  int64_t num_devices) {
+  return {.row_pointers = PartOf(all.row_pointers, k, num_devices),
+          .embedding_ids = PartOf(all.embedding_ids, k, num_devices),
+          .sample_ids = PartOf(all.sample_ids, k, num_devices),
+          .gains = PartOf(all.gains, k, num_devices)};
+}
+
 }  // namespace jte::ffi
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_MESSAGE_BLOCKS_H_

@@ -48,10 +48,7 @@ void ProvidePages(const kernels::TableValues& block, Executor& executor) {
   PopulateNewPages(bytes, executor);
 }
 
-Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
-                         const IntVector& embedding_ids,
-                         const IntVector& sample_ids, const FloatVector& gains,
-                         const IntScalar& num_minibatches,
+Result<void> CheckedPack(Executor& executor, const CooOperands& coo,
                          const IntVector& entry_pointers,
                          const IntVector& places, const IntVector& samples,
                          const FloatVector& entry_gains,
@@ -60,10 +57,10 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
                          int64_t batch_size) {
   JTE_ASSIGN_OR_RETURN(const auto blocks,
                        ReadBlocks<IntVector>(rets, rets.size(), "requests"));
-  JTE_ASSIGN_OR_RETURN(
-      auto geometry,
-      MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  JTE_ASSIGN_OR_RETURN(auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    rows_per_device, batch_size));
   geometry.num_devices = std::ssize(blocks);
   const int64_t capacity = blocks.front().element_count();
   if (!kernels::NumbersFit(geometry.num_devices, capacity, 31)) {
@@ -78,11 +75,7 @@ Result<void> CheckedPack(Executor& executor, const IntVector& row_pointers,
   }
   // Not ToCooBuffers, which refuses those of a conversion that failed: here
   // they are buffers whose partitions are not valid.
-  kernels::PackMessages({.row_pointers = ToSpan<const int32_t>(row_pointers),
-                         .embedding_ids = ToSpan<const int32_t>(embedding_ids),
-                         .sample_ids = ToSpan<const int32_t>(sample_ids),
-                         .gains = ToSpan<const float>(gains)},
-                        geometry, requests,
+  kernels::PackMessages(coo.Spans(), geometry, requests,
                         {.row_pointers = ToSpan<int32_t>(entry_pointers),
                          .places = ToSpan<int32_t>(places),
                          .samples = ToSpan<int32_t>(samples),
@@ -159,14 +152,8 @@ Result<void> CheckedSumGradients(
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, kOnPool<CheckedPack>,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::ThreadPool>()
-                                  .Arg<IntVector>()    // row_pointers
-                                  .Arg<IntVector>()    // embedding_ids
-                                  .Arg<IntVector>()    // sample_ids
-                                  .Arg<FloatVector>()  // gains
-                                  .Arg<IntScalar>()    // num_minibatches
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCpu, kCooOnPool<CheckedPack>,
+                              BindCooOnPool()
                                   .Ret<IntVector>()    // of entries
                                   .Ret<IntVector>()    // places
                                   .Ret<IntVector>()    // samples

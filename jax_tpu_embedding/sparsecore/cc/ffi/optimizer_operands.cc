@@ -130,7 +130,9 @@ Result<kernels::RowOptions> TakeRowOptions(
   return options;
 }
 
-Result<kernels::StochasticRounding> ReadRounding(
+}  // namespace
+
+Result<RoundingOperand> ReadRoundingOperand(
     xffi::RemainingArgs args, size_t k, const OptimizerAttributes& attributes,
     int64_t num_rows) {
   const auto arg = args.get<xffi::AnyBuffer>(k);
@@ -146,15 +148,9 @@ Result<kernels::StochasticRounding> ReadRounding(
                            ", expected a divisor of the table's ", num_rows,
                            " rows.");
   }
-  const uint32_t* numbers = arg->typed_data<uint32_t>();
-  return kernels::StochasticRounding{
-      .seed = numbers[0],
-      .num_shards = attributes.rounding_num_shards,
-      .first_shard = numbers[1],
-      .rows_per_shard = num_rows / num_shards};
+  return RoundingOperand{.seed_and_first_shard = arg->typed_data<uint32_t>(),
+                         .rows_per_shard = num_rows / num_shards};
 }
-
-}  // namespace
 
 Result<OptimizerOperands> ReadOptimizerOperands(
     xffi::RemainingArgs args, xffi::RemainingRets rets,
@@ -174,9 +170,14 @@ Result<OptimizerOperands> ReadOptimizerOperands(
   operands.hyperparameters = std::move(hyperparameters);
   operands.options = options;
   if (attributes.stochastic_rounding) {
-    JTE_ASSIGN_OR_RETURN(operands.rounding,
-                         ReadRounding(args, places.first_arg + num_numbers,
-                                      attributes, operands.table.num_rows));
+    JTE_ASSIGN_OR_RETURN(
+        const auto rounding,
+        ReadRoundingOperand(args, places.first_arg + num_numbers, attributes,
+                            operands.table.num_rows));
+    operands.rounding = {.seed = rounding.seed_and_first_shard[0],
+                         .num_shards = attributes.rounding_num_shards,
+                         .first_shard = rounding.seed_and_first_shard[1],
+                         .rows_per_shard = rounding.rows_per_shard};
   }
   operands.num_operands =
       num_numbers + (attributes.stochastic_rounding ? 1 : 0);

@@ -12,10 +12,12 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_OPTIMIZER_OPERANDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -37,6 +39,19 @@ struct OptimizerAttributes {
   // Used with it only: of all devices, and of this one.
   int64_t rounding_num_shards;
   int64_t rounding_shards_per_device;
+
+  static auto Members() {
+    using xla::ffi::StructMember;
+    return std::tuple(
+        StructMember<std::string_view>("rule"),
+        StructMember<int64_t>("num_hyperparameters"),
+        StructMember<xla::ffi::Span<const float>>("static_params"),
+        StructMember<std::string_view>("row_options"),
+        StructMember<float>("min_value"), StructMember<float>("max_value"),
+        StructMember<bool>("stochastic_rounding"),
+        StructMember<int64_t>("rounding_num_shards"),
+        StructMember<int64_t>("rounding_shards_per_device"));
+  }
 };
 
 struct OptimizerOperands {
@@ -47,6 +62,17 @@ struct OptimizerOperands {
   std::optional<kernels::StochasticRounding> rounding;
   size_t num_operands;  // read; those after them mean something else
 };
+
+// What stochastic rounding is told by its operand.
+struct RoundingOperand {
+  const uint32_t* seed_and_first_shard;  // where the table is
+  int64_t rows_per_shard;
+};
+
+// Operand number `k`, for a table of `num_rows`; InvalidArgument if it is none.
+Result<RoundingOperand> ReadRoundingOperand(
+    xla::ffi::RemainingArgs args, size_t k,
+    const OptimizerAttributes& attributes, int64_t num_rows);
 
 // Where the operands and results of one of several stacks are.
 struct OptimizerPlaces {

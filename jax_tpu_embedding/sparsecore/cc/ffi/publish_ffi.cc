@@ -32,22 +32,14 @@ namespace xffi = ::xla::ffi;
 // The buffers, once they are known to be valid; or to be those of a batch that
 // failed, whose lookup gives NaN and reads none.
 Result<kernels::CooBuffers> ReadBuffers(Executor& executor,
-                                        const IntVector& row_pointers,
-                                        const IntVector& embedding_ids,
-                                        const IntVector& sample_ids,
-                                        const FloatVector& gains,
+                                        const CooOperands& coo,
                                         const kernels::CooGeometry& geometry) {
-  const auto buffers =
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains);
+  const auto buffers = ToCooBuffers(coo);
   if (buffers && IsRecordedFailure(*buffers)) return *buffers;
-  return ReadValidBuffers(executor, row_pointers, embedding_ids, sample_ids,
-                          gains, geometry);
+  return ReadValidBuffers(executor, coo, geometry);
 }
 
-Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
-                     const IntVector& embedding_ids,
-                     const IntVector& sample_ids, const FloatVector& gains,
-                     const IntScalar& num_minibatches,
+Result<void> Publish(Executor& all_threads, const CooOperands& coo,
                      const xffi::AnyBuffer& rows, const Words& words,
                      int64_t num_devices, int64_t num_sc_per_device,
                      bool enable_minibatching, int64_t rows_per_device,
@@ -58,18 +50,15 @@ Result<void> Publish(Executor& all_threads, const IntVector& row_pointers,
     return InvalidArgument("A record has ", words.element_count(),
                            " words, expected ", kRecordWords, ".");
   }
-  JTE_ASSIGN_OR_RETURN(
-      auto geometry,
-      MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, batch_size));
+  JTE_ASSIGN_OR_RETURN(auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    rows_per_device, batch_size));
   geometry.num_devices = num_devices;
   // Wrong in the data of this device, perhaps.
-  const auto buffers =
-      CatchOutOfMemory([&executor, &row_pointers, &embedding_ids, &sample_ids,
-                        &gains, &geometry] {
-        return ReadBuffers(executor, row_pointers, embedding_ids, sample_ids,
-                           gains, geometry);
-      });
+  const auto buffers = CatchOutOfMemory([&executor, &coo, &geometry] {
+    return ReadBuffers(executor, coo, geometry);
+  });
   const DeviceRecord record = buffers
                                   ? MakeRecord({.buffers = *buffers,
                                                 .rows = BytesOf(rows),
@@ -166,14 +155,8 @@ Result<void> Hold(xffi::RemainingArgs args, xffi::RemainingRets rets,
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JtePublishCpu, kOnPool<Publish>,
-    xffi::Ffi::Bind()
-        .Ctx<xffi::ThreadPool>()
-        .Arg<IntVector>()        // row_pointers
-        .Arg<IntVector>()        // embedding_ids
-        .Arg<IntVector>()        // sample_ids
-        .Arg<FloatVector>()      // gains
-        .Arg<IntScalar>()        // num_minibatches
+    JtePublishCpu, kCooOnPool<Publish>,
+    BindCooOnPool()
         .Arg<xffi::AnyBuffer>()  // rows that the others read
         .Ret<Words>()            // record
         .Attr<int64_t>("num_devices")

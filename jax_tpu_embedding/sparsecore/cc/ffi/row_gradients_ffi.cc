@@ -53,20 +53,15 @@ kernels::SparseRows MakeResults(const IntVector& rows,
 }
 
 Result<void> CheckedRowGradients(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const FloatMatrix& gradient, const IntVector& rows,
-    const FloatMatrix& values, int64_t rows_per_device,
+    Executor& executor, const CooOperands& coo, const FloatMatrix& gradient,
+    const IntVector& rows, const FloatMatrix& values, int64_t rows_per_device,
     int64_t num_sc_per_device, bool enable_minibatching) {
-  JTE_ASSIGN_OR_RETURN(
-      const auto buffers,
-      ToCooBuffers(row_pointers, embedding_ids, sample_ids, gains));
+  JTE_ASSIGN_OR_RETURN(const auto buffers, ToCooBuffers(coo));
   const auto shape = gradient.dimensions();
-  JTE_ASSIGN_OR_RETURN(
-      const auto geometry,
-      MakeGeometry(num_sc_per_device, enable_minibatching,
-                   *num_minibatches.typed_data(), rows_per_device, shape[0]));
+  JTE_ASSIGN_OR_RETURN(const auto geometry,
+                       MakeGeometry(num_sc_per_device, enable_minibatching,
+                                    *coo.num_minibatches.typed_data(),
+                                    rows_per_device, shape[0]));
   JTE_RETURN_IF_ERROR(
       CheckShapes("The rows and their gradients", rows, values, shape[1]));
   return kernels::GradientsOfRows(
@@ -106,14 +101,9 @@ Result<void> CheckedSumRows(Executor& executor, xffi::RemainingArgs args,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu, kOnPool<CheckedRowGradients>,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::ThreadPool>()
-                                  .Arg<IntVector>()    // row_pointers
-                                  .Arg<IntVector>()    // embedding_ids
-                                  .Arg<IntVector>()    // sample_ids
-                                  .Arg<FloatVector>()  // gains
-                                  .Arg<IntScalar>()    // num_minibatches
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteRowGradientsCpu,
+                              kCooOnPool<CheckedRowGradients>,
+                              BindCooOnPool()
                                   .Arg<FloatMatrix>()  // activation_gradient
                                   .Ret<IntVector>()    // rows
                                   .Ret<FloatMatrix>()  // values

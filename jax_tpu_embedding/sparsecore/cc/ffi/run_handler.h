@@ -12,8 +12,14 @@
 //                                     .Arg<IntVector>()  // row_pointers
 //                                     ...);
 //
-// The function gets operands, results and attributes in the order of Bind. What
-// it returns becomes the error of the handler: in Python a
+// The function gets operands, results and attributes in the order of Bind. A
+// struct of attributes, .Attrs<T>(), names its fields in their order:
+//
+//   static auto Members() {
+//     return std::tuple(xla::ffi::StructMember<int64_t>("num_devices"), ...);
+//   }
+//
+// What it returns becomes the error of the handler: in Python a
 // jax.errors.JaxRuntimeError with the code's name and the message; or a
 // ValueError, if an invalid argument is found while the caller is still
 // dispatching. Running out of memory, in whichever task, is an error too;
@@ -25,7 +31,9 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RUN_HANDLER_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RUN_HANDLER_H_
 
+#include <optional>
 #include <span>
+#include <tuple>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/thread_pool_executor.h"
@@ -89,5 +97,23 @@ inline constexpr auto kOnPool = [](xla::ffi::ThreadPool pool, auto... decoded) {
 };
 
 }  // namespace jte::ffi
+
+// As XLA_FFI_REGISTER_STRUCT_ATTR_DECODING, for which no list of members can be
+// a part of another.
+template <typename T>
+  requires requires { T::Members(); }
+struct xla::ffi::AttrDecoding<T> {
+  using Type = T;
+  static std::optional<T> Decode(XLA_FFI_AttrType, void* attributes,
+                                 DiagnosticEngine& diagnostic) {
+    const auto decode = [attributes, &diagnostic](auto... members) {
+      using Decoder = decltype(internal::DictionaryDecoder<T>(members...));
+      return Decoder::Decode(static_cast<const XLA_FFI_Attrs*>(attributes),
+                             internal::StructMemberNames(members...),
+                             diagnostic);
+    };
+    return std::apply(decode, T::Members());
+  }
+};
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_FFI_RUN_HANDLER_H_

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -34,13 +35,26 @@
 #include "xla/ffi/api/ffi.h"
 
 namespace jte::ffi {
+namespace {
 
-// The attributes of the targets, in the order in which they are read.
+namespace xffi = ::xla::ffi;
+using xffi::StructMember;
+
+auto AfterOptimizer(auto... members) {
+  return std::tuple_cat(OptimizerAttributes::Members(), std::tuple(members...));
+}
+
 struct UpdateAttributes {
   OptimizerAttributes optimizer;
   int64_t num_devices;
   int64_t num_sc_per_device;
   bool enable_minibatching;
+
+  static auto Members() {
+    return AfterOptimizer(StructMember<int64_t>("num_devices"),
+                          StructMember<int64_t>("num_sc_per_device"),
+                          StructMember<bool>("enable_minibatching"));
+  }
 };
 
 struct SmallUpdatesAttributes {
@@ -49,57 +63,23 @@ struct SmallUpdatesAttributes {
   std::string_view stacks;  // a line for each
   int64_t num_sc_per_device;
   bool enable_minibatching;
+
+  static auto Members() {
+    return AfterOptimizer(StructMember<int64_t>("num_stacks"),
+                          StructMember<std::string_view>("stacks"),
+                          StructMember<int64_t>("num_sc_per_device"),
+                          StructMember<bool>("enable_minibatching"));
+  }
 };
 
 struct UpdateReceivedAttributes {
   OptimizerAttributes optimizer;
   int64_t num_devices;
+
+  static auto Members() {
+    return AfterOptimizer(StructMember<int64_t>("num_devices"));
+  }
 };
-
-}  // namespace jte::ffi
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::ffi::UpdateAttributes, StructMember<std::string_view>("rule"),
-    StructMember<int64_t>("num_hyperparameters"),
-    StructMember<Span<const float>>("static_params"),
-    StructMember<std::string_view>("row_options"),
-    StructMember<float>("min_value"), StructMember<float>("max_value"),
-    StructMember<bool>("stochastic_rounding"),
-    StructMember<int64_t>("rounding_num_shards"),
-    StructMember<int64_t>("rounding_shards_per_device"),
-    StructMember<int64_t>("num_devices"),
-    StructMember<int64_t>("num_sc_per_device"),
-    StructMember<bool>("enable_minibatching"));
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::ffi::SmallUpdatesAttributes, StructMember<std::string_view>("rule"),
-    StructMember<int64_t>("num_hyperparameters"),
-    StructMember<Span<const float>>("static_params"),
-    StructMember<std::string_view>("row_options"),
-    StructMember<float>("min_value"), StructMember<float>("max_value"),
-    StructMember<bool>("stochastic_rounding"),
-    StructMember<int64_t>("rounding_num_shards"),
-    StructMember<int64_t>("rounding_shards_per_device"),
-    StructMember<int64_t>("num_stacks"),
-    StructMember<std::string_view>("stacks"),
-    StructMember<int64_t>("num_sc_per_device"),
-    StructMember<bool>("enable_minibatching"));
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::ffi::UpdateReceivedAttributes, StructMember<std::string_view>("rule"),
-    StructMember<int64_t>("num_hyperparameters"),
-    StructMember<Span<const float>>("static_params"),
-    StructMember<std::string_view>("row_options"),
-    StructMember<float>("min_value"), StructMember<float>("max_value"),
-    StructMember<bool>("stochastic_rounding"),
-    StructMember<int64_t>("rounding_num_shards"),
-    StructMember<int64_t>("rounding_shards_per_device"),
-    StructMember<int64_t>("num_devices"));
-
-namespace jte::ffi {
-namespace {
-
-namespace xffi = ::xla::ffi;
 
 using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
@@ -165,9 +145,7 @@ Result<Batch> ReadBatch(const CooOperands& coo,
                         const xffi::AnyBuffer& gradient_buffer,
                         const Table& table, int64_t num_sc_per_device,
                         bool enable_minibatching) {
-  JTE_ASSIGN_OR_RETURN(const auto buffers,
-                       ToCooBuffers(coo.row_pointers, coo.embedding_ids,
-                                    coo.sample_ids, coo.gains));
+  JTE_ASSIGN_OR_RETURN(const auto buffers, ToCooBuffers(coo));
   JTE_ASSIGN_OR_RETURN(const auto gradient,
                        ToMatrix(gradient_buffer, "The gradient"));
   JTE_ASSIGN_OR_RETURN(const auto geometry,
@@ -192,11 +170,7 @@ Result<void> UpdateWithAllRowsHere(Executor& executor, const Batch& batch,
       {.table = table.values, .slots = operands.slots}, executor);
 }
 
-Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
-                           const IntVector& embedding_ids,
-                           const IntVector& sample_ids,
-                           const FloatVector& gains,
-                           const IntScalar& num_minibatches,
+Result<void> CheckedUpdate(Executor& all_threads, const CooOperands& coo,
                            const xffi::AnyBuffer& gradient_buffer,
                            xffi::RemainingArgs args, xffi::RemainingRets rets,
                            const UpdateAttributes& attributes) {
@@ -205,10 +179,8 @@ Result<void> CheckedUpdate(Executor& all_threads, const IntVector& row_pointers,
                        ReadOptimizerOperands(args, rets, attributes.optimizer));
   JTE_ASSIGN_OR_RETURN(
       auto batch,
-      ReadBatch(
-          {row_pointers, embedding_ids, sample_ids, gains, num_minibatches},
-          gradient_buffer, operands.table, attributes.num_sc_per_device,
-          attributes.enable_minibatching));
+      ReadBatch(coo, gradient_buffer, operands.table,
+                attributes.num_sc_per_device, attributes.enable_minibatching));
   if (attributes.num_devices == 1) {
     return UpdateWithAllRowsHere(executor, batch, attributes.optimizer,
                                  operands);
@@ -267,13 +239,12 @@ Result<void> CheckedSmallUpdates(xffi::RemainingArgs args,
 
 // It fails for what is wrong in the program only, hence on every device: see
 // kernels/exchange/buffers_or_nan.h.
-Result<void> CheckedUpdateBatches(
-    Executor& executor, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const FloatMatrix& gradient, const IntScalar& device,
-    xffi::RemainingArgs args, xffi::RemainingRets rets,
-    const UpdateAttributes& attributes) {
+Result<void> CheckedUpdateBatches(Executor& executor, const CooOperands& coo,
+                                  const FloatMatrix& gradient,
+                                  const IntScalar& device,
+                                  xffi::RemainingArgs args,
+                                  xffi::RemainingRets rets,
+                                  const UpdateAttributes& attributes) {
   JTE_ASSIGN_OR_RETURN(const auto operands,
                        ReadOptimizerOperands(args, rets, attributes.optimizer));
   const Table& table = operands.table;
@@ -286,18 +257,13 @@ Result<void> CheckedUpdateBatches(
   JTE_ASSIGN_OR_RETURN(
       auto geometry,
       MakeGeometry(attributes.num_sc_per_device, attributes.enable_minibatching,
-                   *num_minibatches.typed_data(), table.num_rows,
+                   *coo.num_minibatches.typed_data(), table.num_rows,
                    shape[0] / num_devices));
   geometry.num_devices = num_devices;
   std::vector<kernels::BuffersOrNaN> buffers;
   for (int64_t k = 0; k < num_devices; ++k) {
-    buffers.emplace_back(
-        kernels::CooBuffers{
-            PartOf(ToSpan<const int32_t>(row_pointers), k, num_devices),
-            PartOf(ToSpan<const int32_t>(embedding_ids), k, num_devices),
-            PartOf(ToSpan<const int32_t>(sample_ids), k, num_devices),
-            PartOf(ToSpan<const float>(gains), k, num_devices)},
-        geometry, executor);
+    buffers.emplace_back(PartOf(coo.Spans(), k, num_devices), geometry,
+                         executor);
   }
   std::vector<kernels::DeviceBatch> batches;
   for (int64_t k = 0; k < num_devices; ++k) {
@@ -350,14 +316,8 @@ Result<void> CheckedUpdateReceived(Executor& executor, xffi::RemainingArgs args,
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteUpdateCpu, kOnPool<CheckedUpdate>,
-    xffi::Ffi::Bind()
-        .Ctx<xffi::ThreadPool>()
-        .Arg<IntVector>()        // row_pointers
-        .Arg<IntVector>()        // embedding_ids
-        .Arg<IntVector>()        // sample_ids
-        .Arg<FloatVector>()      // gains
-        .Arg<IntScalar>()        // num_minibatches
+    JteUpdateCpu, kCooOnPool<CheckedUpdate>,
+    BindCooOnPool()
         .Arg<xffi::AnyBuffer>()  // activation_gradient
         .RemainingArgs()         // see optimizer_operands.h
         .RemainingRets()         // table, slots
@@ -373,14 +333,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attrs<SmallUpdatesAttributes>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JteUpdateBatchesCpu, kOnPool<CheckedUpdateBatches>,
-    xffi::Ffi::Bind()
-        .Ctx<xffi::ThreadPool>()
-        .Arg<IntVector>()    // row_pointers, of all devices
-        .Arg<IntVector>()    // embedding_ids
-        .Arg<IntVector>()    // sample_ids
-        .Arg<FloatVector>()  // gains
-        .Arg<IntScalar>()    // num_minibatches
+    JteUpdateBatchesCpu, kCooOnPool<CheckedUpdateBatches>,
+    BindCooOnPool()          // of all devices
         .Arg<FloatMatrix>()  // activation_gradient
         .Arg<IntScalar>()    // the number of this device
         .RemainingArgs()     // see optimizer_operands.h

@@ -13,6 +13,7 @@
 #include <ranges>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
@@ -28,47 +29,38 @@
 #include "jax_tpu_embedding/sparsecore/cc/gpu/sum_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/table_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/code_words.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/update/update_rules.h"
 #include "xla/ffi/api/ffi.h"
-
-namespace jte::ffi {
-
-// In the order in which they are read.
-struct TermsAttributes {
-  int64_t batch_size_per_sc;
-  int64_t block_size;
-  bool has_one_source;
-  bool is_sorted;  // the entries, in the buffers
-};
-
-struct StepAttributes {
-  OptimizerAttributes optimizer;
-  TermsAttributes terms;
-};
-
-}  // namespace jte::ffi
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::ffi::TermsAttributes, StructMember<int64_t>("batch_size_per_sc"),
-    StructMember<int64_t>("block_size"), StructMember<bool>("has_one_source"),
-    StructMember<bool>("is_sorted"));
-
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    jte::ffi::StepAttributes, StructMember<std::string_view>("rule"),
-    StructMember<int64_t>("num_hyperparameters"),
-    StructMember<Span<const float>>("static_params"),
-    StructMember<std::string_view>("row_options"),
-    StructMember<float>("min_value"), StructMember<float>("max_value"),
-    StructMember<bool>("stochastic_rounding"),
-    StructMember<int64_t>("rounding_num_shards"),
-    StructMember<int64_t>("rounding_shards_per_device"),
-    StructMember<int64_t>("batch_size_per_sc"),
-    StructMember<int64_t>("block_size"), StructMember<bool>("has_one_source"),
-    StructMember<bool>("is_sorted"));
 
 namespace jte::ffi {
 namespace {
 
 namespace xffi = ::xla::ffi;
+
+struct TermsAttributes {
+  int64_t batch_size_per_sc;
+  int64_t block_size;
+  bool has_one_source;
+  bool is_sorted;  // the entries, in the buffers
+
+  static auto Members() {
+    using xffi::StructMember;
+    return std::tuple(StructMember<int64_t>("batch_size_per_sc"),
+                      StructMember<int64_t>("block_size"),
+                      StructMember<bool>("has_one_source"),
+                      StructMember<bool>("is_sorted"));
+  }
+};
+
+struct StepAttributes {
+  OptimizerAttributes optimizer;
+  TermsAttributes terms;
+
+  static auto Members() {
+    return std::tuple_cat(OptimizerAttributes::Members(),
+                          TermsAttributes::Members());
+  }
+};
 
 using IntMatrix = xffi::BufferR2<xffi::S32>;
 using FloatMatrix = xffi::BufferR2<xffi::F32>;
@@ -230,23 +222,11 @@ Result<gpu::Optimizer> ReadOptimizer(xffi::RemainingArgs args, size_t k,
   }
   std::ranges::copy(numbers, optimizer.hyperparameters);
   if (!attributes.stochastic_rounding) return optimizer;
-  const auto seed = args.get<xffi::AnyBuffer>(k);
-  if (seed.has_error() || seed->element_type() != xffi::U32 ||
-      seed->element_count() != 2) {
-    return InvalidArgument(
-        "Stochastic rounding takes uint32[2], a seed and a first shard, after "
-        "the hyperparameters.");
-  }
-  const int64_t num_shards = attributes.rounding_shards_per_device;
-  if (num_shards < 1 || num_rows % num_shards != 0) {
-    return InvalidArgument("rounding_shards_per_device is ", num_shards,
-                           ", expected a divisor of the table's ", num_rows,
-                           " rows.");
-  }
-  optimizer.rounding = {.seed_and_first_shard =
-                            static_cast<const uint32_t*>(seed->untyped_data()),
+  JTE_ASSIGN_OR_RETURN(const auto rounding,
+                       ReadRoundingOperand(args, k, attributes, num_rows));
+  optimizer.rounding = {.seed_and_first_shard = rounding.seed_and_first_shard,
                         .num_shards = attributes.rounding_num_shards,
-                        .rows_per_shard = num_rows / num_shards};
+                        .rows_per_shard = rounding.rows_per_shard};
   return optimizer;
 }
 
@@ -282,11 +262,11 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
       CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
   // The results: table, slots and block sums.
   const size_t num_tables = rets.size() - 1;
-  if (rets.size() < 2 || num_tables > 1 + gpu::kMaxSlots ||
+  if (rets.size() < 2 || num_tables > 1 + kernels::kMaxSlots ||
       args.size() < num_tables) {
     return InvalidArgument("Got ", args.size(), " operands and ", rets.size(),
-                           " results, expected a table, up to ", gpu::kMaxSlots,
-                           " slots, and block sums.");
+                           " results, expected a table, up to ",
+                           kernels::kMaxSlots, " slots, and block sums.");
   }
   JTE_ASSIGN_OR_RETURN(const auto table_buffer, ReadAlias(args, rets, 0));
   JTE_ASSIGN_OR_RETURN(const auto table, ToTable(table_buffer));
