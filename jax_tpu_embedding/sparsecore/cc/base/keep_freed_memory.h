@@ -8,9 +8,10 @@
 // that, in a virtual machine on an EPYC with 2 cores: 0.75 for 16384 ids of as
 // many samples, looked up, or updated too; 0.9 for 20 ids each, looked up.
 //
-// Rows that processes send each other come in blocks that are larger than what
-// glibc keeps by itself, and clearing their pages takes as long as all else: 20
-// ids each on two processes take 0.6 of the CPU time if 1 GiB is kept.
+// Threads other than the first have heaps of 64 MiB, which glibc unmaps as soon
+// as they are empty, whatever it shall keep. XLA's threads make the activations
+// and gradients of a step, so where these are large, all threads share the heap
+// of the first: docs/how_to/freed_memory.md has what that takes and gives.
 
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_KEEP_FREED_MEMORY_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_BASE_KEEP_FREED_MEMORY_H_
@@ -28,9 +29,11 @@ inline constexpr int kMaxKeptBytes = 2 * kMaxKeptBlockBytes;
 
 // Lets glibc's malloc keep up to `num_bytes` of freed memory at the end of
 // each of its heaps. With more than kMaxKeptBytes no block is mapped any more,
-// however large. Changes nothing, and returns false, with other allocators,
-// where malloc refuses, or where the user has set one of the limits on this
-// (mallopt(3), "Environment variables"; or the same as GLIBC_TUNABLES).
+// however large, and threads that start from now on have one heap, unless the
+// user has said how many there are. Changes nothing, and returns false, with
+// other allocators, where malloc refuses, or where the user has set one of the
+// limits on this (mallopt(3), "Environment variables"; or the same as
+// GLIBC_TUNABLES).
 bool KeepFreedMemory(int num_bytes = kMaxKeptBytes);
 
 }  // namespace jte

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #if defined(__GLIBC__)
@@ -78,6 +79,19 @@ bool ProvidesPagesOnce(int num_bytes, size_t block_bytes) {
   return does_keep && NumPageFaults() - before < 10;
 }
 
+// The same of a thread that starts afterwards, as those of XLA do.
+bool ProvidesPagesOnceInAThread(int num_bytes, size_t block_bytes) {
+  const bool does_keep = KeepFreedMemory(num_bytes);
+  int64_t num_page_faults = 0;
+  std::thread([&] {
+    for (int i = 0; i < 3; ++i) WriteAndFreeBlocks(block_bytes);
+    const int64_t before = NumPageFaults();
+    WriteAndFreeBlocks(block_bytes);
+    num_page_faults = NumPageFaults() - before;
+  }).join();
+  return does_keep && num_page_faults < 10;
+}
+
 TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
 #if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
@@ -91,6 +105,23 @@ TEST(KeepFreedMemoryDeathTest, ProvidesPagesOnce) {
       testing::ExitedWithCode(1), "");
   EXPECT_EXIT(std::_Exit(ProvidesPagesOnce(1 << 30, kLargeBlockBytes) ? 0 : 1),
               testing::ExitedWithCode(0), "");
+}
+
+TEST(KeepFreedMemoryDeathTest, ThreadsThatStartLaterShareTheHeap) {
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || \
+    defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "malloc is not that of glibc.";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      std::_Exit(ProvidesPagesOnceInAThread(1 << 30, kLargeBlockBytes) ? 0 : 1),
+      testing::ExitedWithCode(0), "");
+  // Nothing of that where the user wants several heaps.
+  ASSERT_EQ(setenv("MALLOC_ARENA_MAX", "8", /*overwrite=*/1), 0);
+  EXPECT_EXIT(
+      std::_Exit(ProvidesPagesOnceInAThread(1 << 30, kLargeBlockBytes) ? 0 : 1),
+      testing::ExitedWithCode(1), "");
+  unsetenv("MALLOC_ARENA_MAX");
 }
 
 TEST(KeepFreedMemoryTest, ChangesNothingIfMallocRefuses) {

@@ -24,10 +24,13 @@ def keep_freed_memory(num_bytes: int = 64 << 20) -> bool:
 
   This is a setting of the whole process, other libraries included: blocks of up
   to 32 MiB come from its heaps, and glibc no longer adapts that to the program.
-  With more than 64 MiB to keep, all blocks do. Programs of several CPU processes
-  gain most from that, since XLA makes new blocks for the rows of each step: keep
-  what a step sends and receives, and as much again, for example 1 GiB. Steps of
-  16384 x 20 ids on two processes take 0.6 of the CPU time then.
+  With more than 64 MiB to keep, all blocks do, and threads that start later
+  share one heap, since glibc gives back what the heaps of other threads have
+  whatever it shall keep. Where activations and gradients take hundreds of MiB,
+  half of a step may be new pages: keep what a step uses, for example 1 GiB. It
+  costs small steps some percent, in which threads wait for one another. The
+  module `tcmalloc` beside this one does without that price. See
+  docs/how_to/freed_memory.md.
 
   Args:
     num_bytes: the most that is kept at the end of each heap, below 2 GiB.
@@ -35,7 +38,8 @@ def keep_freed_memory(num_bytes: int = 64 << 20) -> bool:
   Returns:
     Whether malloc does so now. False, and nothing is changed, with another
     allocator than glibc's, if it refuses, or if the user has set such a limit:
-    MALLOC_TRIM_THRESHOLD_ and the like, or the same in GLIBC_TUNABLES.
+    MALLOC_TRIM_THRESHOLD_ and the like, or the same in GLIBC_TUNABLES. How many
+    heaps there are (MALLOC_ARENA_MAX) stays as the user has set it.
 
   Raises:
     ValueError: num_bytes is negative, or 2 GiB or more.
