@@ -123,6 +123,15 @@ class BazelwTest(parameterized.TestCase):
         r"no route to host\n[^$]*by hand:\n  apt-get install .*g\+\+ bazel-boot",
     )
 
+  def test_what_nothing_needs_comes_with_the_others_and_is_not_asked_for(self):
+    self.add(
+        "apt-get", '[[ $1 == update ]] || { echo "asked for $@"; exit 100; }'
+    )
+    self.add("sudo", '[[ $1 == -n ]] && shift; exec "$@"')
+    done = self.run_bazelw("test", "//...")
+    self.assertRegex(done.stderr, "asked for [^\n]*libtcmalloc-minimal4\n")
+    self.assertNotRegex(done.stderr, "  [^\n]*libtcmalloc")
+
   def test_a_long_installation_says_what_it_is_doing(self):
     self.add("apt-get", "echo Unpacking bazel; sleep 1; exit 100")
     self.add("sudo", '[[ $1 == -n ]] && shift; exec "$@"')
