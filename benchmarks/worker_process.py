@@ -41,6 +41,7 @@ class WorkerProcess:
       module: str,
       python: str | None = None,
       environment: Mapping[str, str] | None = None,
+      root: pathlib.Path | None = None,
   ):
     """Starts the process.
 
@@ -48,14 +49,22 @@ class WorkerProcess:
       module: the module with the class `Worker`.
       python: the interpreter, by default this one with its packages.
       environment: variables to set for it.
+      root: the folder of another version of the repository, whose worker and
+        package these are; its packages are those of this interpreter.
     """
     self.module = module
-    serve = str(pathlib.Path(__file__).with_name("serve_worker.py"))
+    serve = str(
+        root / "benchmarks" / "serve_worker.py"
+        if root
+        else pathlib.Path(__file__).with_name("serve_worker.py")
+    )
     variables = dict(os.environ, JAX_PLATFORMS="cpu")
     if python is None:
       # Not from the folder of the program (-P).
       command = [sys.executable, "-P", serve, module]
-      variables["PYTHONPATH"] = os.pathsep.join(sys.path)
+      variables["PYTHONPATH"] = os.pathsep.join(
+          [str(root), *sys.path] if root else sys.path
+      )
     else:
       command = [python, "-I", serve, module]  # with its own packages first
     # What libraries log would be measured too if somebody had to read it.

@@ -16,9 +16,11 @@ import dataclasses
 import datetime
 import os
 import pathlib
+from typing import NamedTuple
 
 from absl import app
 from absl import flags
+from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
 import numpy as np
 
 from benchmarks import machine
@@ -27,8 +29,10 @@ from benchmarks import turns
 from benchmarks import worker_process
 from benchmarks.dlrm import cases
 from benchmarks.dlrm import model_worker
+from benchmarks.dlrm import ours_worker
 
-_OURS, _TORCH = "ours", "torch"
+_OURS, _TORCH, _BEFORE = "ours", "torch", "before"
+_OURS_KEEPS = "ours, 1 GiB kept"
 
 # Threads of OpenMP that wait must not spin: PyTorch's CPU time would be more,
 # and on a busy machine several times as much.
@@ -42,6 +46,12 @@ _PEERS = flags.DEFINE_string(
     "Folder with the virtual environment `torch`. Without it, only this package"
     " is measured.",
 )
+_BEFORE_ROOT = flags.DEFINE_string(
+    "before",
+    None,
+    "An earlier version, measured too: the folder of this benchmark's runfiles,"
+    " in bazel-bin/benchmarks/dlrm of its workspace, that has `benchmarks`.",
+)
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
 _QUICK = flags.DEFINE_bool(
     "quick", False, "Tiny sizes: the numbers mean nothing."
@@ -50,7 +60,55 @@ _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Write RESULTS.md here, from the workspace."
 )
 
-_Timings = Mapping[tuple[str, str], turns.Timing]  # By package and part.
+_Timings = Mapping[tuple[str, str], turns.Timing]  # By contender and part.
+
+
+class Contender(NamedTuple):
+  """Who is measured: a worker and how its process starts."""
+
+  module: str
+  python: str | None = None
+  root: pathlib.Path | None = None
+  kept_bytes: int = 64 << 20
+
+  def start(self, preload: str) -> worker_process.WorkerProcess:
+    return worker_process.WorkerProcess(
+        f"benchmarks.dlrm.{self.module}",
+        self.python,
+        _ENVIRONMENT
+        | {
+            "LD_PRELOAD": preload,
+            ours_worker.KEPT_BYTES: str(self.kept_bytes),
+        },
+        self.root,
+    )
+
+
+def _contenders() -> dict[str, Contender]:
+  result = {
+      _OURS: Contender("ours_worker"),
+      _OURS_KEEPS: Contender("ours_worker", kept_bytes=1 << 30),
+  }
+  if _BEFORE_ROOT.value:
+    root = pathlib.Path(_BEFORE_ROOT.value).absolute()
+    if not (root / "benchmarks" / "dlrm").is_dir():
+      raise app.UsageError(
+          f"--before={_BEFORE_ROOT.value} has no benchmarks/dlrm. Build the"
+          " benchmark there, and name the folder in dlrm.runfiles."
+      )
+    result[_BEFORE] = Contender("ours_worker", root=root)
+  python = pathlib.Path(_PEERS.value, "torch", "bin", "python")
+  if python.exists():
+    result[_TORCH] = Contender("torch_worker", str(python))
+  return result
+
+
+def _allocators() -> dict[str, str]:
+  """The name of a malloc -> what to load before all other libraries."""
+  found = tcmalloc.library()
+  return {"malloc of the C library": ""} | (
+      {"tcmalloc": found} if found else {}
+  )
 
 
 def _measure(
@@ -83,23 +141,16 @@ def _row(cells: Sequence[str]) -> str:
   return f"| {' | '.join(cells)} |\n"
 
 
-def _ratio(timings: _Timings, part: str, kind: str) -> str:
-  """Median and quartiles of PyTorch's time by ours."""
+def _ratio(timings: _Timings, other: str, part: str, kind: str) -> str:
+  """Median and quartiles of another one's time by ours."""
   low, middle, high = turns.quartiles_of_ratio(
-      getattr(timings[_TORCH, part], kind), getattr(timings[_OURS, part], kind)
+      getattr(timings[other, part], kind), getattr(timings[_OURS, part], kind)
   )
   return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _section(case: cases.Case, timings: _Timings) -> str:
-  names = list(dict.fromkeys(name for name, _ in timings))
-  has_torch = _TORCH in names
-  head = ["part"]
-  for name in names:
-    head += [f"{name}: CPU ms", "wall ms", "samples/s"]
-  if has_torch:
-    head += ["torch / ours, CPU", "wall"]
-  text = (
+def _head(case: cases.Case) -> str:
+  return (
       f"## {case.name}\n\n"
       f"Batch {case.batch_size:,}; {cases.NUM_TABLES} tables of"
       f" {case.table_rows:,} rows x {case.embedding_dim}; bottom"
@@ -107,21 +158,37 @@ def _section(case: cases.Case, timings: _Timings) -> str:
       f" of rank {case.cross_rank} on {case.cross_dim} inputs, top"
       f" {'-'.join(map(str, case.top_mlp))}-1.\n\n"
   )
-  text += _row(head) + "|---|" + "--:|" * (len(head) - 1) + "\n"
-  for part in model_worker.PARTS:
-    cells = [part]
-    for name in names:
-      timing = timings[name, part]
-      wall = turns.median(timing.wall)
-      cells += [
-          f"{1e3 * turns.median(timing.cpu):.3g}",
-          f"{1e3 * wall:.3g}",
-          f"{case.batch_size / wall:,.0f}",
+
+
+def _table(case: cases.Case, allocator: str, timings: _Timings) -> str:
+  text = _row(
+      [
+          allocator,
+          "part",
+          "CPU ms",
+          "wall ms",
+          "samples/s",
+          "by ours, CPU",
+          "wall",
       ]
-    if has_torch:
-      cells += [_ratio(timings, part, "cpu"), _ratio(timings, part, "wall")]
-    text += _row(cells)
-  return text
+  )
+  text += "|---|---|" + "--:|" * 5 + "\n"
+  for (name, part), timing in timings.items():
+    wall = turns.median(timing.wall)
+    ratios = ["", ""]
+    if name != _OURS:
+      ratios = [_ratio(timings, name, part, kind) for kind in ("cpu", "wall")]
+    text += _row(
+        [
+            name,
+            part,
+            f"{1e3 * turns.median(timing.cpu):.3g}",
+            f"{1e3 * wall:.3g}",
+            f"{case.batch_size / wall:,.0f}",
+            *ratios,
+        ]
+    )
+  return text + "\n"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -129,35 +196,34 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
   folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
-  pythons = {_OURS: None}
-  torch_python = pathlib.Path(_PEERS.value, "torch", "bin", "python")
-  if torch_python.exists():
-    pythons[_TORCH] = str(torch_python)
-  sections = []
-  with contextlib.ExitStack() as stack:
-    workers = {
-        name: stack.enter_context(
-            worker_process.WorkerProcess(
-                f"benchmarks.dlrm.{name}_worker", python, _ENVIRONMENT
-            )
-        )
-        for name, python in pythons.items()
-    }
-    for case in cases.CASES:
-      chosen = cases.shrink(case) if _QUICK.value else case
-      sections.append(_section(chosen, _measure(chosen, workers)))
-      print(sections[-1], flush=True)
-    versions = {}
-    for worker in workers.values():
-      versions |= worker.command("describe")
+  contenders, allocators = _contenders(), _allocators()
+  sections, versions = [], {}
+  for case in cases.CASES:
+    chosen = cases.shrink(case) if _QUICK.value else case
+    sections.append(_head(chosen))
+    for allocator, preload in allocators.items():
+      # Not all at once: each has its tables.
+      with contextlib.ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(contender.start(preload))
+            for name, contender in contenders.items()
+            # What is kept there is malloc's of the C library.
+            if not (preload and name == _OURS_KEEPS)
+        }
+        sections.append(_table(chosen, allocator, _measure(chosen, workers)))
+        for worker in workers.values():
+          versions |= worker.command("describe")
+    print("".join(sections[-1 - len(allocators) :]), flush=True)
   missing = (
       ""
-      if _TORCH in pythons
+      if _TORCH in contenders
       else (
           "- PyTorch was not measured, since it is not installed. Run\n"
           "  benchmarks/lookup/install_peers.sh.\n"
       )
   )
+  if len(allocators) == 1:
+    missing += "- tcmalloc was not measured, since it is not installed.\n"
   text = f"""# A step of DLRM-DCNv2 on the CPU
 
 Written by `bazel run //benchmarks/dlrm -- --output_dir=<this folder>`,
@@ -167,11 +233,12 @@ Written by `bazel run //benchmarks/dlrm -- --output_dir=<this folder>`,
   {load_before:.1f} and {os.getloadavg()[0]:.1f}. Compare inside a row first.
 - {", ".join(f"{name} {version}" for name, version in versions.items())};
   {machine.num_cpus()} threads for everybody.
-- {_ROUNDS.value} rounds, in turns. Numbers are medians; a ratio is the median
-  and the quartiles of the rounds' ratios, and above 1 where we are faster.
+- {_ROUNDS.value} rounds, in turns of all with one malloc. Numbers are medians; a
+  ratio is the median and the quartiles of the rounds' ratios, and above 1 where
+  `ours` is faster.
 {missing}
 """
-  text += "\n".join(sections)
+  text += "".join(sections)
   if folder:
     (folder / "RESULTS.md").write_text(text)
 

@@ -5,9 +5,11 @@
 
 import pathlib
 
+from absl import app
 from absl.testing import absltest
 from absl.testing import flagsaver
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
+from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
 
 from benchmarks.dlrm import cases
 from benchmarks.dlrm import dlrm
@@ -33,7 +35,17 @@ class DlrmTest(absltest.TestCase):
     for case in cases.CASES:
       self.assertIn(f"## {case.name}\n", text)
     for part in model_worker.PARTS:
-      self.assertEqual(text.count(f"\n| {part} | "), len(cases.CASES))
+      self.assertEqual(
+          text.count(f"\n| ours | {part} | "),
+          len(cases.CASES) * (1 if tcmalloc.library() is None else 2),
+      )
+
+  def test_an_earlier_version_that_is_not_there_is_an_error(self):
+    with (
+        flagsaver.flagsaver(before="/nowhere"),
+        self.assertRaisesRegex(app.UsageError, "^--before=/nowhere has no"),
+    ):
+      dlrm.main(["dlrm"])
 
 
 if __name__ == "__main__":

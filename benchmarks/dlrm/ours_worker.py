@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import os
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,9 @@ import optax
 
 from benchmarks.dlrm import cases
 from benchmarks.dlrm import model_worker
+
+# The environment variable that says how much freed memory malloc shall keep.
+KEPT_BYTES = "DLRM_KEPT_BYTES"
 
 
 def _parameters(
@@ -131,7 +135,7 @@ class Worker(model_worker.ModelWorker):
   """The commands."""
 
   def __init__(self):
-    memory.keep_freed_memory()
+    memory.keep_freed_memory(int(os.environ[KEPT_BYTES]))
     jax.set_mesh(jax.sharding.Mesh(jax.devices()[:1], ("data",)))
 
   def make(self, case: cases.Case) -> model_worker.Model:
