@@ -95,12 +95,14 @@ def auto_pipelining(
     fn: not jitted; see pipelining.pipelined for what it may be. It returns a
       tuple of a new carry, of the same structure, and results.
     out_shardings: of what `fn` returns, as in jax.jit.
-    static_argnums: of `fn`, as in jax.jit.
+    static_argnums: of `fn`, as in jax.jit. From one init_state to the next, all
+      calls have the same static arguments, and as many others.
 
   Raises:
     AssertionError: by the first call, if `fn` returns something else.
-    ValueError: by it, if `fn` cannot be a pipeline; now, if static_argnums are
-      no positions.
+    ValueError: by it, if `fn` cannot be a pipeline; by a later call whose
+      static arguments, or number of arguments, are others; now, if
+      static_argnums are no positions.
   """
   static_argnums = _arguments.argnums("static_argnums", static_argnums)
 
@@ -127,6 +129,12 @@ def auto_pipelining(
           dump_jaxpr(jaxpr, name)
       out = carry, *jax.tree.map(lambda _: None, results)
     else:
+      _check_like_last(
+          [x.value for x in state.args_1 if isinstance(x, _Static)],
+          [x for x, s in zip(data, is_static) if s],
+          len(state.args_1),
+          len(data),
+      )
       flight, out = step(_flight_of(state), carry, *data)
     # The flight has copies of what the caller may change.
     batch = iter(flight.batch)
@@ -181,6 +189,27 @@ def dump_jaxpr(jaxpr: Any, name: str) -> None:
   """
   if directory := os.environ.get(_DUMP_DIRECTORY):
     pathlib.Path(directory, f"jaxpr_{name}.txt").write_text(f"{jaxpr}\n")
+
+
+def _check_like_last(
+    last_statics: Sequence[Any],
+    statics: Sequence[Any],
+    last_num_data: int,
+    num_data: int,
+) -> None:
+  """Raises if the last batch would be trained with arguments of this one."""
+  if num_data != last_num_data:
+    raise ValueError(
+        f"This call has {num_data} arguments of data, and trains with the batch"
+        f" of the last call, which had {last_num_data}. Pass as many, or call"
+        " finalize_pipelining before."
+    )
+  if statics != last_statics:
+    raise ValueError(
+        f"This call has the static arguments {statics}, and trains with the"
+        f" batch of the last call, which had {last_statics}. Pass the same, or"
+        " call finalize_pipelining before."
+    )
 
 
 def _results_of(

@@ -196,6 +196,23 @@ class AutoPipeliningTest(parameterized.TestCase):
         losses, [np.mean(error**2), np.mean((error + 0.5) ** 2)], rtol=1e-5
     )
 
+  @parameterized.parameters(
+      ((), [False], [], "has 2 arguments of data.*which had 3"),
+      ((), [], [False], "has 3 arguments of data.*which had 2"),
+      (3, [False], [True], r"static arguments \[True\].*which had \[False\]"),
+      (3, [], [True], "has 3 arguments of data.*which had 2"),
+  )
+  def test_a_batch_is_not_trained_with_arguments_of_the_next(
+      self, static_argnums, first, second, message
+  ):
+    model, (one, two, *_) = _Model(), _batches()
+    step = self._step(model, static_argnums=static_argnums)
+    state, (carry, *_) = step(ap.init_state(), model.carry, *one, *first)
+    with self.assertRaisesRegex(ValueError, message):
+      step(state, carry, *two, *second)
+    # Nothing was donated.
+    ap.finalize_pipelining(step, state, carry)
+
   def test_programs_are_dumped_where_tests_have_outputs(self):
     model, directory = _Model(), self.create_tempdir().full_path
     programs = lambda: {x.name: x for x in pathlib.Path(directory).iterdir()}
