@@ -75,11 +75,20 @@ class Directory:
 
   Args:
     path: a path, or a URL that tensorstore knows, such as gs://bucket/path.
+
+  Raises:
+    CheckpointError: it does not know the URL.
   """
 
   def __init__(self, path: str):
     if "://" in path:
-      self._spec = tensorstore.KvStore.Spec(path.rstrip("/") + "/").to_json()
+      try:
+        spec = tensorstore.KvStore.Spec(path.rstrip("/") + "/")
+      except ValueError as error:
+        raise _row_blocks.CheckpointError(
+            f"There can be no checkpoint at {path}: {error}"
+        ) from error
+      self._spec = spec.to_json()
     else:
       # Not as a URL: names may have any character.
       self._spec = {"driver": "file", "path": path.rstrip("/") + "/"}

@@ -37,6 +37,7 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _restore
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _save
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
+from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
 import numpy as np
 from orbax.checkpoint import v1 as ocp
@@ -184,6 +185,7 @@ def save_async(
     CheckpointError: as save; later problems are raised by wait().
   """
   path = _absolute(path)
+  _zarr_rows.Directory(path)  # raises for URLs that nothing can read
   tables = orbax_handlers.Tables(variables, feature_specs, **options)
   real_path = path if "://" in path else os.path.realpath(path)
   _reserve(real_path)

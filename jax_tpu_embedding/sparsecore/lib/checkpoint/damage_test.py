@@ -160,6 +160,20 @@ class DamageTest(parameterized.TestCase):
     with self.assertRaisesRegex(checkpoint.CheckpointError, error):
       checkpoint.describe(path)
 
+  @parameterized.parameters("foo://x", "://", "gs://UPPER/x")
+  def test_no_checkpoint_is_at_a_url_that_nothing_can_read(self, url):
+    specs = any_tables.feature_specs(_TOPOLOGY)
+    variables = any_tables.new_variables(_TOPOLOGY, specs)
+    for call in (
+        lambda: checkpoint.describe(url),
+        lambda: checkpoint.save(url, variables, specs),
+        lambda: checkpoint.restore_into(variables, url, specs),
+    ):
+      with self.assertRaisesRegex(
+          checkpoint.CheckpointError, f"can be no checkpoint at {url}: "
+      ):
+        call()
+
   def test_damage_found_while_restoring_into_names_what_was_overwritten(self):
     path = self.directory / "saved"
     _save(path)

@@ -50,10 +50,15 @@ class ServedDirectory:
     path: that may not be there yet, in which nothing else is.
 
   Raises:
-    ValueError: something else is there.
+    ValueError: something else is there, or the path is a URL.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
+    if "://" in str(path):
+      raise ValueError(
+          f"Tables for servers are written to file systems, not to {path}. Give"
+          " a directory, and upload what is in it."
+      )
     self.path = pathlib.Path(os.path.abspath(path))
     if self.path.exists() and not self.path.is_dir():
       raise ValueError(f"{self.path} is a file, not a directory for tables.")

@@ -87,9 +87,9 @@ def export_tables(
     TypeError: tables, encoding or max_file_bytes is of another kind. No file
       was made.
     ValueError: source, specs, tables and encodings do not fit each other, the
-      checkpoint has a step that readers refuse, or something is in the
-      directory: no file was made. Or rows cannot be encoded (NaN, infinity, too
-      large): no version was made.
+      checkpoint has a step that readers refuse, the directory is a URL, or
+      something is in it: no file was made. Or rows cannot be encoded (NaN,
+      infinity, too large): no version was made.
     RuntimeError: another job writes to the directory.
     CheckpointError: the checkpoint is damaged, or there is none.
     OSError: files cannot be written, or are not seen by all processes. No

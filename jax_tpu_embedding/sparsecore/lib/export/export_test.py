@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -421,6 +422,13 @@ class ExportTest(parameterized.TestCase):
     ):
       export.export_tables(self.served, variables, specs, encoding=encoding)
     self.assertFalse(self.served.exists())
+
+  def test_a_url_is_not_taken_for_the_name_of_a_directory(self):
+    specs, variables = self.variables()
+    self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
+    with self.assertRaisesRegex(ValueError, "not to gs://bucket/tables"):
+      export.export_tables("gs://bucket/tables", variables, specs)
+    self.assertEmpty(os.listdir())
 
   def test_leaves_directories_of_others_alone(self):
     specs, variables = self.variables()
