@@ -93,7 +93,7 @@ def figure(costs: _costs.ModelCost) -> Any:
       _LEFT + _PANEL + _GAP,
       f"SparseCores: {costs.lookup_seconds * 1e3:.3f} ms lookup,"
       f" {costs.update_seconds * 1e3:.3f} ms update,"
-      f" {_source_of_times(costs)}",
+      f" {costs.source_of_times}",
       "ms of a batch"
       if costs.is_measured
       else f"ms of a batch, at an efficiency of {costs.efficiency_in_words}",
@@ -142,9 +142,3 @@ def _shortened(name: str) -> str:
   if len(name) <= _MAX_NAME_LENGTH:
     return name
   return name[: _MAX_NAME_LENGTH - 3] + "..."
-
-
-def _source_of_times(costs: _costs.ModelCost) -> str:
-  if costs.is_measured:
-    return "measured"
-  return "calibrated" if costs.is_calibrated else "not calibrated"

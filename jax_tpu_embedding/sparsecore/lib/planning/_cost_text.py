@@ -118,16 +118,17 @@ def _row(costs: _costs.ModelCost, stack: _costs.StackCost) -> Sequence[str]:
 
 def _source_of_times(costs: _costs.ModelCost) -> str:
   """Where lookups and updates have their seconds from, in a sentence."""
+  source = costs.source_of_times.capitalize()
   if costs.is_measured:
     factor = ", times a measured lookup over that" * costs.is_calibrated
     return (
-        "Measured: times follow from lookups and updates of this machine"
+        f"{source}: times follow from lookups and updates of this machine"
         f"{factor}."
     )
-  bounds = (
-      "times are bounds by bandwidth, divided by an efficiency of"
-      f" {costs.efficiency_in_words}"
-  )
+  efficiency = "nobody measured on these devices"
   if costs.is_calibrated:
-    return f"Calibrated: {bounds}, which follows from a measured lookup."
-  return f"Not calibrated: {bounds}, which nobody measured on these devices."
+    efficiency = "follows from a measured lookup"
+  return (
+      f"{source}: times are bounds by bandwidth, divided by an efficiency of"
+      f" {costs.efficiency_in_words}, which {efficiency}."
+  )

@@ -113,6 +113,13 @@ class ModelCost:
     return self.topology.chip.times is not None
 
   @property
+  def source_of_times(self) -> str:
+    """Where lookups and updates have their seconds from."""
+    if self.is_measured:
+      return "measured"
+    return "calibrated" if self.is_calibrated else "not calibrated"
+
+  @property
   def efficiency_in_words(self) -> str:
     of_lookups, of_updates = (
         f"{x:.2f}" for x in (self.efficiency, self.update_efficiency)

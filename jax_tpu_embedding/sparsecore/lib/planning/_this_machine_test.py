@@ -12,7 +12,6 @@ import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.planning import _call_probe
-from jax_tpu_embedding.sparsecore.lib.planning import _cost_picture
 from jax_tpu_embedding.sparsecore.lib.planning import chips
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import workload
@@ -113,7 +112,7 @@ class ThisMachineTest(absltest.TestCase):
     calibrated = report.with_measured_lookup(2 * report.lookup_seconds)
     self.assertAlmostEqual(calibrated.update_seconds, 2 * report.update_seconds)
     self.assertIn(", times a measured lookup over that.", calibrated.describe())
-    self.assertEqual(_cost_picture._source_of_times(report), "measured")
+    self.assertEqual(report.source_of_times, "measured")
 
   def test_rows_are_timed_once(self):
     for name in ("cpu:1", "cpu:4", "cpu:1"):
