@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
+import operator
+import os
 import threading
 from typing import Any
 from typing import Literal
@@ -170,6 +172,7 @@ class AdaptiveLimits:
         self._ceiling.numbers,
     )
     self._on_growth = on_growth
+    self._process = os.getpid()
     self._lock = threading.RLock()
     self._num_batches = 0
     self._agreement = self._agreement_by(all_reduce_interface)
@@ -278,6 +281,7 @@ class AdaptiveLimits:
         preprocess the same batches in the same order.
 
     Raises:
+      RuntimeError: in a process that was forked from the one that made them.
       What preprocess_sparse_dense_matmul_input raises, but for limits.
     """
     return self.settle(self.convert(features, features_weights, batch_number))
@@ -289,6 +293,14 @@ class AdaptiveLimits:
       batch_number: int | None = None,
   ) -> Converted:
     """Half of `preprocess`, for threads: may run for many batches at a time."""
+    self._check_process()
+    if batch_number is not None:
+      try:
+        batch_number = operator.index(batch_number)
+      except TypeError as error:
+        raise TypeError(
+            f"batch_number must be an integer, got {batch_number!r}."
+        ) from error
     with self._lock:
       if batch_number is None:
         batch_number = self._num_batches
@@ -310,6 +322,7 @@ class AdaptiveLimits:
       ValueError: its batch, or its limits, are not as those of this one. All
         raise it, and may go on with the next batch.
     """
+    self._check_process()
     with self._lock:
       result = self._settle(converted)
       if result is None:
@@ -329,8 +342,18 @@ class AdaptiveLimits:
     Returns:
       None as soon as some process has none left.
     """
+    self._check_process()
     with self._lock:
       return self._settle(converted, rest)
+
+  def _check_process(self) -> None:
+    """Raises RuntimeError in a fork, where the lock may be held for ever."""
+    if os.getpid() != self._process:
+      raise RuntimeError(
+          "These AdaptiveLimits are of the process that this one was forked"
+          " from, whose threads may have held their lock. Make others here, and"
+          " give them the state_dict() of those."
+      )
 
   def _settle(self, converted, rest=""):
     if converted is None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import json
+import os
 import threading
 from unittest import mock
 
@@ -661,6 +662,27 @@ class AdaptiveLimitsTest(parameterized.TestCase):
   def test_arguments_of_a_wrong_kind_are_refused(self, options, message):
     with self.assertRaisesRegex(TypeError, message):
       _adaptive(**options)
+
+  def test_a_number_of_a_batch_is_an_integer(self):
+    limits = _adaptive()
+    batch = zipf_batches.batch(0, 5.0)
+    limits.preprocess(batch, batch_number=np.int64(3))
+    with self.assertRaisesRegex(TypeError, "must be an integer, got '4'"):
+      limits.preprocess(batch, batch_number="4")
+    self.assertEqual(limits.state_dict()["num_batches"], 4)
+
+  def test_a_forked_process_makes_its_own(self):
+    limits = _adaptive()
+    batch = zipf_batches.batch(0, 5.0)
+    converted = limits.convert(batch)
+    limits._process = os.getpid() + 1  # pylint: disable=protected-access
+    for call in (
+        lambda: limits.preprocess(batch),
+        lambda: limits.settle(converted),
+        lambda: limits.settle_until_end(converted),
+    ):
+      with self.assertRaisesRegex(RuntimeError, "forked .* state_dict"):
+        call()
 
   def test_a_process_has_no_more_devices_than_all(self):
     with self.assertRaisesRegex(
