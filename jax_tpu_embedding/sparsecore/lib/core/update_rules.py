@@ -129,6 +129,8 @@ def with_options(
   Raises:
     ValueError: if there is no such option, or the order is another.
   """
+  if not row_options and not stochastic_rounding:
+    return rule
   options.check(row_options)
   rule = dataclasses.replace(
       rule,

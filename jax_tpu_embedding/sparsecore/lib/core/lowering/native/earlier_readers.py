@@ -58,18 +58,23 @@ def results_of_earlier_readers(
   # Keyed by operation and number, in order of discovery; with whether it may be
   # a table. A slot may have one number per row: activations can be larger.
   results = {}
+  # Whose result is known to be no table, whichever table was read. Many tables
+  # may have one such reader.
+  done = set()
   values = [(table, _num_elements(table)) for table in tables]
   while values:
     value, limit = values.pop()
     for use in value.uses:
       reader = _enclosing_operation(use.owner, block)
-      if reader is None:
+      if reader is None or reader in done:
         continue
       for number, result, is_new in _last_results(reader):
         if (reader, number) in results:
           continue
         may_be_table = not is_new and _num_elements(result) >= limit
         results[reader, number] = (result, may_be_table)
+        if is_new:
+          done.add(reader)
         if may_be_table:
           values.append((result, limit))
   return [
