@@ -16,6 +16,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import mesh_axis
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
 from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 import numpy as np
@@ -389,7 +390,7 @@ class ProductTest(parameterized.TestCase):
   def _samples(self, ids, gains=None):
     ids = np.asarray(ids, np.int32)
     gains = np.ones(ids.shape, "f") if gains is None else np.asarray(gains, "f")
-    return _one_hot._sample_ids.SampleIds(
+    return _buffers.SampleIds(
         ids=jnp.asarray(ids),
         gains=jnp.asarray(gains),
         has_failed=jnp.zeros(1, bool),
@@ -399,7 +400,7 @@ class ProductTest(parameterized.TestCase):
     """The same, entries of samples from the last one to the first."""
     num_samples, valency = samples.ids.shape
     sample = np.repeat(np.arange(num_samples, dtype=np.int32), valency)
-    return _one_hot._sample_ids.SampleIds(
+    return _buffers.SampleIds(
         ids=samples.ids.reshape(-1, 1)[::-1],
         gains=samples.gains.reshape(-1, 1)[::-1],
         has_failed=samples.has_failed,
@@ -524,7 +525,7 @@ class ProductTest(parameterized.TestCase):
 
   def test_gpus_add_the_gains_of_entries_in_one_order(self):
     rng = np.random.default_rng(0)
-    samples = _one_hot._sample_ids.SampleIds(
+    samples = _buffers.SampleIds(
         ids=rng.integers(-1, 8, (90, 1)).astype(np.int32),  # of 7 rows
         gains=rng.normal(size=(90, 1)).astype(np.float32),
         has_failed=np.zeros(1, bool),
