@@ -14,14 +14,18 @@ run removes what it wrote.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import fcntl
 import os
 import pathlib
 import shutil
+import sys
 from typing import Any
 import zlib
 
+from absl import logging
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import job
@@ -36,6 +40,9 @@ _MAX_TO_KEEP = 2
 
 class Checkpoints:
   """The checkpoints of one run; a context manager.
+
+  A KeyboardInterrupt that leaves it has a note that says where the run can be
+  continued, if it can be.
 
   Args:
     directory: an absolute path; made if it is missing, except to resume.
@@ -96,7 +103,12 @@ class Checkpoints:
     job.from_first(self._take)
     return self
 
-  def __exit__(self, *exception) -> None:
+  def __exit__(self, error_type, error, traceback) -> None:
+    step = self._manager.latest_step()
+    if isinstance(error, KeyboardInterrupt) and step is not None:
+      error.add_note(
+          f"--resume continues from step {step} in {self._directory}"
+      )
     self._manager.close()
     if self._lock is not None:
       self._remove_unfinished()
@@ -193,20 +205,21 @@ class Checkpoints:
         "checksums": _checksums(arrays),
     }
     try:
-      self._manager.save(
-          state.step,
-          args=ocp.args.Composite(
-              state=ocp.args.StandardSave(arrays),
-              tables=orbax_handlers.TablesSave(
-                  orbax_handlers.Tables(
-                      state.table_variables(),
-                      state.feature_specs,
-                      step=state.step,
-                  )
-              ),
-              run=ocp.args.JsonSave(run),
-          ),
-      )
+      with _only_raising():
+        self._manager.save(
+            state.step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(arrays),
+                tables=orbax_handlers.TablesSave(
+                    orbax_handlers.Tables(
+                        state.table_variables(),
+                        state.feature_specs,
+                        step=state.step,
+                    )
+                ),
+                run=ocp.args.JsonSave(run),
+            ),
+        )
     except Exception as error:  # of the disk, by way of Orbax and TensorStore
       raise command_line.UsageError(
           f"Cannot write the checkpoint of step {state.step} to"
@@ -253,6 +266,26 @@ class Checkpoints:
         f"--resume: the checkpoint {self._directory / str(step)} is damaged:"
         f" {reason} Remove it to resume from an earlier one."
     )
+
+
+@contextlib.contextmanager
+def _only_raising() -> Iterator[None]:
+  """Leaves out tracebacks of what is raised as well.
+
+  Orbax's threads log what they raise, and what TensorStore still writes once
+  one has failed finds Orbax's event loop closed. A user who asked for more than
+  warnings gets them.
+
+  After an error, which ends the program, there are no more of them: the threads
+  may go on for a moment.
+  """
+  verbosity, hook = logging.get_verbosity(), sys.unraisablehook
+  if verbosity <= logging.WARNING:
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = lambda _: None
+  yield
+  logging.set_verbosity(verbosity)
+  sys.unraisablehook = hook
 
 
 def _checksums(arrays: Mapping[str, Any]) -> dict[str, int]:

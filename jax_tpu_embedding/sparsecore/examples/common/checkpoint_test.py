@@ -9,9 +9,11 @@ import pathlib
 import resource
 import shutil
 import signal
+import sys
 import time
 from unittest import mock
 
+from absl import logging
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -180,7 +182,8 @@ class CheckpointTest(parameterized.TestCase):
   @parameterized.parameters(2, 99, None)
   def test_a_checkpoint_serves_a_run_to_its_step_and_longer(self, num_steps):
     self._save(2)
-    self._open(resume=True, num_steps=num_steps).__exit__()
+    with self._open(resume=True, num_steps=num_steps):
+      pass
 
   @parameterized.parameters(
       ({"resume": False}, "already has a checkpoint of step 2. Add --resume"),
@@ -286,6 +289,33 @@ class CheckpointTest(parameterized.TestCase):
     )
     self.assertEqual(self._restored().step, 1)
 
+  def test_what_is_raised_is_not_logged_by_threads_of_orbax_as_well(self):
+    def save(*_, **__):
+      logging.error("A traceback.")
+      sys.unraisablehook("Another one.")
+      raise OSError("No space left on device")
+
+    self.addCleanup(logging.set_verbosity, logging.get_verbosity())
+    self.enter_context(mock.patch.object(sys, "unraisablehook"))
+    logging.set_verbosity(logging.WARNING)
+    with (
+        self._open() as checkpoints,
+        mock.patch.object(checkpoints._manager, "save", save),
+        self.assertNoLogs("absl"),
+        self.assertRaisesRegex(command_line.UsageError, "No space left"),
+    ):
+      hook = sys.unraisablehook
+      checkpoints.save(_state(), _HISTORY)
+    hook.assert_not_called()
+
+  def test_saving_leaves_warnings_as_they_are(self):
+    self.addCleanup(logging.set_verbosity, logging.get_verbosity())
+    logging.set_verbosity(logging.WARNING)
+    hook = sys.unraisablehook
+    self._save(1)
+    self.assertEqual(logging.get_verbosity(), logging.WARNING)
+    self.assertIs(sys.unraisablehook, hook)
+
   def test_a_run_that_is_killed_while_it_saves_leaves_whole_checkpoints(self):
     self._save(1)
     process, pipe = self._start(_save_step_after_step)
@@ -322,6 +352,18 @@ class CheckpointTest(parameterized.TestCase):
     (left / "array").write_bytes(b"half")
     with self._open(resume=True):
       self.assertFalse(left.exists())
+
+  def test_an_interrupt_says_where_to_continue_if_it_is_possible(self):
+    for step, notes in (
+        (None, []),
+        (1, [f"--resume continues from step 1 in {self._directory}"]),
+    ):
+      with self.assertRaises(KeyboardInterrupt) as caught:
+        with self._open() as checkpoints:
+          if step:
+            checkpoints.save(_state(step=step), _HISTORY)
+          raise KeyboardInterrupt
+      self.assertEqual(getattr(caught.exception, "__notes__", []), notes)
 
   def test_what_an_interrupted_run_was_saving_is_removed(self):
     self._save(1)

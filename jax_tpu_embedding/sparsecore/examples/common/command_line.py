@@ -203,6 +203,14 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
   return value
 
 
+def as_flag(settings: Settings, name: str) -> str:
+  """A setting as on the command line."""
+  value = getattr(settings, name)
+  if isinstance(value, tuple):
+    value = ",".join(map(str, value))
+  return f"--{name}={value}"
+
+
 def as_typed(path: str) -> pathlib.Path:
   """A path, absolute; a relative one starts where the command was typed."""
   # `bazel run` starts programs in a directory of its own.
@@ -252,12 +260,29 @@ def writing(path: pathlib.Path, flag: str) -> Iterator[None]:
   """
   try:
     yield
-  except BrokenPipeError:
-    raise  # No file has a reader that goes away: it is of progress on stdout.
   except OSError as error:
     # What pyarrow says in place of the system's words is longer.
     reason = os.strerror(error.errno) if error.errno else error
     raise UsageError(f"--{flag}: cannot write {path}: {reason}.") from None
+
+
+def say(*words: object) -> None:
+  """Prints to stdout, at once.
+
+  Raises:
+    UsageError: nobody reads it any more, or it cannot be written, as to a file
+      on a disk that is full.
+  """
+  try:
+    print(*words, flush=True)
+  except OSError as error:
+    # What is still to be printed has nowhere to go, either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+      reason = "nobody reads its output any more."
+    else:
+      reason = f"cannot write its output: {error.strerror}."
+    raise UsageError(reason) from None
 
 
 def fail(program: str, message: object, code: int) -> NoReturn:

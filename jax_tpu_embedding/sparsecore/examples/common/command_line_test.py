@@ -123,6 +123,15 @@ class CommandLineTest(parameterized.TestCase):
       with command_line.writing(pathlib.Path("/dev/full"), "out"):
         pathlib.Path("/dev/full").write_text("a picture")
 
+  def test_an_output_that_cannot_be_written_is_a_sentence(self):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+      with contextlib.redirect_stdout(full):
+        with self.assertRaisesRegex(
+            command_line.UsageError, "cannot write its output: No space left"
+        ):
+          command_line.say("trained", 5)
+        command_line.say("What follows has nowhere to go.")
+
   def test_paths_start_where_the_command_was_typed(self):
     with mock.patch.dict(os.environ, {"BUILD_WORKING_DIRECTORY": "/typed"}):
       bazel_run = _parse("--test_file=in", "--test_word=in")

@@ -54,7 +54,7 @@ _SECONDS_TO_END = 5
 _TRY_AGAIN = os.EX_TEMPFAIL
 # Of what a process wrote to stderr: JAX's last words, and stacks behind them.
 _KEPT_CHARACTERS = 200_000
-_RESUME = "--resume continues from the last checkpoint."
+_RESUME = "--resume continues from the last checkpoint, if there is one."
 
 # How JAX's coordination service, on process 0, names who is missing ...
 _MISSING = (

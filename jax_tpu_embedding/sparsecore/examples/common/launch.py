@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import sys
 import traceback
@@ -23,7 +25,11 @@ from absl import logging
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import job
+from jax_tpu_embedding.sparsecore.lib.core import free_memory
 from jax_tpu_embedding.sparsecore.lib.core import memory
+from jax_tpu_embedding.sparsecore.lib.core import readable_text
+from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
+import numpy as np
 
 _Settings = TypeVar("_Settings", bound=command_line.Settings)
 
@@ -65,6 +71,39 @@ def provide_devices(
     )
 
 
+def check_memory(
+    num_parameters: int,
+    devices: Sequence[jax.Device],
+    settings: command_line.Settings,
+    *names: str,
+) -> None:
+  """Raises if dense layers do not fit, before XLA ends the process for it.
+
+  Args:
+    num_parameters: of these layers, float32 on each device. Adam has two more
+      numbers for each, and there is a gradient.
+    devices: of the run.
+    settings: of the run.
+    *names: of the settings that the number follows from.
+
+  Raises:
+    UsageError: names what is needed, what is free, and these settings.
+  """
+  local = [d for d in devices if d.process_index == jax.process_index()]
+  # CPU devices have one memory.
+  copies = 4 * (len(local) if local[0].platform == "cpu" else 1)
+  needed = copies * num_parameters * np.dtype(np.float32).itemsize
+  free = free_memory.free_bytes(local[0])
+  if free is not None and needed > free:
+    size = readable_text.format_bytes
+    given = [command_line.as_flag(settings, name) for name in names]
+    raise command_line.UsageError(
+        f"The dense layers need {size(needed)} with their gradients and the"
+        f" state of Adam, and {size(free)} are free. Lower one of"
+        f" {', '.join(given)}."
+    )
+
+
 def main(
     argv: list[str],
     settings: type[_Settings],
@@ -83,6 +122,8 @@ def main(
   jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
   memory.keep_freed_memory()
   try:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # of __main__.py
+      signal.signal(signal.SIGINT, signal.default_int_handler)
     config = command_line.from_flags(settings)
     if config.num_processes != 1 and not job.is_member():
       sys.exit(_run_job(pathlib.Path(argv[0]).stem, config))
@@ -92,17 +133,23 @@ def main(
     command_line.fail(argv[0], error, code=1)
   except MemoryError as error:
     command_line.fail(argv[0], str(error) or "out of memory.", code=1)
-  except BrokenPipeError:
-    # What is still to be printed has nowhere to go, either.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    command_line.fail(argv[0], "nobody reads its output any more.", code=1)
-  except KeyboardInterrupt:
-    # A second one, while the process ends, ends it at once.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Nothing is saved here: the step may be half done.
+  except jax.errors.JaxRuntimeError as error:
+    is_of_memory = re.search("out of memory[^.]*", str(error), re.IGNORECASE)
+    if not is_of_memory:
+      raise
     command_line.fail(
         argv[0],
-        "interrupted; --resume continues from the last checkpoint.",
+        f"{is_of_memory[0]}. Lower --batch_size, or widths of layers.",
+        code=1,
+    )
+  except KeyboardInterrupt as interrupt:
+    # A second one, while the process ends, ends it at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Nothing is saved here: the step may be half done. The notes are of what was
+    # saved before.
+    command_line.fail(
+        argv[0],
+        "; ".join(["interrupted", *getattr(interrupt, "__notes__", [])]) + ".",
         code=130,
     )
 
@@ -170,6 +217,7 @@ def start(
     settings: type[_Settings], run: Callable[[_Settings], None]
 ) -> NoReturn:
   """Runs a program from its command line."""
+  tcmalloc.restart()
   command_line.define_flags(settings)
   # --help prints the description of the main module ...
   main_module = sys.modules["__main__"]

@@ -63,11 +63,14 @@ class LaunchTest(parameterized.TestCase):
       (MemoryError("Too large."), 1, "program: Too large.\n"),
       (MemoryError(), 1, "program: out of memory.\n"),
       (
-          KeyboardInterrupt(),
-          130,
-          "program: interrupted; --resume continues from the last"
-          " checkpoint.\n",
+          jax.errors.JaxRuntimeError(
+              "INTERNAL: Error: Out of memory allocating 5 bytes."
+          ),
+          1,
+          "program: Out of memory allocating 5 bytes. Lower --batch_size, or"
+          " widths of layers.\n",
       ),
+      (KeyboardInterrupt(), 130, "program: interrupted.\n"),
   )
   def test_what_stops_a_run_is_one_line_and_a_code(self, error, code, line):
     stderr = io.StringIO()
@@ -79,6 +82,42 @@ class LaunchTest(parameterized.TestCase):
             lambda _: _raise(error),
         )
     self.assertEqual((caught.exception.code, stderr.getvalue()), (code, line))
+
+  def test_what_jax_says_of_other_things_keeps_its_traceback(self):
+    with self.assertRaisesRegex(jax.errors.JaxRuntimeError, "NaN"):
+      launch.main(
+          command_line.parse_flags(["program"]),
+          _Settings,
+          lambda _: _raise(jax.errors.JaxRuntimeError("NaN")),
+      )
+
+  @parameterized.parameters((1, 1), (2, 2))
+  def test_layers_may_need_what_is_free(self, num_devices, copies):
+    devices = jax.devices()[:num_devices]
+    # Parameters, gradients and two moments, in the one memory of the devices.
+    needed = copies * 4 * 4 * 1024
+    for free, fits in ((None, True), (needed, True), (needed - 1, False)):
+      with (
+          mock.patch.object(launch.free_memory, "free_bytes", lambda _: free),
+          contextlib.nullcontext()
+          if fits
+          else self.assertRaisesRegex(
+              command_line.UsageError,
+              f"need {copies * 16}.0 KiB .* --test_count=3",
+          ),
+      ):
+        launch.check_memory(1024, devices, _Settings(), "test_count")
+
+  def test_interrupts_are_errors_again(self):
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
+    seen = []
+    launch.main(
+        command_line.parse_flags(["program"]),
+        _Settings,
+        lambda _: seen.append(signal.getsignal(signal.SIGINT)),
+    )
+    self.assertEqual(seen, [signal.default_int_handler])
 
   def test_a_second_interrupt_ends_the_process_at_once(self):
     before = signal.getsignal(signal.SIGINT)

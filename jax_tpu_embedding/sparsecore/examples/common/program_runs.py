@@ -81,6 +81,8 @@ def start(*command: str, **environment: str) -> subprocess.Popen[str]:
           # where the user's directory is not for writing.
           "MPLCONFIGDIR": own_directory,
           "XDG_CACHE_HOME": own_directory,
+          # Else it may start again with tcmalloc, and say so on stderr.
+          "LD_PRELOAD": "",
           **environment,
       },
       stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TypeVar
 
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 import tqdm
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -66,10 +67,9 @@ class Progress:
     if seconds < _SECONDS_BETWEEN_LINES and self._done < self._total:
       return
     rate = (self._done - self._line_done) / seconds
-    print(
+    command_line.say(
         f"{self._what} {self._done:,}/{self._total:,} {self._unit},"
-        f" {rate:,.0f}/s{status and ': '}{status}",
-        flush=True,
+        f" {rate:,.0f}/s{status and ': '}{status}"
     )
     self._line_done, self._line_time = self._done, now
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pathlib
 from unittest import mock
 
 from absl.testing import absltest
+from jax_tpu_embedding.sparsecore.examples.common import command_line
 from jax_tpu_embedding.sparsecore.examples.common import progress as progress_lib
 
 
@@ -33,6 +35,15 @@ def _outputs(stderr, clock, first=0, status="AUC 0.75"):
 
 
 class ProgressTest(absltest.TestCase):
+
+  def test_a_line_that_cannot_be_written_is_no_error_of_a_file(self):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+      with (
+          contextlib.redirect_stdout(full),
+          self.assertRaisesRegex(command_line.UsageError, "write its output"),
+          command_line.writing(pathlib.Path("clicks.tsv"), "out"),
+      ):
+        list(progress_lib.shown("generated", "samples", 3, ["abc"]))
 
   def test_a_pipe_gets_a_line_now_and_then_and_at_the_end(self):
     # Start at 0; 100, 200 and 300 words at 2, 5 and 6; summary at 8.

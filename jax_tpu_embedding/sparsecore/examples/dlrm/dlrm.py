@@ -174,7 +174,7 @@ class _Run:
               f"held-out AUC {history[-1]['heldout_auc']:.4f},"
               f" log loss {history[-1]['heldout_loss']:.4f}",
           )
-      print("Trained on", progress.summary())
+      command_line.say("Trained on", progress.summary())
 
 
 def run(config: config_lib.Config) -> None:
@@ -209,18 +209,17 @@ def run(config: config_lib.Config) -> None:
     )
     checkpoints.require({"log_sha256": data.log.sha256})
     baseline = job.from_first(lambda: _evaluate_baseline(data))
-    print(
+    command_line.say(
         f"Log: {data.path}, {data.num_train:,} samples to learn from,"
         f" {len(data.heldout.labels):,} held out.\n"
         f"Tables: {samples.NUM_CATEGORIES} of {config.table_rows:,} rows x"
-        f" {config.embedding_dim}, on {config.num_devices} device(s).",
-        flush=True,
+        f" {config.embedding_dim}, on {config.num_devices} device(s)."
     )
     trainer = training.Trainer(config)
     state, history = trainer.init(), []
     if config.resume:
       history = checkpoints.restore(state)
-      print(f"Resumed at step {state.step} from {checkpoint_dir}.")
+      command_line.say(f"Resumed at step {state.step} from {checkpoint_dir}.")
     _Run(
         config=config,
         num_steps=config.num_steps or data.steps_per_pass,
@@ -232,11 +231,11 @@ def run(config: config_lib.Config) -> None:
   if jax.process_index() > 0:
     return
   if not math.isfinite(history[-1]["heldout_loss"]):
-    print(
+    command_line.say(
         "Training diverged: the held-out log loss is no finite number. Lower"
         " --dense_learning_rate or --learning_rate."
     )
-  print(
+  command_line.say(
       f"Held-out AUC {history[-1]['heldout_auc']:.4f}, log loss"
       f" {history[-1]['heldout_loss']:.4f}\n"
       f"Logistic regression on the {samples.NUM_DENSE} dense features: AUC"
@@ -249,7 +248,7 @@ def run(config: config_lib.Config) -> None:
     report.save_picture(
         picture, history, baseline, title=f"Clicks of {data.path.name}"
     )
-  print(f"Picture: {picture}")
+  command_line.say(f"Picture: {picture}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import gzip
 import os
 import pathlib
 import re
+import signal
 import tempfile
 from unittest import mock
 
@@ -121,7 +122,8 @@ class DlrmTest(program_runs.ProgramTest):
     self.assertEqual(code, 130)
     self.assertEqual(
         stderr,
-        "dlrm: interrupted; --resume continues from the last checkpoint.\n",
+        "dlrm: interrupted; --resume continues from step 6 in"
+        f" {parts}/checkpoints.\n",
     )
     pathlib.Path(parts, "clicks.tsv").unlink()  # It is made again.
     code, stdout, _ = _run(*arguments, "--resume")
@@ -196,6 +198,21 @@ class DlrmTest(program_runs.ProgramTest):
     stderr = process.stderr.read()
     self.assertEqual(process.wait(), 1)
     self.assert_is_one_line(stderr, "dlrm", "nobody reads its output")
+
+  def test_an_interrupt_while_modules_are_imported_is_no_traceback(self):
+    process = program_runs.start("-m", dlrm.__package__)
+    while "numpy" not in pathlib.Path(f"/proc/{process.pid}/maps").read_text():
+      self.assertIsNone(process.poll())
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    self.assertEqual((process.returncode, stderr), (-signal.SIGINT, ""))
+
+  def test_layers_that_do_not_fit_are_one_line(self):
+    code, _, stderr = _run("--bottom_mlp=8,1000000000000")
+    self.assertEqual(code, 1)
+    self.assert_is_one_line(
+        stderr, "dlrm", r"need .*TiB .*free.*--bottom_mlp=8,1000000000000, --"
+    )
 
   def test_a_mistake_leaves_no_directory(self):
     parent = self.directory()

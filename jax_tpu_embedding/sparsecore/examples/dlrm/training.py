@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.examples.common import device_sums
+from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import features
@@ -50,6 +51,17 @@ class Trainer:
   def init(self) -> train_state.TreeState:
     """The state before the first step."""
     tables_key, dense_key = jax.random.split(jax.random.key(self._config.seed))
+    dense = jax.eval_shape(self.init_dense, dense_key)
+    launch.check_memory(
+        sum(x.size for x in jax.tree.leaves(dense)),
+        self._divided.mesh.devices.flat,
+        self._config,
+        "bottom_mlp",
+        "cross_layers",
+        "cross_rank",
+        "top_mlp",
+        "embedding_dim",
+    )
     tables = embed.SparseCoreEmbed.create_embedding_variables(
         self.model.feature_specs, tables_key
     )

@@ -65,7 +65,7 @@ def _train(
         )
       if state.step % config.checkpoint_every == 0 or is_last:
         checkpoints.save(state, history)
-    print("Trained on", progress.summary())
+    command_line.say("Trained on", progress.summary())
 
 
 def run(
@@ -103,43 +103,42 @@ def run(
     command_line.make_directory(output_dir, "output_dir")
     unigram = baseline.log_probabilities(data.train_ids, len(data.words))
     unigram_loss = baseline.loss(unigram, data.heldout_ids)
-    print(
+    command_line.say(
         f"Text: {data.name}, {len(data.word_ids):,} words and punctuation"
         f" marks, the last {len(data.heldout_ids):,} of them held out.\n"
         f"Tables: {len(data.words):,} words x {config.embedding_dim}, and"
-        f" {config.pair_table_rows:,} rows for pairs of words.",
-        flush=True,
+        f" {config.pair_table_rows:,} rows for pairs of words."
     )
     trainer = trainer_type(config, data, unigram)
     state = trainer.init()
     history = []
     if config.resume:
       history = checkpoints.restore(state)
-      print(f"Resumed at step {state.step} from {checkpoint_dir}.")
+      command_line.say(f"Resumed at step {state.step} from {checkpoint_dir}.")
     _train(config, trainer, state, checkpoints, history)
     text = generation.generate(trainer, state, data, config)
 
   if jax.process_index() > 0:
     return
   loss = history[-1]["heldout_loss"]
-  print(
+  command_line.say(
       f"Held-out perplexity: {report.perplexity_text(loss)}"
       f" (unigram baseline: {report.perplexity_text(unigram_loss)})"
   )
   if report.has_diverged(loss):
-    print(
+    command_line.say(
         f"Training diverged: the held-out loss is {loss:.4g} nats per word."
         " Lower --dense_learning_rate or --learning_rate."
     )
   if text is None:
     text = "No text: the scores of words are not finite numbers."
-  print(f"\n{text}\n\nCheckpoint: {checkpoint_dir}")
+  command_line.say(f"\n{text}\n\nCheckpoint: {checkpoint_dir}")
   loss_curve = output_dir / "loss_curve.png"
   with command_line.writing(loss_curve, "output_dir"):
     report.save_loss_curve(
         loss_curve, history, unigram_loss, title=f"Next word of {data.name}"
     )
-  print(f"Loss curve: {loss_curve}")
+  command_line.say(f"Loss curve: {loss_curve}")
 
 
 def start(trainer_type: type[training.Trainer]) -> NoReturn:

@@ -93,8 +93,8 @@ class ShakespeareTest(program_runs.ProgramTest):
     self.assertEqual(code, 130)
     self.assertEqual(
         stderr,
-        "shakespeare: interrupted; --resume continues from the last"
-        " checkpoint.\n",
+        "shakespeare: interrupted; --resume continues from step 15 in"
+        f" {parts}/checkpoints.\n",
     )
     code, stdout, _ = _run(*arguments, "--resume")
     self.assertEqual(code, 0)
@@ -172,6 +172,13 @@ class ShakespeareTest(program_runs.ProgramTest):
     code, stdout, stderr = _run(argument)
     self.assertEqual((code, stdout), (expected_code, ""))
     self.assert_is_one_line(stderr, "shakespeare", re.escape(message))
+
+  def test_layers_that_do_not_fit_are_one_line(self):
+    code, _, stderr = _run("--hidden_dim=1000000000000")
+    self.assertEqual(code, 1)
+    self.assert_is_one_line(
+        stderr, "shakespeare", r"need .*TiB .*free.*--hidden_dim=1000000000000,"
+    )
 
   def test_other_settings_than_the_checkpoint_are_one_line(self):
     output_dir = f"--output_dir={self.directory()}"

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import job
+from jax_tpu_embedding.sparsecore.examples.common import launch
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import dataset
@@ -46,6 +47,17 @@ class Trainer(abc.ABC):
     self.mesh = jax.sharding.Mesh(jax.devices()[: config.num_devices], (AXIS,))
     self.feature_specs = model_lib.feature_specs(config, len(data.words))
     self.layer_sizes = model_lib.layer_sizes(config, len(data.words))
+    launch.check_memory(
+        sum(
+            (size.inputs + 1) * size.outputs
+            for size in self.layer_sizes.values()
+        ),
+        self.mesh.devices.flat,
+        config,
+        "hidden_dim",
+        "embedding_dim",
+        "context_length",
+    )
     self.params_key, dense_key = jax.random.split(jax.random.key(config.seed))
     # The first key that nnx.Rngs(params=self.params_key) gives.
     self.tables_key = jax.random.fold_in(self.params_key, 0)
