@@ -18,6 +18,8 @@ import subprocess
 import sys
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
+
 # For workers of other packages, which shall have their best settings.
 ENVIRONMENT_OF_PEERS = {
     # Threads of OpenMP that wait must not spin: PyTorch's CPU time would be a
@@ -27,6 +29,14 @@ ENVIRONMENT_OF_PEERS = {
     # uniform ids take 0.6 of the time. Of glibc 2.35 and later.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
+
+
+def allocators() -> dict[str, str]:
+  """The name of a malloc -> what LD_PRELOAD loads for it; those that are there."""
+  found = tcmalloc.library()
+  return {"malloc of the C library": ""} | (
+      {"tcmalloc": found} if found else {}
+  )
 
 
 class WorkerError(Exception):

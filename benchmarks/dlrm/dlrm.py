@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from absl import app
 from absl import flags
-from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
 import numpy as np
 
 from benchmarks import machine
@@ -101,14 +100,6 @@ def _contenders() -> dict[str, Contender]:
   if python.exists():
     result[_TORCH] = Contender("torch_worker", str(python))
   return result
-
-
-def _allocators() -> dict[str, str]:
-  """The name of a malloc -> what to load before all other libraries."""
-  found = tcmalloc.library()
-  return {"malloc of the C library": ""} | (
-      {"tcmalloc": found} if found else {}
-  )
 
 
 def _measure(
@@ -196,7 +187,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
   folder = results_folder.make(_OUTPUT_DIR.value)
   load_before = os.getloadavg()[0]
-  contenders, allocators = _contenders(), _allocators()
+  contenders, allocators = _contenders(), worker_process.allocators()
   sections, versions = [], {}
   for case in cases.CASES:
     chosen = cases.shrink(case) if _QUICK.value else case

@@ -9,9 +9,10 @@
 //   parts 16384 20 64 0 21 adam 1e-3 0.9 0.999 1e-8
 //
 // looks up SAMPLES of IDS ids each, with weights and without, in a table of 256
-// MiB, or of 2^20 rows if that is less, and updates it by a rule of
-// kernels/update/step_rule.cc, or by SGD and Adagrad. EXPONENT 0: uniform ids,
-// else Zipf's. It prints CPU time on one thread, ms, medians of the rounds.
+// MiB, or of 2^20 rows if that is less, and updates it by SGD, Adagrad, and a
+// rule of kernels/update/step_rule.cc if one is named. EXPONENT 0: uniform ids,
+// else Zipf's. It prints CPU time on one thread, ms, medians of the rounds, and
+// of updates the bytes that they have to move by it.
 // Everybody takes turns in random order, with batches that are chosen at
 // random. The limit, of lookups with weights, SGD and Adagrad, is the least
 // median of its strategies, which limit_kernels.cc explains. Run it with
@@ -54,6 +55,7 @@ namespace convert = jte::convert;
 namespace kernels = jte::kernels;
 
 constexpr int64_t kNumBatches = 8;
+constexpr int64_t kEntryBytes = 12;  // row, sample and gain
 
 struct Case {
   int64_t num_samples;
@@ -184,6 +186,27 @@ class Parts {
           MakePlan(c, batches_[i], /*has_weights=*/false));
       Read(plans_[i], 0, c.num_samples, entries_[i]);
     }
+  }
+
+  // What an update of a batch moves at least: each row of the table and its
+  // slots in and out, each gradient and entry in. 0 for what is no update.
+  double UpdateBytes(const std::string& name) const {
+    const auto rule = kernels::FindRule(name);
+    if (!rule) return 0;
+    const int64_t in_slots =
+        rule->has_row_slots ? sizeof(float) : case_.row_bytes();
+    int64_t bytes = 0;
+    for (const Batch& batch : batches_) {
+      int64_t num_distinct = 0;
+      for (size_t i = 0; i < batch.rows.size(); ++i) {
+        num_distinct += i == 0 || batch.rows[i] != batch.rows[i - 1];
+      }
+      const int64_t num_entries = std::ssize(batch.rows);
+      bytes +=
+          2 * num_distinct * (case_.row_bytes() + rule->num_slots * in_slots) +
+          num_entries * (case_.row_bytes() + kEntryBytes);
+    }
+    return static_cast<double>(bytes) / kNumBatches;
   }
 
   // The median of each, ms; of strategies the least. In their order.
@@ -396,10 +419,14 @@ int main(int argc, char** argv) {
       arguments.size() > 4 ? Count("ROUNDS", arguments[4], 1'000'000) : 21;
   std::vector<Update> updates = {{"sgd", {1e-6f}}, {"adagrad", {1e-6f}}};
   if (arguments.size() > 5) {
-    updates = {ReadUpdate(std::span(arguments).subspan(5))};
+    updates.push_back(ReadUpdate(std::span(arguments).subspan(5)));
   }
   Parts parts(c, std::move(updates));
   for (const auto& [name, median] : parts.Measure(rounds)) {
-    std::printf("%-27s %8.3f\n", name.c_str(), median);
+    std::printf("%-27s %8.3f", name.c_str(), median);
+    if (const double bytes = parts.UpdateBytes(name); bytes > 0) {
+      std::printf(" %6.1f GB/s", bytes / median / 1e6);
+    }
+    std::printf("\n");
   }
 }

@@ -1,0 +1,92 @@
+# Copyright 2026 The jax_tpu_embedding Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+r"""How fast is a layer from ids, beside an earlier version?
+
+bazel build //benchmarks/lookup:layers   # there
+bazel run //benchmarks/lookup:layers -- --before=FOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import os
+import pathlib
+import sys
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from benchmarks import turns
+from benchmarks import worker_process
+
+_BEFORE = flags.DEFINE_string(
+    "before",
+    None,
+    "The runfiles of a benchmark of an earlier version, in bazel-bin of its"
+    " workspace: the folder that has `benchmarks` and `jax_tpu_embedding`.",
+    required=True,
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
+
+_CASES = ((16384, 1), (16384, 20), (4096, 100))
+_PARTS = ("forward", "SGD")
+
+
+def _start(root: str, preload: str) -> worker_process.WorkerProcess:
+  folder = str(pathlib.Path(__file__).parent)
+  return worker_process.WorkerProcess(
+      "layer_worker",
+      environment={
+          "LD_PRELOAD": preload,
+          "PYTHONPATH": os.pathsep.join([root, folder, *sys.path]),
+      },
+  )
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  before = pathlib.Path(_BEFORE.value).absolute()
+  if not (before / "jax_tpu_embedding").is_dir():
+    raise app.UsageError(f"--before={_BEFORE.value} has no jax_tpu_embedding.")
+  ours = str(pathlib.Path(__file__).parents[2])
+  for allocator, preload in worker_process.allocators().items():
+    print(f"\n| {allocator} | part | ours: wall ms | before | ours / before |")
+    print("|---|---|--:|--:|--:|")
+    with contextlib.ExitStack() as stack:
+      workers = {
+          name: stack.enter_context(_start(root, preload))
+          for name, root in (("ours", ours), ("before", str(before)))
+      }
+      for batch_size, valency in _CASES:
+        sums = [
+            worker.command("load", batch_size=batch_size, valency=valency)
+            for worker in workers.values()
+        ]
+        # Earlier versions add in another order.
+        if not np.allclose(sums[0]["sums"], sums[1]["sums"], rtol=1e-5):
+          raise RuntimeError(f"The versions do not compute the same: {sums}.")
+        timings = turns.take(
+            {
+                (name, part): worker.timed(part=part)
+                for name, worker in workers.items()
+                for part in _PARTS
+            },
+            _ROUNDS.value,
+        )
+        for part in _PARTS:
+          walls = [timings[name, part].wall for name in workers]
+          low, middle, high = turns.quartiles_of_ratio(*walls)
+          medians = [f"{1e3 * turns.median(wall):.3g}" for wall in walls]
+          print(
+              f"| {batch_size} x {valency} | {part} | {' | '.join(medians)} |"
+              f" {middle:.2f} ({low:.2f} to {high:.2f}) |",
+              flush=True,
+          )
+
+
+if __name__ == "__main__":
+  app.run(main)
