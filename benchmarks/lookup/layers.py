@@ -27,7 +27,6 @@ _BEFORE = flags.DEFINE_string(
     None,
     "The runfiles of a benchmark of an earlier version, in bazel-bin of its"
     " workspace: the folder that has `benchmarks` and `jax_tpu_embedding`.",
-    required=True,
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
 
@@ -49,6 +48,8 @@ def _start(root: str, preload: str) -> worker_process.WorkerProcess:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  if not _BEFORE.value:
+    raise app.UsageError("--before names the earlier version.")
   before = pathlib.Path(_BEFORE.value).absolute()
   if not (before / "jax_tpu_embedding").is_dir():
     raise app.UsageError(f"--before={_BEFORE.value} has no jax_tpu_embedding.")
