@@ -95,8 +95,8 @@ class _Ways:
       self, stack: stacks.Update, unused_axis: mesh_axis.MeshAxis
   ) -> stacks.Way:
     tables = (stack.operands.table, *stack.operands.slots)
-    is_custom = stack.rule.name not in update_rules.UPDATE_RULES
-    if is_custom and any(x.ndim != 2 for x in tables):
+    has_kernel = stack.rule.name in gpu_calls.STEP_RULES
+    if not has_kernel and any(x.ndim != 2 for x in tables):
       return _update_by_plain_messages
     return self._update
 
@@ -222,6 +222,10 @@ def update(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the update with `rule`, in place where the table is donated."""
+  if rule.name not in gpu_calls.STEP_RULES:
+    return _update_without_kernel(
+        library, f"update_{rule.name}", rule, operands, params, devices
+    )
   rule = plain.with_options(rule, params)
   named = rule.group_operands(operands)
   axis = devices.axis_of(named.table)
@@ -239,10 +243,25 @@ def custom_update(
     devices: mesh_axis.Devices,
 ) -> Results:
   """Rule of the update with a computation of the caller."""
-  rule = plain.with_options(plain.custom_rule(operands, params), params)
+  rule = plain.custom_rule(operands, params)
+  return _update_without_kernel(
+      library, "custom_update", rule, operands, params, devices
+  )
+
+
+def _update_without_kernel(
+    library: gpu_calls.Library,
+    operation: str,
+    rule: update_rules.UpdateRule,
+    operands: Operands,
+    params: dict[str, Any],
+    devices: mesh_axis.Devices,
+) -> Results:
+  """The update with a rule that is stepped in jnp."""
+  rule = plain.with_options(rule, params)
   named = rule.group_operands(operands)
   if any(x.ndim != 2 for x in (named.table, *named.slots)):
-    return PLAIN_RULES["custom_update"](operands, params, devices)
+    return PLAIN_RULES[operation](operands, params, devices)
   axis = devices.axis_of(named.table)
   if axis is not None:
     return native_call.traced(

@@ -304,6 +304,24 @@ class GpuTest(parameterized.TestCase):
         run = _custom_update(_CASES[case], setting, given)
         self.assert_same_bits(_on_both(run))
 
+  @parameterized.product(setting=list(_SETTINGS))
+  def test_rule_without_kernel_is_stepped_all_the_same(self, setting):
+    setting = _SETTINGS[setting]
+    for case in _FEW_CASES:
+      with self.subTest(case):
+        given = update_programs.random_update(_CASES[case], setting)
+        run = _update(_CASES[case], setting, given)
+        by_kernel = _on_both(run)[1]
+        with (
+            mock.patch.object(gpu_calls, "STEP_RULES", frozenset()),
+            mock.patch.object(gpu_calls, "step_rows", side_effect=KeyError),
+        ):
+          _, in_jnp = _on_both(_update(_CASES[case], setting, given))
+        for expected, found in zip(by_kernel, in_jnp, strict=True):
+          np.testing.assert_allclose(
+              np.float32(found), np.float32(expected), rtol=1e-2, atol=1e-5
+          )
+
   def test_custom_update_leaves_out_gradients_that_are_not_finite(self):
     setting = _Setting(
         num_sc=2, dim=8, row_options=("skip_non_finite_gradients",)

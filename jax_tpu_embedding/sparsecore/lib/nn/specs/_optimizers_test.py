@@ -252,7 +252,11 @@ class SpecsOfRulesTest(parameterized.TestCase):
         **dict(embedding_dim=3) if spec.depends_on_embedding_dim else {},
     )
     is_kept = all(map(np.array_equal, jax.tree.leaves(after), (row, *slots)))
-    self.assertEqual(spec.keeps_rows_without_gradient, is_kept)
+    self.assertEqual(
+        spec.keeps_rows_without_gradient,
+        is_kept,
+        f"Set _keeps_rows_without_gradient = {is_kept} in the spec.",
+    )
     for option in ("l2_weight_decay", "decoupled_weight_decay"):
       decaying = dataclasses.replace(spec, **{option: 0.1})
       self.assertFalse(decaying.keeps_rows_without_gradient)

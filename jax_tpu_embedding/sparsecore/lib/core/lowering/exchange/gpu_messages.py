@@ -127,8 +127,7 @@ def step(
 ) -> Sequence[jax.Array]:
   """Table and slots after the step of `rule`, which has its options.
 
-  There is a kernel for each of UPDATE_RULES. For other rules, rows are read,
-  stepped in jnp and written in place.
+  For rules without a kernel, rows are read, stepped in jnp and written in place.
 
   Args:
     rule: of UPDATE_RULES, or a custom one.
@@ -136,7 +135,7 @@ def step(
     terms: of the rows that are stepped.
     params: of the update.
   """
-  if rule.name in update_rules.UPDATE_RULES:
+  if rule.name in gpu_calls.STEP_RULES:
     return gpu_calls.step_rows(rule, operands, terms, params)
   num_table_rows = operands.table.shape[0]
   num_rows = min(terms.groups.rows.size, num_table_rows)
