@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import contextlib
 import json
 import os
 import pathlib
@@ -37,6 +38,17 @@ def allocators() -> dict[str, str]:
   return {"malloc of the C library": ""} | (
       {"tcmalloc": found} if found else {}
   )
+
+
+def python_path_with(root: pathlib.Path) -> list[str]:
+  """The path of modules with another version of the repository in place."""
+  # Both would be there otherwise: most folders are namespace packages.
+  others = [
+      folder
+      for folder in sys.path
+      if not pathlib.Path(folder, "jax_tpu_embedding").is_dir()
+  ]
+  return [str(root), *others]
 
 
 class WorkerError(Exception):
@@ -73,7 +85,7 @@ class WorkerProcess:
       # Not from the folder of the program (-P).
       command = [sys.executable, "-P", serve, module]
       variables["PYTHONPATH"] = os.pathsep.join(
-          [str(root), *sys.path] if root else sys.path
+          python_path_with(root) if root else sys.path
       )
     else:
       command = [python, "-I", serve, module]  # with its own packages first
@@ -92,7 +104,8 @@ class WorkerProcess:
     return self
 
   def __exit__(self, *_) -> None:
-    self._process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # It may have died.
+      self._process.stdin.close()
     self._process.wait()
 
   def command(self, name: str, /, **arguments: Any) -> dict[str, Any]:

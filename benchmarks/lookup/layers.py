@@ -3,7 +3,7 @@
 
 r"""How fast is a layer from ids, beside an earlier version?
 
-bazel build //benchmarks/lookup:layers   # there
+bazel build //benchmarks/dlrm   # there, which has the layers in its runfiles
 bazel run //benchmarks/lookup:layers -- --before=FOLDER
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import contextlib
 import os
 import pathlib
-import sys
 
 from absl import app
 from absl import flags
@@ -34,14 +33,18 @@ _CASES = ((16384, 1), (16384, 20), (4096, 100))
 _PARTS = ("forward", "SGD")
 
 
-def _start(root: str, preload: str) -> worker_process.WorkerProcess:
-  folder = str(pathlib.Path(__file__).parent)
+def _start(root: pathlib.Path, preload: str) -> worker_process.WorkerProcess:
+  folders = [
+      *worker_process.python_path_with(root),
+      str(pathlib.Path(__file__).parent),
+  ]
   return worker_process.WorkerProcess(
       "layer_worker",
       environment={
           "LD_PRELOAD": preload,
-          "PYTHONPATH": os.pathsep.join([root, folder, *sys.path]),
+          "PYTHONPATH": os.pathsep.join(folders),
       },
+      root=root,
   )
 
 
@@ -53,14 +56,14 @@ def main(argv: Sequence[str]) -> None:
   before = pathlib.Path(_BEFORE.value).absolute()
   if not (before / "jax_tpu_embedding").is_dir():
     raise app.UsageError(f"--before={_BEFORE.value} has no jax_tpu_embedding.")
-  ours = str(pathlib.Path(__file__).parents[2])
+  ours = pathlib.Path(__file__).parents[2]
   for allocator, preload in worker_process.allocators().items():
     print(f"\n| {allocator} | part | ours: wall ms | before | ours / before |")
     print("|---|---|--:|--:|--:|")
     with contextlib.ExitStack() as stack:
       workers = {
           name: stack.enter_context(_start(root, preload))
-          for name, root in (("ours", ours), ("before", str(before)))
+          for name, root in (("ours", ours), ("before", before))
       }
       for batch_size, valency in _CASES:
         sums = [
