@@ -180,7 +180,8 @@ def _convert_growing(
             feature_specs, conversion, needs
         ):
           return inputs, stats
-    # Here or by another thread, maybe between two tables of a stack.
+    # Limits were raised, here or by another thread, maybe between two tables
+    # of a stack: the batch is converted in the new ones.
 
 
 def _raise_limits(
@@ -203,6 +204,8 @@ def _raise_limits(
       rule.wanted(old, needs, needs),
       _growth.Bounds(_growth.rows_per_sc(feature_specs, num_scs), num_scs),
   )
+  if not new.covers(needs):  # else the batch would be converted for ever
+    raise RuntimeError(f"Limits grow to {new}, and a batch needs {needs}.")
   new.set_on(feature_specs, conversion.num_sc_per_device)
   _growth.log_growth(_growth.growths_of(0, old, new, needs))
   return True
