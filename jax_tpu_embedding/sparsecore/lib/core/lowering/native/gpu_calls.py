@@ -33,18 +33,20 @@ Array = native_call.Array
 
 BLOCK_SIZE = lookup_and_update.BLOCK_SIZE
 # Rules that a kernel steps rows by: kRules of cc/gpu/step_rows.cu.cc.
-STEP_RULES = frozenset((
-    "adagrad",
-    "adagrad_momentum",
-    "adam",
-    "f2a",
-    "ftrl",
-    "laprop",
-    "lion",
-    "momentum",
-    "rowwise_adagrad",
-    "sgd",
-))
+STEP_RULES = frozenset(
+    (
+        "adagrad",
+        "adagrad_momentum",
+        "adam",
+        "f2a",
+        "ftrl",
+        "laprop",
+        "lion",
+        "momentum",
+        "rowwise_adagrad",
+        "sgd",
+    )
+)
 
 
 class Library(Protocol):
