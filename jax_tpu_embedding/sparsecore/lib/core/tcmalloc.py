@@ -51,8 +51,8 @@ def restart() -> None:
   if _user_has_chosen(os.environ) or (found := library()) is None:
     return
   print(
-      f"Starting again with {found}, whose memory steps are quicker in;"
-      f" {_PRELOAD}= before the command does without.",
+      f"Starting again with {found}, for faster steps; {_PRELOAD}= before the"
+      " command does without.",
       file=sys.stderr,
       flush=True,
   )
