@@ -41,6 +41,12 @@ def _num_entries(inputs):
   return int(np.isfinite(inputs.lhs_gains["t"]).sum())
 
 
+def _of_distinct_ids(seed, valency):
+  rows = np.random.default_rng(seed).permutation(zipf_batches.VOCABULARY)
+  shape = zipf_batches.BATCH, valency
+  return {"f": rows[: np.prod(shape)].reshape(shape)}
+
+
 class _Client:
   """An FDO client in memory."""
 
@@ -230,10 +236,7 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     limits = _adaptive(ceiling=ceiling, enable_minibatching=True)
     unsplit = _adaptive()
     for seed in range(3):
-      ids = np.random.default_rng(seed).permutation(zipf_batches.VOCABULARY)[
-          : zipf_batches.BATCH * 4
-      ]
-      features = {"f": ids.reshape(zipf_batches.BATCH, 4)}
+      features = _of_distinct_ids(seed, valency=4)
       inputs, _ = limits.preprocess(features)
       self.assertGreater(inputs.num_minibatches[0], 1)
       self.assertEqual(
@@ -265,10 +268,7 @@ class AdaptiveLimitsTest(parameterized.TestCase):
     limits = _adaptive(ceiling=can_have, enable_minibatching=True)
     unsplit = _adaptive()
     for seed in range(4):
-      ids = np.random.default_rng(seed).permutation(zipf_batches.VOCABULARY)[
-          : zipf_batches.BATCH * 8
-      ]
-      features = {"f": ids.reshape(zipf_batches.BATCH, 8)}
+      features = _of_distinct_ids(seed, valency=8)
       inputs, stats = limits.preprocess(features)
       self.assertEqual(stats.id_drop_counters["t"], 0)
       self.assertEqual(
