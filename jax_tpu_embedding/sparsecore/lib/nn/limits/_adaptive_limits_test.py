@@ -641,11 +641,6 @@ class AdaptiveLimitsTest(parameterized.TestCase):
   @parameterized.parameters(
       (dict(start="x"), "start must be 'first batch', 'specs' or Limits"),
       (dict(start=embedding.Limits(())), r"stacks \[\], and the specs"),
-      (dict(ceiling={"max_ids_per_partition": 8}), "needs enable_minibatch"),
-      (
-          dict(ceiling={"x": 8}, enable_minibatching=True),
-          "ceiling has 'x'; the choices are",
-      ),
       (dict(ceiling="most"), "ceiling must be 'compile', .* got 'most'"),
       (dict(growth=0.5), "growth must be"),
   )
@@ -655,7 +650,6 @@ class AdaptiveLimitsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (dict(growth="2"), "growth must be a number, got '2'"),
-      (dict(ceiling=3), "ceiling must be 'compile', a mapping, .* got 3"),
       (dict(on_growth=None), "on_growth must be a function .* got None"),
       (dict(fdo_client=3), "fdo_client must be .* got 3, which has no load"),
   )
