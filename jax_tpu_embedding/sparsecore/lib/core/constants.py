@@ -15,6 +15,10 @@ ALIGNMENT = 8
 # A block of row pointers has at least this many entries.
 MIN_ROW_POINTERS_PER_BLOCK = 8
 
+# Samples of one device in a batch of a stack: the cells of the hardware have
+# 26 bits for the sample.
+MAX_SAMPLES_PER_DEVICE = 2**26 - 1
+
 # The first row pointer of buffers whose conversion has failed. The others are 0.
 # cc/ffi/failed_buffers.h: kFailedConversion.
 FAILED_CONVERSION = -(2**31)

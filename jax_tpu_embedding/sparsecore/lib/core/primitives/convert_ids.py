@@ -26,6 +26,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.core import raw_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import define
@@ -33,8 +34,6 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import utils
 
 _ID_TYPES = ("int32", "int64", "uint32", "uint64")
 _MAX_INT32 = 2**31 - 1
-# Cells of the hardware have 26 bits for the sample.
-_MAX_SAMPLES_PER_DEVICE = 2**26 - 1
 
 
 def _abstract_eval(
@@ -202,10 +201,10 @@ def _check_samples(
         f" {num_scs} SparseCores of a device cannot share {total} samples"
         " equally."
     )
-  if end > _MAX_SAMPLES_PER_DEVICE:
+  if end > constants.MAX_SAMPLES_PER_DEVICE:
     raise ValueError(
         f"Feature {last_name!r} and those stacked with it have {end} samples"
-        f" per device, more than {_MAX_SAMPLES_PER_DEVICE}, which is all that"
+        f" per device, more than {constants.MAX_SAMPLES_PER_DEVICE}, which is all that"
         " SparseCores can count. Use smaller batches or more devices."
     )
 
