@@ -21,6 +21,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/binding/share_cache_budget.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/recorded_failures.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/table_memory.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
 
 namespace jte::ffi {
@@ -119,13 +120,15 @@ PYBIND11_MODULE(ffi_cpu, module) {
   module.def(
       "use_huge_pages",
       [](uintptr_t address, size_t num_bytes) {
+        if (num_bytes < jte::ffi::TableMemory::kMinBytes) return size_t{0};
         return jte::UseHugePages(
             {reinterpret_cast<std::byte*>(address), num_bytes});
       },
       pybind11::arg("address"), pybind11::arg("num_bytes"),
       pybind11::call_guard<pybind11::gil_scoped_release>(),
-      "Moves memory into huge pages, as far as the system has them; returns "
-      "how many bytes are in them.");
+      "Moves a table's memory into huge pages, as far as the system has them, "
+      "if it is large enough to be worth it; returns how many bytes are in "
+      "them.");
   // lib/core/memory.py documents these.
   module.def("keep_freed_memory", &jte::KeepFreedMemory,
              pybind11::arg("num_bytes"));

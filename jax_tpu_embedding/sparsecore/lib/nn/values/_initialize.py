@@ -25,9 +25,6 @@ from jax_tpu_embedding.sparsecore.lib.nn.values import _shardings
 from jax_tpu_embedding.sparsecore.lib.nn.values import _variables
 import numpy as np
 
-# As cc/ffi/table_memory.h has it.
-_MIN_BYTES_OF_HUGE_PAGES = 16 * 2**20
-
 
 class EmbeddingVariablesInitializer(NamedTuple):
   """The initializers of a table and its slots.
@@ -334,7 +331,4 @@ def _use_huge_pages(stack: jax.Array) -> None:
   if not _host_fill.is_memory_of(list(stack.sharding.device_set)):
     return
   for part in stack.addressable_shards:
-    if part.data.nbytes >= _MIN_BYTES_OF_HUGE_PAGES:
-      ffi_cpu.use_huge_pages(
-          part.data.unsafe_buffer_pointer(), part.data.nbytes
-      )
+    ffi_cpu.use_huge_pages(part.data.unsafe_buffer_pointer(), part.data.nbytes)
