@@ -70,6 +70,8 @@ class GoldenTextTest(parameterized.TestCase):
     self.assertMultiLineEqual(text, on_record.read_text(), _HOW_TO_UPDATE)
 
   def test_every_text_on_record_is_compared(self):
+    if _UPDATE.value:
+      self.skipTest("Texts are written, and those that were here are old.")
     on_record = [
         (path.parent.name, path.stem) for path in _TEXTS.glob("*/*.mlir")
     ]
