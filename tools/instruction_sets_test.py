@@ -30,6 +30,11 @@ _CLONES = (
     "UnpackSamples(",
     "HashPositions(",
 )
+_RULES_WITH_POWERS = (
+    "AdagradMomentumRule<jte::kernels::Power>",
+    "F2aRule<jte::kernels::Power>",
+    "FtrlRule<jte::kernels::Power>",
+)
 _POOLED = "jte::kernels::PoolSamples<{0}, jte::kernels::ArrayRows<{0}>, jte::"
 _LOOPS = (
     _POOLED.format("float") + "kernels::AsStored>",
@@ -117,6 +122,31 @@ class ModulesTest(parameterized.TestCase):
   def test_loops_use_the_vectors_of_newer_processors(self, kernel, loop):
     wrapper, register = loop
     self.assert_uses(register, self.functions_of_loop(wrapper, kernel))
+
+  @parameterized.product(
+      rule=_RULES_WITH_POWERS,
+      chosen=tuple(
+          zip(instruction_sets.CLONES, instruction_sets.LOOPS.items())
+      ),
+  )
+  def test_powers_are_computed_by_vectors(self, rule, chosen):
+    suffix, (wrapper, register) = chosen
+    of_blocks = [
+        name
+        for name in self.functions
+        if f"StepBlock<jte::kernels::{rule}" in name
+        and name.endswith(f"[clone .{suffix}]")
+    ]
+    of_entries = self.functions_of_loop(
+        wrapper, f"StepEntries<jte::kernels::{rule}"
+    )
+    self.assertLen(of_blocks, 1)
+    self.assertLen(of_entries, 1)
+    for name in of_blocks + of_entries:
+      # The division in a logarithm.
+      self.assertRegex(
+          "\n".join(self.functions[name]), rf"vdivpd .*%{register}", name
+      )
 
   @parameterized.product(kernel=_LOOPS, wrapper=tuple(instruction_sets.LOOPS))
   def test_sums_stay_in_registers(self, kernel, wrapper):

@@ -3,10 +3,12 @@
 
 // x to the power of y in a form that compilers vectorize, for update rules.
 //
-// std::pow is a call per element: FTRL with a power other than -0.5 takes some
-// 20 times as long with it. The value here is within one unit in the last place
-// of the true one. One y serves many x, so that what depends on y alone is
-// computed, and checked, once.
+// std::pow is a call per element, and GCC 12 makes vectors of this only if it
+// may take it that floats do not trap (BUILD): FTRL of power -0.75 takes 12
+// times as long as Adagrad with vectors, 67 times without (rows in a cache, Zen
+// 4). The value here is within one unit in the last place of the true one. One
+// y serves many x, so that what depends on y alone is computed, and checked,
+// once.
 //
 //   const Power power(-0.75f);
 //   for (int64_t d = 0; d < dim; ++d) out[d] = power(x[d]);

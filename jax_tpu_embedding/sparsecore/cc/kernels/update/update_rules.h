@@ -189,7 +189,7 @@ struct FtrlRule {
   JTE_HOST_DEVICE explicit FtrlRule(const float* hyperparameters)
       : power(Exponent(hyperparameters)) {
     const float learning_rate = hyperparameters[0];
-    const float l1 = hyperparameters[2];
+    l1 = hyperparameters[2];
     const float l2 = hyperparameters[3];
     const float beta = hyperparameters[4];
     const bool multiply = hyperparameters[5] != 0.0f;
@@ -197,7 +197,6 @@ struct FtrlRule {
     factor = multiply ? learning_rate : 1.0f;
     divisor = multiply ? 1.0f : learning_rate;
     threshold = l1 * factor;
-    no_threshold = l1 == 0.0f;
     summand_1 = multiply ? 2.0f * (learning_rate * l2) : beta;
     summand_2 = multiply ? beta : 2.0f * l2;
   }
@@ -213,7 +212,8 @@ struct FtrlRule {
     // In this order of arguments a threshold of NaN stays one; `linear` comes
     // back with the difference.
     const float clamped = std::min(threshold, std::max(-threshold, linear));
-    const float numerator = no_threshold ? -linear : clamped - linear;
+    // Compared here: GCC 12 makes no vector of a bool that was computed before.
+    const float numerator = l1 == 0.0f ? -linear : clamped - linear;
     weight = numerator / ((new_power + summand_1) / divisor + summand_2);
   }
 
@@ -221,7 +221,7 @@ struct FtrlRule {
   float factor;
   float divisor;
   float threshold;
-  bool no_threshold;
+  float l1;
   float summand_1;
   float summand_2;
 };
