@@ -53,11 +53,12 @@ struct Job {
 };
 
 // Whether one pass does everything, if the rule has one.
-bool IsOnePass(const Optimizer& optimizer, const TableValues& table,
-               const ActivationGradient& gradient) {
+bool IsOnePass(const Rule& rule, const Optimizer& optimizer,
+               const TableValues& table, const ActivationGradient& gradient) {
   return optimizer.options == RowOptions() &&
          std::holds_alternative<std::span<float>>(table) &&
-         gradient.has_one_source() && OnePassServes(gradient.dim);
+         gradient.has_one_source() &&
+         OnePassServes(gradient.dim, rule.has_row_slots);
 }
 
 // Steps these rows in one pass, none of which is long.
@@ -226,7 +227,7 @@ Job MakeJob(const Rule& rule, const CooGeometry& geometry,
                  .rounding = optimizer.rounding},
       .step_entries = nullptr,
   };
-  if (IsOnePass(optimizer, tables.table, job.gradient)) {
+  if (IsOnePass(rule, optimizer, tables.table, job.gradient)) {
     job.step_entries = steps.entries;
   }
   for (size_t k = 0; k < tables.slots.size(); ++k) {

@@ -23,9 +23,6 @@ namespace jte::kernels {
 
 namespace {
 
-template <typename Rule>
-constexpr bool kHasRowSlots = requires { Rule::kNumRowSlots; };
-
 // Steps the columns from `column` on, in pieces of `kWidth`; returns the first
 // column that is left.
 template <int kWidth, typename Rule>
@@ -74,13 +71,10 @@ JTE_VECTOR_CLONES void StepBlock(const RowBlock& block,
   }
 }
 
-// One pass takes most of the time to compile of a rule: rules that need the
-// whole row, or a function call per element, have none.
+// One pass takes most of the time to compile of a rule: those with a function
+// call per element have none.
 template <typename Rule>
 constexpr StepEntriesFunction kStepEntries = StepEntries<Rule>;
-template <typename Rule>
-  requires kHasRowSlots<Rule>
-constexpr StepEntriesFunction kStepEntries<Rule> = nullptr;
 template <template <typename> typename Rule>
 constexpr StepEntriesFunction kStepEntries<Rule<AnyPower>> = nullptr;
 

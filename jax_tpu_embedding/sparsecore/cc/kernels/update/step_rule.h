@@ -37,14 +37,18 @@ struct EntriesUpdate {
 // Whether rows of so many columns are stepped in one pass: whole vectors of
 // AVX-512, in few registers. Loops that would serve any number need more
 // registers than there are, and are slower than two passes.
-constexpr bool OnePassServes(int64_t dim) {
-  return dim == 16 || dim == 32 || (dim > 0 && dim % 64 == 0);
+//
+// has_row_slots: of the rule. What is computed of a whole row has to wait for
+// all of its sums, which must be in registers.
+constexpr bool OnePassServes(int64_t dim, bool has_row_slots) {
+  if (dim == 16 || dim == 32 || dim == 64) return true;
+  return !has_row_slots && dim > 0 && dim % 64 == 0;
 }
 
 // Sums and steps the rows of entries in one pass: step_entries.h. Steps every
 // row that has an entry in [begin, end), which has all its entries.
-// Requires: OnePassServes(update.gradient.dim); no row has more than
-// kTermsPerBlock entries.
+// Requires: OnePassServes(update.gradient.dim, ...) for the rule; no row has
+// more than kTermsPerBlock entries.
 using StepEntriesFunction = void (*)(const PartitionOrder& entries,
                                      int64_t begin, int64_t end,
                                      const EntriesUpdate& update);
