@@ -22,6 +22,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import earlier_version
 from benchmarks import machine
 from benchmarks import results_folder
 from benchmarks import turns
@@ -44,12 +45,6 @@ _PEERS = flags.DEFINE_string(
     os.path.expanduser("~/.cache/jax_tpu_embedding/lookup_peers"),
     "Folder with the virtual environment `torch`. Without it, only this package"
     " is measured.",
-)
-_BEFORE_ROOT = flags.DEFINE_string(
-    "before",
-    None,
-    "An earlier version, measured too: the folder of this benchmark's runfiles,"
-    " in bazel-bin/benchmarks/dlrm of its workspace, that has `benchmarks`.",
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
 _QUICK = flags.DEFINE_bool(
@@ -88,13 +83,7 @@ def _contenders() -> dict[str, Contender]:
       _OURS: Contender("ours_worker"),
       _OURS_KEEPS: Contender("ours_worker", kept_bytes=1 << 30),
   }
-  if _BEFORE_ROOT.value:
-    root = pathlib.Path(_BEFORE_ROOT.value).absolute()
-    if not (root / "benchmarks" / "dlrm").is_dir():
-      raise app.UsageError(
-          f"--before={_BEFORE_ROOT.value} has no benchmarks/dlrm. Build the"
-          " benchmark there, and name the folder in dlrm.runfiles."
-      )
+  if root := earlier_version.root("benchmarks/dlrm"):
     result[_BEFORE] = Contender("ours_worker", root=root)
   python = pathlib.Path(_PEERS.value, "torch", "bin", "python")
   if python.exists():

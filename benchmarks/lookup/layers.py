@@ -11,59 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-import os
 import pathlib
 
 from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import earlier_version
 from benchmarks import turns
 from benchmarks import worker_process
 
-_BEFORE = flags.DEFINE_string(
-    "before",
-    None,
-    "The runfiles of a benchmark of an earlier version, in bazel-bin of its"
-    " workspace: the folder that has `benchmarks` and `jax_tpu_embedding`.",
-)
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Samples per measurement.", 2)
 
+_WORKER = pathlib.Path(__file__).with_name("layer_worker.py")
 _CASES = ((16384, 1), (16384, 20), (4096, 100))
 _PARTS = ("forward", "SGD")
-
-
-def _start(root: pathlib.Path, preload: str) -> worker_process.WorkerProcess:
-  folders = [
-      *worker_process.python_path_with(root),
-      str(pathlib.Path(__file__).parent),
-  ]
-  return worker_process.WorkerProcess(
-      "layer_worker",
-      environment={
-          "LD_PRELOAD": preload,
-          "PYTHONPATH": os.pathsep.join(folders),
-      },
-      root=root,
-  )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-  if not _BEFORE.value:
-    raise app.UsageError("--before names the earlier version.")
-  before = pathlib.Path(_BEFORE.value).absolute()
-  if not (before / "jax_tpu_embedding").is_dir():
-    raise app.UsageError(f"--before={_BEFORE.value} has no jax_tpu_embedding.")
-  ours = pathlib.Path(__file__).parents[2]
+  roots = earlier_version.roots(pathlib.Path(__file__).parents[2])
   for allocator, preload in worker_process.allocators().items():
     print(f"\n| {allocator} | part | ours: wall ms | before | ours / before |")
     print("|---|---|--:|--:|--:|")
     with contextlib.ExitStack() as stack:
       workers = {
-          name: stack.enter_context(_start(root, preload))
-          for name, root in (("ours", ours), ("before", before))
+          name: stack.enter_context(
+              earlier_version.start(_WORKER, root, {"LD_PRELOAD": preload})
+          )
+          for name, root in roots.items()
       }
       for batch_size, valency in _CASES:
         sums = [
