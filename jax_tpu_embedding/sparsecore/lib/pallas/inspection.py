@@ -193,3 +193,36 @@ def bundles_in(directory: pathlib.Path) -> dict[str, int]:
         bundles[name] = bundles.get(name, 0) + count
         count = 0
   return bundles
+
+
+_BUNDLES_OF_SUBCORES = re.compile(r"^tec$(.*)", re.MULTILINE | re.DOTALL)
+_BUNDLE = re.compile(
+    r"^\.L(?P<label>BB\w+):|^0x(?P<address>[0-9a-f]+): |\.L(?P<target>BB\w+)-",
+    re.MULTILINE,
+)
+# Bundles after one with a branch, which run whether or not it is taken.
+_DELAY_SLOTS = 2
+
+
+def loops_in(directory: pathlib.Path) -> list[int]:
+  """How many bundles a turn takes of each innermost loop of vector subcores.
+
+  Those without a branch inside: what a kernel does most.
+
+  Args:
+    directory: where libtpu wrote its SparseCore programs, as it does if
+      LIBTPU_INIT_ARGS has --xla_sc_dump_bundles_to when it is loaded.
+  """
+  loops = []
+  for path in sorted(directory.rglob("*_bundles.txt")):
+    program = _BUNDLES_OF_SUBCORES.search(path.read_text())
+    label, start, address = None, 0, 0
+    for found in _BUNDLE.finditer(program[1] if program else ""):
+      if found["label"]:
+        label, start = found["label"], None
+      elif found["address"]:
+        address = int(found["address"], 16)
+        start = address if start is None else start
+      elif found["target"] == label:
+        loops.append(address - start + 1 + _DELAY_SLOTS)
+  return loops

@@ -201,6 +201,8 @@ class _Window:
   def __init__(self, dim: int, columns: list[Register]):
     self._dim = dim
     self._columns = columns
+    # Of a register with square roots, by its id: itself, and 1 / itself.
+    self._inverses: dict[int, tuple[Register, Register]] = {}
 
   def spread(self, value: Value) -> Value:
     """As many registers as a row has."""
@@ -242,7 +244,11 @@ class _Window:
     """On each register by itself."""
     (out,) = (v.aval for v in eqn.outvars)
     _is_row(out, self._dim)
-    if name in functions.FUNCTIONS:
+    if name == "sqrt":
+      function = self._sqrt
+    elif name == "div" and id(operands[1][0]) in self._inverses:
+      function = self._divide_by_root
+    elif name in functions.FUNCTIONS:
       function = functools.partial(functions.FUNCTIONS[name], eqn)
     elif name in _OPERATIONS:
       function = functools.partial(eqn.primitive.bind, **eqn.params)
@@ -257,6 +263,15 @@ class _Window:
     if out.dtype in _HALF_TYPES:
       results = [float16_bits.round_to(x, out.dtype) for x in results]
     return results
+
+  def _sqrt(self, x):
+    root = functions.sqrt(x)
+    self._inverses[id(root)] = root, functions.inverse_sqrt(x)
+    return root
+
+  def _divide_by_root(self, x, root):
+    """A product, which takes fewer instructions than the quotient."""
+    return x * self._inverses[id(root)][1]
 
   # --- What needs all columns ---
 

@@ -103,6 +103,39 @@ class FunctionsTest(parameterized.TestCase):
     # XLA's functions of tiny and huge numbers have errors of their own.
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=1e-35)
 
+  def test_quotients_by_roots_are_those_of_jax(self):
+    numerators = np.float32([0, -0.0, 1e-30, -3, 1e30, np.inf, np.nan])
+    # The exponents of half of them are odd.
+    squares = np.exp2(np.linspace(-125, 127, 10**5)).astype(np.float32)
+    squares = np.concatenate([_SPECIAL, squares])
+    for x in numerators:
+      actual, expected = _run(
+          lambda y: x / jnp.sqrt(y),  # pylint: disable=cell-var-from-loop
+          squares[None],
+          dim=squares.size,
+          lanes=squares.size,
+      )
+      np.testing.assert_allclose(actual, expected, rtol=6e-7, atol=1e-35)
+      zeros = expected == 0
+      np.testing.assert_array_equal(
+          np.signbit(actual[zeros]), np.signbit(expected[zeros])
+      )
+
+  def test_roots_of_tiny_numbers_are_not_negative(self):
+    tiny = np.float32(2.0**-126) * np.linspace(1, 4, 16, dtype=np.float32)
+    roots, expected = _run(lax.sqrt, tiny[None])
+    np.testing.assert_array_less(-1e-37, roots)
+    np.testing.assert_array_less(roots, 1.001 * expected)
+    inverses, expected = _run(lambda x: 1 / lax.sqrt(x), tiny[None])
+    np.testing.assert_array_less(0.4 * expected, inverses)
+    np.testing.assert_array_less(inverses, 2.5 * expected)
+
+  def test_quotients_by_one_root_are_those_of_jax(self):
+    actual, expected = _run(
+        lambda x: x / jnp.sqrt(jnp.sum(x * x, axis=1, keepdims=True)), _ROW
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
   def test_remainder_has_the_sign_of_the_first(self):
     x, y = np.float32([[7, -7, 7, 3]]), np.float32([[3, 3, -2, 5]])
 

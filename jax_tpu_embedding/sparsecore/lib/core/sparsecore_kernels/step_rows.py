@@ -149,12 +149,9 @@ def step_rows(
         for copy in copies:
           copy.wait()
 
-        @pl.loop(0, jnp.minimum(chunk, num_rows - k * chunk))
-        def _(r):
-          if width == dim:
-            step_row(r, 0)
-          else:
-            pl.loop(0, dim, step=width)(functools.partial(step_row, r))
+        _for_each_window(
+            jnp.minimum(chunk, num_rows - k * chunk), dim, width, step_row
+        )
 
         copies = [
             pltpu.async_copy(buffer, ref.at[named], semaphore)
@@ -182,6 +179,27 @@ def step_rows(
       x.reshape(old.shape)
       for x, old in zip(results, (table, *slots), strict=True)
   )
+
+
+def _for_each_window(num_rows, dim, width, step_row) -> None:
+  """step_row(r, c) for `num_rows` rows, and for every window of their columns.
+
+  No turn of the loop reads what another writes: the compiler begins the next
+  ones before one is done. One loop over rows and windows, as it does so in the
+  innermost loop alone.
+  """
+  if width == dim:
+    plsc.parallel_loop(0, num_rows)(lambda r: step_row(r, 0))
+    return
+
+  @plsc.parallel_loop(
+      0, num_rows * (dim // width), carry=(jnp.int32(0), jnp.int32(0))
+  )
+  def _(_, place):
+    r, c = place
+    step_row(r, c)
+    is_last = c + width == dim
+    return jnp.where(is_last, r + 1, r), jnp.where(is_last, 0, c + width)
 
 
 def _trace(step, table, slots, hyperparameters, rounding, dim):
