@@ -4,6 +4,7 @@
 """inspect() says what a kernel needs, or what the compiler says against it."""
 
 import importlib.util
+import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_tpu_embedding.sparsecore.lib import pallas
+from jax_tpu_embedding.sparsecore.lib.pallas import inspection
 
 
 def _double(table, row):
@@ -74,6 +76,33 @@ class InspectTest(parameterized.TestCase):
         ValueError, "'<lambda>' cannot be imported by the process .* top of a m"
     ):
       pallas.inspect(lambda table: in_place(table), _TABLE)
+
+
+class LoopsTest(absltest.TestCase):
+
+  def test_loops_of_subcores_are_measured(self):
+    # A loop of the scalar core; one with a branch inside, and in it one of two
+    # bundles, and two more that follow its branch.
+    program = """scs
+.LBB1_1:
+0x0: {  (pc) =\tsbr.rel @p0 .LBB1_1-.Ltmp0  }
+tec
+.LBB2_1:
+0x0: {  s1 =\tsadd.s32 $0x1, s1  }
+.LBB2_2:
+0x1: {  v1 =\tvld [tilespmem:s1+$0x0]  }
+.Ltmp1:
+0x2: {  v1 =\tvmul.f32 v1, v1;
+\t(pc) =\tsbr.rel @p0 .LBB2_2-.Ltmp1  }
+0x3: {  [tilespmem:s1+$0x0] =\tvst v1  }
+0x4: {  _ = \tsnop  }
+.Ltmp2:
+0x5: {  (pc) =\tsbr.rel @p1 .LBB2_1-.Ltmp2  }
+"""
+    directory = self.create_tempdir()
+    directory.create_file("a/step_1_bundles.txt", program)
+    path = pathlib.Path(directory.full_path)
+    self.assertEqual(inspection.loops_in(path), [4])
 
 
 if __name__ == "__main__":
