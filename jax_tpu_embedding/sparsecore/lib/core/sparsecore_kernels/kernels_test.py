@@ -144,7 +144,8 @@ class Int8RowsTest(parameterized.TestCase):
 class StepRowsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ("v5p", "adagrad", 24, jnp.float32),
+      # Three windows of columns.
+      ("v5p", "adagrad", 96, jnp.float32),
       # A step that needs the whole row, and has a slot of one number.
       ("v6e", "rowwise_adagrad", 16, jnp.float16),
       ("7x", "adam", 32, jnp.bfloat16),
