@@ -100,6 +100,7 @@ def auto_pipelining(
 
   Raises:
     AssertionError: by the first call, if `fn` returns something else.
+    TypeError: by a call with something else for the state.
     ValueError: by it, if `fn` cannot be a pipeline; by a later call whose
       static arguments, or number of arguments, are others; now, if
       static_argnums are no positions.
@@ -118,6 +119,7 @@ def auto_pipelining(
     )
 
   def train_step(state, carry, *data):
+    _check_is_state(state)
     step = pipeline(1 + len(data))
     is_static = [i in static_argnums for i in range(1, 1 + len(data))]
     if state.args_1 is None:
@@ -144,6 +146,7 @@ def auto_pipelining(
     return _state_of(flight, args_1), out
 
   def finalize(state, carry):
+    _check_is_state(state)
     if state.args_1 is None:
       raise AssertionError(
           "Nothing is in the pipeline: finalize_pipelining takes the state that"
@@ -173,6 +176,7 @@ def finalize_pipelining(
 
   Raises:
     AssertionError: if `fn` is something else, or there was no call.
+    TypeError: if `state` is something else.
   """
   if not isinstance(fn, PipeliningFunction):
     raise AssertionError(
@@ -189,6 +193,14 @@ def dump_jaxpr(jaxpr: Any, name: str) -> None:
   """
   if directory := os.environ.get(_DUMP_DIRECTORY):
     pathlib.Path(directory, f"jaxpr_{name}.txt").write_text(f"{jaxpr}\n")
+
+
+def _check_is_state(state: Any) -> None:
+  if not isinstance(state, EmbeddingPipeliningState):
+    raise TypeError(
+        "state must be what init_state() or the call before returned, got a"
+        f" {type(state).__name__}."
+    )
 
 
 def _check_like_last(

@@ -262,6 +262,13 @@ class AutoPipeliningTest(parameterized.TestCase):
       ap.finalize_pipelining(self._step(model), ap.init_state(), model.carry)
     with self.assertRaisesRegex(ValueError, "looks no embeddings up"):
       call(lambda carry, ids, labels: (carry, ids))
+    step = self._step(model)
+    for state in (None, model.carry):
+      error = f"init_state\\(\\) or the call .*got a {type(state).__name__}"
+      with self.assertRaisesRegex(TypeError, error):
+        step(state, model.carry, *batch)
+      with self.assertRaisesRegex(TypeError, error):
+        ap.finalize_pipelining(step, state, model.carry)
 
 
 if __name__ == "__main__":
