@@ -132,7 +132,7 @@ def preprocess_sparse_dense_matmul_input(
   )
   if _grows(limits, conversion):
     return _convert_growing(
-        conversion, features, features_weights, feature_specs
+        conversion, features, features_weights, feature_specs, batch_number
     )
   if isinstance(limits, _limits.Limits):
     _check_minibatching(limits, enable_minibatching)
@@ -154,6 +154,7 @@ def _convert_growing(
     features: Any,
     features_weights: Any | None,
     feature_specs: Any,
+    batch_number: int,
 ) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
   """A batch in the limits of the specs, which are raised if it does not fit.
 
@@ -164,7 +165,12 @@ def _convert_growing(
     try:
       # Only to count: what does not fit is converted again.
       inputs, stats = _to_buffers.to_buffers(
-          conversion, features, features_weights, feature_specs, True, 0
+          conversion,
+          features,
+          features_weights,
+          feature_specs,
+          True,
+          batch_number,
       )
     except ValueError:
       if num_changes == _limits.num_changes():

@@ -157,6 +157,18 @@ class InputFormsTest(parameterized.TestCase):
       ):
         call()
 
+  @parameterized.parameters("specs", "grow", None)
+  def test_a_number_of_a_batch_is_an_integer(self, limits):
+    specs = make_specs()
+    call = lambda number: preprocess(
+        _FORMS["rows"], specs=specs, limits=limits, batch_number=number
+    )
+    call(np.int64(3))
+    with self.assertRaisesRegex(
+        TypeError, "batch_number must be an integer .*got '1'"
+    ):
+      call("1")
+
   def test_batches_cannot_change_the_minibatches_they_share(self):
     ids = np.ones((_BATCH, 1), np.int32)
     inputs, _ = preprocess(ids)
