@@ -17,6 +17,7 @@ from typing import NoReturn
 from typing import TypeVar
 
 from absl import flags
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 
 _Settings = TypeVar("_Settings", bound="Settings")
 
@@ -276,8 +277,7 @@ def say(*words: object) -> None:
   try:
     print(*words, flush=True)
   except OSError as error:
-    # What is still to be printed has nowhere to go, either.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    standard_output.discard()
     if isinstance(error, BrokenPipeError):
       reason = "nobody reads its output any more."
     else:

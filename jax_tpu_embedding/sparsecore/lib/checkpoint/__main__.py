@@ -15,6 +15,7 @@ import sys
 
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 
 _COMMANDS = {
     "describe": (checkpoint.describe, "says what a checkpoint has"),
@@ -47,4 +48,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  standard_output.run(main)

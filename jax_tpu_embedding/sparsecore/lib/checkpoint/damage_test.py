@@ -16,6 +16,8 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 from absl.testing import absltest
@@ -145,6 +147,20 @@ class DamageTest(parameterized.TestCase):
       self.assertEqual(command.main(["verify", str(path)]), 1)
     # All that is damaged, not the first of it.
     self.assertRegex(output.getvalue(), r"(?s)c\.0\.0.*c\.1\.0")
+
+  def test_a_command_that_nobody_reads_ends_quietly(self):
+    path = self.directory / "saved"
+    _save(path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", command.__package__, "describe", path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    with process.stderr:
+      self.assertEqual(process.stderr.read(), b"")
+    self.assertEqual(process.wait(), 141)
 
   @parameterized.parameters(
       (None, "There is no checkpoint in"),

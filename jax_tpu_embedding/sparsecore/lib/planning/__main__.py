@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import json
 import sys
 
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 from jax_tpu_embedding.sparsecore.lib.planning import cost_report
 from jax_tpu_embedding.sparsecore.lib.planning import model_file
 from jax_tpu_embedding.sparsecore.lib.planning import workload
@@ -111,4 +112,4 @@ def _rows(reports: Sequence[cost_report.CostReport]) -> str:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  standard_output.run(main)
