@@ -98,6 +98,12 @@ class TableVariables:
     stacks = by_stack(embedding.get_table_specs(feature_specs))
     _check_same_names(stacks, variables)
     for name in stacks:
+      if not hasattr(variables[name], "table"):
+        raise TypeError(
+            f"Stack {name!r}: is a {type(variables[name]).__name__}, not"
+            " EmbeddingVariables. Pass variables as init_embedding_variables"
+            " makes them."
+        )
       _check_is_there(f"Stack {name!r}, table", variables[name].table)
     feature_specs = planned(
         feature_specs,
@@ -226,6 +232,12 @@ def _with_count(state: Any, count: int) -> Any:
 def _check_same_names(
     stacks: Mapping[str, Sequence[Any]], variables: Mapping[str, Any]
 ) -> None:
+  if not isinstance(variables, Mapping):
+    raise TypeError(
+        "variables must be {stack name: EmbeddingVariables}, got a"
+        f" {type(variables).__name__}. Pass them as init_embedding_variables"
+        " makes them."
+    )
   if set(stacks) != set(variables):
     raise ValueError(
         f"The variables are of the stacks {sorted(variables)}, and the specs"

@@ -29,6 +29,24 @@ _READ_AHEAD = 2
 COMPRESSIONS = (None, "zstd")
 
 
+def absolute(path: str | os.PathLike[str], argument: str = "path") -> str:
+  """An absolute path, or a URL, as Directory takes it.
+
+  Args:
+    path: what a user gave.
+    argument: as what, for the message.
+
+  Raises:
+    TypeError: it is something else, such as bytes.
+  """
+  found = os.fspath(path) if isinstance(path, os.PathLike) else path
+  if not isinstance(found, str):
+    raise TypeError(
+        f"{argument} must be a str or a pathlib.Path, got {path!r}."
+    )
+  return found if "://" in found else os.path.abspath(found)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrayFormat:
   """What the metadata of an array follows from."""

@@ -140,7 +140,8 @@ def save(
       could not prepare them, as raw ids tell sizes, as JAX's first device.
 
   Raises:
-    TypeError: step is not an integer, or variables are no arrays on devices.
+    TypeError: path is none, step is not an integer, or variables are something
+      else, or no arrays on devices.
     ValueError: variables and specs do not fit each other, an array was donated,
       tables have names that files cannot have, an option is out of range, or
       there is something at `path`, or about to be: another process saves to it.
@@ -184,7 +185,7 @@ def save_async(
     ValueError: as save.
     CheckpointError: as save; later problems are raised by wait().
   """
-  path = _absolute(path)
+  path = _zarr_rows.absolute(path)
   _zarr_rows.Directory(path)  # raises for URLs that nothing can read
   tables = orbax_handlers.Tables(variables, feature_specs, **options)
   real_path = path if "://" in path else os.path.realpath(path)
@@ -237,7 +238,7 @@ def restore(
       tables or by table. Types are converted to those of the specs.
 
   Raises:
-    TypeError: policy is neither of these, or tables is a string.
+    TypeError: path is none, policy is neither of these, or tables is a string.
     ValueError: the checkpoint does not fit the specs. Nothing was allocated.
     MemoryError: the variables cannot fit. Nothing was allocated.
     CheckpointError: the checkpoint is damaged, or there is none.
@@ -250,7 +251,7 @@ def restore(
       tables=tables,
       names=names,
       policy=policy,
-  ).restore(_absolute(path))
+  ).restore(_zarr_rows.absolute(path))
 
 
 def restore_into(
@@ -295,7 +296,7 @@ def restore_into(
       tables=tables,
       names=names,
       policy=policy,
-  ).restore(_absolute(path))
+  ).restore(_zarr_rows.absolute(path))
 
 
 def load_tables(
@@ -333,9 +334,10 @@ def describe(path: str | os.PathLike[str]) -> SavedTables:
   """What a checkpoint has; str() of it is a table to print.
 
   Raises:
+    TypeError: path is none.
     CheckpointError: there is none, or its tables.json is damaged.
   """
-  return _tables_json.read(_absolute(path))[1]
+  return _tables_json.read(_zarr_rows.absolute(path))[1]
 
 
 def verify(path: str | os.PathLike[str]) -> SavedTables:
@@ -344,7 +346,7 @@ def verify(path: str | os.PathLike[str]) -> SavedTables:
   Raises:
     CheckpointError: naming all files that are damaged or missing.
   """
-  directory, saved = _tables_json.read(_absolute(path))
+  directory, saved = _tables_json.read(_zarr_rows.absolute(path))
   problems = []
   with _progress.Progress("checking", saved.num_bytes) as progress:
     for variable in saved.variables():
@@ -376,7 +378,7 @@ def read_table(
     ValueError: the checkpoint has no such table or slot.
     CheckpointError: the checkpoint is damaged, or there is none.
   """
-  directory, saved = _tables_json.read(_absolute(path))
+  directory, saved = _tables_json.read(_zarr_rows.absolute(path))
   variable = _row_blocks.Variable(table=table, slot=slot)
   if variable not in saved.variables():
     raise ValueError(
@@ -391,8 +393,3 @@ def read_table(
   for first, values in source.blocks(array.ranges()):
     result[first : first + len(values)] = values
   return result
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-  path = os.fspath(path)
-  return path if "://" in path else os.path.abspath(path)

@@ -49,6 +49,7 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _target_specs
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _zarr_rows
 from jax_tpu_embedding.sparsecore.lib.checkpoint import orbax_handlers
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_proto_utils
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _placement
@@ -121,7 +122,8 @@ def convert(
   ):
     if number is not None and number < 1:
       raise ValueError(f"{name} ({flag}) must be positive, got {number}.")
-  source, target = _absolute(source), _absolute(target)
+  source = _zarr_rows.absolute(source, "source")
+  target = _zarr_rows.absolute(target, "target")
   if scratch is None and "://" not in target:
     scratch = os.path.dirname(target)
   _check_keys(model_key, embedding_spec_key)
@@ -583,11 +585,6 @@ def _copy_file(source: str, target: str) -> None:
     os.fsync(file.fileno())
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
-  path = os.fspath(path)
-  return path if "://" in path else os.path.abspath(path)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the program; returns the exit status."""
   parser = argparse.ArgumentParser(
@@ -628,4 +625,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  standard_output.run(main)

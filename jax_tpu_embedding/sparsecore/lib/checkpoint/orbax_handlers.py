@@ -81,9 +81,10 @@ class AbstractTables:
 
   def __post_init__(self):
     if (self.sharding is None) == (self.variables is None):
+      given = "neither" if self.sharding is None else "both"
       raise ValueError(
           "AbstractTables: pass either sharding, to make variables, or"
-          " variables, to restore into them."
+          f" variables, to restore into them, got {given}."
       )
 
   # To restore is to ask for transfers, whatever a program forbids around it.

@@ -353,6 +353,42 @@ class SavingTest(checkpoint_case.CheckpointCase):
     self.assertFalse(self.path.exists())
     checkpoint.save(self.path, variables, specs, host_buffer_bytes=0)
 
+  @parameterized.parameters(b"path", None, 3)
+  def test_a_path_is_a_string_or_a_path(self, path):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    for call in (
+        lambda: checkpoint.save(path, variables, specs),
+        lambda: checkpoint.save_async(path, variables, specs),
+        lambda: checkpoint.restore(path, specs, _on_devices(1, "x")),
+        lambda: checkpoint.restore_into(variables, path, specs),
+        lambda: checkpoint.describe(path),
+        lambda: checkpoint.verify(path),
+        lambda: checkpoint.read_table(path, "items"),
+    ):
+      with self.assertRaisesRegex(
+          TypeError, f"path must be a str or a pathlib.Path, got {path!r}"
+      ):
+        call()
+
+  @parameterized.parameters(
+      (None, "variables must be {stack name: .*, got a NoneType"),
+      ([1], "variables must be {stack name: .*, got a list"),
+      ({"items": (1, 2)}, "Stack 'items': is a tuple, not EmbeddingVar"),
+  )
+  def test_variables_of_another_kind_are_not_saved(self, change, error):
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    if isinstance(change, dict):
+      change = {**variables, **change}
+    for call in (
+        lambda: checkpoint.save(self.path, change, specs),
+        lambda: checkpoint.load_tables(change, specs, {}),
+    ):
+      with self.assertRaisesRegex(TypeError, error):
+        call()
+    self.assertFalse(self.path.exists())
+
   @parameterized.parameters(
       ((("a/../b", 8, 3),), "'a/../b': the name has"),
       ((("a\nb", 8, 3),), "not printable"),
