@@ -201,6 +201,7 @@ def run(config: config_lib.Config) -> None:
   ):
     # Before a log is made or read; what is in it is known after that.
     checkpoints.require(config.result_shaping())
+    trainer = training.Trainer(config)
     data = dataset.load(
         _log_path(config, output_dir),
         config,
@@ -215,7 +216,6 @@ def run(config: config_lib.Config) -> None:
         f"Tables: {samples.NUM_CATEGORIES} of {config.table_rows:,} rows x"
         f" {config.embedding_dim}, on {config.num_devices} device(s)."
     )
-    trainer = training.Trainer(config)
     state, history = trainer.init(), []
     if config.resume:
       history = checkpoints.restore(state)

@@ -207,12 +207,13 @@ class DlrmTest(program_runs.ProgramTest):
     _, stderr = process.communicate()
     self.assertEqual((process.returncode, stderr), (-signal.SIGINT, ""))
 
-  def test_layers_that_do_not_fit_are_one_line(self):
-    code, _, stderr = _run("--bottom_mlp=8,1000000000000")
-    self.assertEqual(code, 1)
-    self.assert_is_one_line(
-        stderr, "dlrm", r"need .*TiB .*free.*--bottom_mlp=8,1000000000000, --"
-    )
+  @parameterized.parameters(
+      "--bottom_mlp=8,1000000000000", "--cross_layers=1000000000000"
+  )
+  def test_layers_that_do_not_fit_are_one_line(self, flag):
+    code, stdout, stderr = _run(flag)
+    self.assertEqual((code, stdout), (1, ""))  # before a log is made
+    self.assert_is_one_line(stderr, "dlrm", rf"need .*TiB .*free.*{flag}, --")
 
   def test_a_mistake_leaves_no_directory(self):
     parent = self.directory()

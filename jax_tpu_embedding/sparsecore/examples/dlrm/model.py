@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -114,6 +115,39 @@ class DenseLayers(nn.Module):
     return nn.Dense(1, name="logit")(x)[:, 0]
 
 
+def _dense_layers(config: config_lib.Config) -> DenseLayers:
+  return DenseLayers(
+      bottom_mlp=config.bottom_mlp,
+      cross_layers=config.cross_layers,
+      cross_rank=config.cross_rank,
+      top_mlp=config.top_mlp,
+  )
+
+
+def num_dense_parameters(config: config_lib.Config) -> int:
+  """How many numbers the dense layers of a run have; makes none of them."""
+
+  def count(cross_layers):
+    layers = _dense_layers(
+        dataclasses.replace(config, cross_layers=cross_layers)
+    )
+    sample, activation = (
+        jax.ShapeDtypeStruct((1, width), jnp.float32)
+        for width in (samples_lib.NUM_DENSE, config.embedding_dim)
+    )
+    parameters = jax.eval_shape(
+        layers.init,
+        jax.random.key(0),
+        sample,
+        [activation] * samples_lib.NUM_CATEGORIES,
+    )
+    return sum(x.size for x in jax.tree.leaves(parameters))
+
+  # All cross layers have one size, and there may be too many to look at.
+  without, with_one = count(0), count(1)
+  return without + config.cross_layers * (with_one - without)
+
+
 def ids_by_name(rows: Any) -> dict[str, Any]:
   """The tree of feature_specs with ids, of rows i32[B, 26]."""
   names = samples_lib.CATEGORY_NAMES
@@ -146,10 +180,5 @@ def make(config: config_lib.Config) -> DlrmDcnV2:
   """The model of a run."""
   return DlrmDcnV2(
       feature_specs=feature_specs(config),
-      dense_layers=DenseLayers(
-          bottom_mlp=config.bottom_mlp,
-          cross_layers=config.cross_layers,
-          cross_rank=config.cross_rank,
-          top_mlp=config.top_mlp,
-      ),
+      dense_layers=_dense_layers(config),
   )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.examples.dlrm import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.dlrm import model
@@ -11,7 +12,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 import numpy as np
 
 
-class ModelTest(absltest.TestCase):
+class ModelTest(parameterized.TestCase):
 
   def test_cross_layers_are_the_formula_of_the_paper(self):
     layers = model.CrossLayers(num_layers=2, rank=3)
@@ -31,6 +32,20 @@ class ModelTest(absltest.TestCase):
     x0 = np.ones((2, 3))
     layers = model.CrossLayers(num_layers=0, rank=1)
     np.testing.assert_array_equal(layers.apply({}, x0), x0)
+
+  @parameterized.parameters(0, 1, 4)
+  def test_dense_parameters_are_counted(self, cross_layers):
+    config = config_lib.Config(
+        batch_size=8, table_rows=50, embedding_dim=8, cross_layers=cross_layers
+    )
+    layers = model.make(config).dense_layers
+    parameters = layers.init(
+        jax.random.key(0), np.zeros((8, 13)), 26 * [np.zeros((8, 8))]
+    )
+    self.assertEqual(
+        model.num_dense_parameters(config),
+        sum(x.size for x in jax.tree.leaves(parameters)),
+    )
 
   def test_all_tables_are_one_stack(self):
     specs = model.feature_specs(

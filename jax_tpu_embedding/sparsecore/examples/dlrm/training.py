@@ -34,13 +34,23 @@ class Trainer:
 
   def __init__(self, config: config_lib.Config):
     self._config = config
+    mesh = jax.sharding.get_mesh()
+    launch.check_memory(
+        model_lib.num_dense_parameters(config),
+        mesh.devices.flat,
+        config,
+        "bottom_mlp",
+        "cross_layers",
+        "cross_rank",
+        "top_mlp",
+        "embedding_dim",
+    )
     self.model = model_lib.make(config)
     self.optimizer = optax.adam(config.dense_learning_rate)
     self.pipeline = pipelining.pipelined(
         self._step, 3, config.pipeline, donate_argnums=(0, 1)
     )
     self._flight = None  # of the pipeline, where the next batch is known
-    mesh = jax.sharding.get_mesh()
     self._divided = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec(mesh.axis_names)
     )
@@ -51,17 +61,6 @@ class Trainer:
   def init(self) -> train_state.TreeState:
     """The state before the first step."""
     tables_key, dense_key = jax.random.split(jax.random.key(self._config.seed))
-    dense = jax.eval_shape(self.init_dense, dense_key)
-    launch.check_memory(
-        sum(x.size for x in jax.tree.leaves(dense)),
-        self._divided.mesh.devices.flat,
-        self._config,
-        "bottom_mlp",
-        "cross_layers",
-        "cross_rank",
-        "top_mlp",
-        "embedding_dim",
-    )
     tables = embed.SparseCoreEmbed.create_embedding_variables(
         self.model.feature_specs, tables_key
     )
