@@ -163,10 +163,9 @@ def _leaving_the_job(program: str) -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    # What follows from an error of JAX may be of an exchange with a process
-    # that is missing. JAX will name it as it ends this one, while that waits
-    # for all at the end.
-    if not job.is_managed() or _follows_from_jax(error):
+    # The process with which an exchange failed may be missing. JAX will name it
+    # as it ends this one, while that waits for all at the end.
+    if not job.is_managed() or _follows_from_an_exchange(error):
       raise
     if isinstance(error, command_line.UsageError):
       print(f"{pathlib.Path(program).stem}: {error}", file=sys.stderr)
@@ -175,11 +174,13 @@ def _leaving_the_job(program: str) -> Iterator[None]:
     job.leave(1)
 
 
-def _follows_from_jax(error: BaseException | None) -> bool:
-  """Whether JAX's runtime raised what led to `error`."""
+def _follows_from_an_exchange(error: BaseException | None) -> bool:
+  """Whether JAX's runtime, or agreeing on limits, raised what led to `error`."""
   while error:
-    # An exchange that fails as it is started is a ValueError.
-    if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error):
+    if isinstance(error, jax.errors.JaxRuntimeError):
+      return True
+    # An exchange of JAX that fails as it is started is a ValueError.
+    if re.search("Gloo|Reduction with sync_key", str(error)):
       return True
     error = error.__cause__ or error.__context__
   return False

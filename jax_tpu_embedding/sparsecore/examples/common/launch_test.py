@@ -15,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_tpu_embedding.sparsecore.examples.common import command_line
+from jax_tpu_embedding.sparsecore.examples.common import job
 from jax_tpu_embedding.sparsecore.examples.common import launch
 
 
@@ -148,6 +149,26 @@ class LaunchTest(parameterized.TestCase):
           _Settings,
           lambda _: _raise(ValueError("bug")),
       )
+
+  @parameterized.parameters(
+      (ValueError("bug"), True),
+      (ValueError("Gloo: Connection reset by peer"), False),
+      (jax.errors.JaxRuntimeError("the collective has failed"), False),
+      (RuntimeError("Reduction with sync_key 3: the host is gone"), False),
+  )
+  def test_a_process_leaves_its_job_for_errors_of_its_own(self, error, leaves):
+    with (
+        mock.patch.object(job, "is_managed", return_value=True),
+        mock.patch.object(job, "leave", side_effect=SystemExit) as leave,
+        contextlib.redirect_stderr(io.StringIO()),
+        self.assertRaises((SystemExit, type(error))),
+    ):
+      launch.main(
+          command_line.parse_flags(["program"]),
+          _Settings,
+          lambda _: _raise(error),
+      )
+    self.assertEqual(leave.called, leaves)
 
   @parameterized.parameters(
       ("a.dlrm.dlrm", {}, "python -m a.dlrm [flags]"),
