@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 import re
 
 from absl.testing import absltest
@@ -15,15 +16,17 @@ from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.shakespeare import config as config_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
 from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_pmap
-from jax_tpu_embedding.sparsecore.examples.shakespeare import shakespeare_primitives
 from jax_tpu_embedding.sparsecore.examples.shakespeare import small_run
 
 program_runs.compile_once()
 
 _PROGRAM = "jax_tpu_embedding.sparsecore.examples.shakespeare.shakespeare"
-# Each is as much work as half of the other tests of this folder: NNX, and
-# KILLS, which says how long tests of jobs may be, for both.
-_PROGRAMS = ("nnx", "linen") if "KILLS" in os.environ else ("nnx",)
+# Each is as much work as half of the other tests of this folder: two, whose ids
+# are converted in the step and on the hosts, and KILLS, which says how long tests
+# of jobs may be, for all.
+_PROGRAMS = ("nnx", "primitives")
+if "KILLS" in os.environ:
+  _PROGRAMS += ("linen", "pipelined")
 
 
 class JobTest(program_runs.ProgramTest):
@@ -51,18 +54,21 @@ class JobTest(program_runs.ProgramTest):
       )
     self.assertEqual(*results)
     self.assert_same_checkpoint(*directories, 10)
+    # With the losses on the way.
+    runs = [
+        pathlib.Path(directory, "checkpoints", "10", "run", "metadata")
+        for directory in directories
+    ]
+    self.assertEqual(*(run.read_text(encoding="utf-8") for run in runs))
 
-  @parameterized.parameters(
-      shakespeare_pmap.PmapTrainer, shakespeare_primitives.PrimitivesTrainer
-  )
-  def test_others_are_one_process(self, trainer_type):
+  def test_pmap_is_one_process(self):
     config = dataclasses.replace(
         small_run.CONFIG, num_devices=2, num_processes=2
     )
     with self.assertRaisesRegex(
         config_lib.UsageError, "program needs --num_processes=1, got 2"
     ):
-      program.run(config, trainer_type)
+      program.run(config, shakespeare_pmap.PmapTrainer)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def run(
   if config.num_processes != 1 and not trainer_type.takes_several_processes:
     raise command_line.UsageError(
         "This program needs --num_processes=1, got"
-        f" {config.num_processes}; shakespeare and shakespeare_nnx take more."
+        f" {config.num_processes}; the other programs take more."
     )
   launch.provide_devices(
       config.num_devices, config.num_processes, config.heartbeat_seconds

@@ -3,19 +3,18 @@
 
 """The next-word model with the functions below the layers, under shard_map.
 
-Ids are preprocessed on the host, while the steps before run. One jitted program looks up, differentiates
-the dense layers as on one device, and updates; only lookup and update, which
-need to know each device's part, are in shard_map.
+Ids are preprocessed on the host, while the steps before run. One jitted program
+looks up, differentiates the dense layers, and updates; lookup and update are in
+shard_map, where each device has its part.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax_tpu_embedding.sparsecore.examples.common import device_sums
 from jax_tpu_embedding.sparsecore.examples.common import train_state
 from jax_tpu_embedding.sparsecore.examples.shakespeare import model as model_lib
 from jax_tpu_embedding.sparsecore.examples.shakespeare import program
@@ -30,8 +29,6 @@ class PrimitivesTrainer(training.Trainer):
   """Tables are arrays; every step returns new ones, in the same memory."""
 
   api = "primitives"
-  # Limits, which buffers are made by, would have to be agreed on.
-  takes_several_processes = False
 
   def __init__(self, *args):
     super().__init__(*args)
@@ -47,8 +44,12 @@ class PrimitivesTrainer(training.Trainer):
         out_specs=P(training.AXIS),
         check_vma=False,
     )
+    # Of evaluations: those of training are the pipeline's, which is ahead.
     self._limits = embedding.AdaptiveLimits(
-        self.feature_specs, self.config.num_devices, self.config.num_devices
+        self.feature_specs,
+        self.mesh.local_mesh.size,
+        self.mesh.size,
+        all_reduce_interface=embedding.all_reduce_interface_of_job(),
     )
     self._batches, self._next_step = None, None
     self._look_up = by_device(
@@ -79,23 +80,20 @@ class PrimitivesTrainer(training.Trainer):
         tables=tables,
     )
 
-  def _preprocess(self, features):
-    inputs, _ = self._limits.preprocess(features)
-    return self.by_sample(inputs)
-
-  def train_step(self, state):
+  def next_batch(self, state):
     if self._next_step != state.step:  # the first one, or of another state
-      self._batches, self._next_step = self._pipeline(state.step), state.step
-    batch = next(self._batches)
-    loss = self._take_step(state, batch.inputs, batch.rest)
-    state.step += 1
-    self._next_step = state.step
-    return loss
+      self._batches = self._pipeline(state.step)
+    self._next_step = state.step + 1
+    return next(self._batches)
 
   def _pipeline(self, first_step):
     batches = (
-        self.data.train_batch(self.config.seed, step, self.config.batch_size)
-        for step in itertools.count(first_step)
+        self._own_samples(
+            self.data.train_batch(
+                self.config.seed, step, self.config.batch_size
+            )
+        )
+        for step in range(first_step, self.config.num_steps)
     )
     return input_pipeline.InputPipeline(
         batches,
@@ -104,22 +102,18 @@ class PrimitivesTrainer(training.Trainer):
         rest=lambda batch: batch.labels,
         mesh=self.mesh,
         sharding_axis=training.AXIS,
-        limits=self._limits,
     )
 
   def update(self, state, batch):
-    inputs = self._preprocess(batch.features)
-    return self._take_step(state, inputs, self.by_sample(batch.labels))
-
-  def _take_step(self, state, inputs, labels):
-    state.dense, state.optimizer_state, state.tables, loss = self._step(
-        state.dense,
-        state.optimizer_state,
-        state.tables,
-        inputs,
-        labels,
-        np.int32(state.step),
-    )
+    with jax.set_mesh(self.mesh):
+      state.dense, state.optimizer_state, state.tables, loss = self._step(
+          state.dense,
+          state.optimizer_state,
+          state.tables,
+          batch.inputs,
+          batch.rest,
+          np.int32(state.step),
+      )
     return loss
 
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2, 3))
@@ -129,10 +123,8 @@ class PrimitivesTrainer(training.Trainer):
     )
 
     def loss_fn(dense, activations):
-      scores = model_lib.logits(
-          model_lib.apply_layers(dense), activations, self.config.dropout, keys
-      )
-      return jnp.mean(model_lib.losses(scores, labels))
+      scores = device_sums.apply(self._scores, dense, activations, keys)
+      return device_sums.mean(model_lib.losses(scores, labels))
 
     activations = self._look_up(inputs, tables)
     loss, (gradients, activation_gradients) = jax.value_and_grad(
@@ -145,15 +137,24 @@ class PrimitivesTrainer(training.Trainer):
     return optax.apply_updates(dense, updates), optimizer_state, tables, loss
 
   def logits(self, state, features):
-    return self._logits(state.dense, state.tables, self._preprocess(features))
+    inputs, _ = self._limits.preprocess(self._own_samples(features))
+    inputs = jax.make_array_from_process_local_data(
+        jax.sharding.NamedSharding(self.mesh, P(training.AXIS)), inputs
+    )
+    return self._logits(state.dense, state.tables, inputs)
 
   @functools.partial(jax.jit, static_argnums=0)
   def _logits(self, dense, tables, inputs):
-    return model_lib.logits(
-        model_lib.apply_layers(dense),
-        self._look_up(inputs, tables),
-        self.config.dropout,
-        keys=None,
+    return self._scores(dense, self._look_up(inputs, tables), keys=None)
+
+  def _scores(self, dense, activations, keys):
+    layers = model_lib.apply_layers(dense)
+    return model_lib.logits(layers, activations, self.config.dropout, keys)
+
+  def _own_samples(self, tree):
+    """The samples of this process's devices, of arrays that all processes have."""
+    return jax.tree.map(
+        lambda x: np.split(x, jax.process_count())[jax.process_index()], tree
     )
 
 

@@ -70,8 +70,14 @@ class Trainer(abc.ABC):
   def init(self) -> train_state.State:
     """The state before the first step."""
 
+  def next_batch(self, state: train_state.State) -> Any:
+    """The batch of the step that comes next, as `update` takes it."""
+    return self.data.train_batch(
+        self.config.seed, state.step, self.config.batch_size
+    )
+
   @abc.abstractmethod
-  def update(self, state: train_state.State, batch: dataset.Batch) -> jax.Array:
+  def update(self, state: train_state.State, batch: Any) -> jax.Array:
     """Learns from a batch: changes all of `state` but its step.
 
     Returns: the mean loss of the batch before that, f32[].
@@ -106,10 +112,7 @@ class Trainer(abc.ABC):
 
   def train_step(self, state: train_state.State) -> jax.Array:
     """Takes one step: changes `state`, returns the mean loss, f32[]."""
-    batch = self.data.train_batch(
-        self.config.seed, state.step, self.config.batch_size
-    )
-    loss = self.update(state, batch)
+    loss = self.update(state, self.next_batch(state))
     state.step += 1
     return loss
 
