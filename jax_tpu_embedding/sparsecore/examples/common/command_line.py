@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import sys
@@ -23,6 +24,8 @@ _Settings = TypeVar("_Settings", bound="Settings")
 
 # Ids have 32 bits.
 _MAX_TABLE_ROWS = 2**31 - 1
+# The number of a sample has 26 bits in the buffers of a device.
+_MAX_SAMPLES_PER_DEVICE = 2**26 - 1
 
 
 class UsageError(ValueError):
@@ -128,8 +131,12 @@ class JobSettings(Settings):
       " one of them.",
   )
 
-  def check_job(self) -> None:
-    """Raises a UsageError if no job can be made of this."""
+  def check_job(self, *factors: str) -> None:
+    """Raises a UsageError if no job can be made of this.
+
+    Args:
+      *factors: fields that tell how many vectors are looked up per sample.
+    """
     self.check_at_least(
         num_devices=1,
         num_processes=0,
@@ -140,6 +147,14 @@ class JobSettings(Settings):
       raise UsageError(
           f"--batch_size must be a multiple of --num_devices={self.num_devices}"
           f" to be divided evenly, got {self.batch_size}."
+      )
+    names = ("batch_size", *factors)
+    found = math.prod(getattr(self, name) for name in names)
+    most = _MAX_SAMPLES_PER_DEVICE * self.num_devices
+    if found > most:
+      raise UsageError(
+          f"{' x '.join(f'--{name}' for name in names)} must be at most {most}"
+          f" on --num_devices={self.num_devices}, got {found}."
       )
     if self.num_processes and self.num_devices % self.num_processes:
       raise UsageError(

@@ -46,6 +46,10 @@ class ConfigTest(parameterized.TestCase):
           {"batch_size": 10, "num_devices": 4},
           "batch_size must be a multiple of --num_devices=4 .* got 10",
       ),
+      (
+          {"batch_size": 2**27, "num_devices": 2},
+          "batch_size must be at most 134217726 .*=2, got 134217728",
+      ),
       ({"pipeline": "on"}, "--pipeline must be off, exact or stale, got 'on'"),
       ({"preprocess": "gpu"}, "preprocess must be 'jit' or 'host', got 'gpu'"),
       (

@@ -115,7 +115,7 @@ class Config(command_line.JobSettings):
         generated_words=0,
     )
     self.check_rows_of_tables("pair_table_rows")
-    self.check_job()
+    self.check_job("context_length")
     self.check_positive_and_finite("learning_rate", "dense_learning_rate")
     if not 0 <= self.dropout < 1:
       raise UsageError(f"--dropout must be in [0, 1), got {self.dropout}.")

@@ -44,6 +44,10 @@ class ConfigTest(parameterized.TestCase):
           "pair_table_rows must be at most 2147483647",
       ),
       ({"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
+      (
+          {"batch_size": 2**24, "num_devices": 1},
+          "--batch_size x --context_length must be at most 67108863 .*67108864",
+      ),
       ({"seed": -1}, "seed must be at least 0, got -1"),
       ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
       ({"checkpoint_every": 0}, "checkpoint_every must be at least 1, got 0"),
