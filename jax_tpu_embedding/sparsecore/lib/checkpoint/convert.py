@@ -165,7 +165,8 @@ def convert(
   # To the logical layout is saving, which tells its own.
   with found.progress, _path_lock.locked(target):
     try:
-      ocp.save_checkpointables(target, items)
+      with ocp.Context(checkpointables_options=_of_any_name()):
+        ocp.save_checkpointables(target, items)
     except OSError as error:  # of files and directories that orbax makes
       raise CheckpointError(f"Cannot write {target}: {error}") from error
 
@@ -552,7 +553,13 @@ class _ItemHandler(ocp.handlers.CheckpointableHandler):
     return False
 
 
-ocp.handlers.register_handler(_ItemHandler)
+def _of_any_name() -> ocp.options.CheckpointablesOptions:
+  """The handlers of items here, also where orbax has one for their name."""
+  # In its own registry, "state" is a tree.
+  registry = ocp.handlers.local_registry(include_global_registry=False)
+  for handler in (_ItemHandler, orbax_handlers.TablesHandler):
+    registry.add(handler)
+  return ocp.options.CheckpointablesOptions(registry=registry)
 
 
 def _write_message(

@@ -225,6 +225,21 @@ class ConvertTest(parameterized.TestCase):
         copy = target / "optimizer" / file.relative_to(source / "optimizer")
         self.assertEqual(copy.read_bytes(), file.read_bytes())
 
+  def test_an_item_may_have_the_name_that_orbax_gives_to_trees(self):
+    name = "state"
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    (source / "optimizer").rename(source / name)
+    convert.convert(source, self.path / "b")
+    self.assertCountEqual(
+        os.listdir(self.path / "b" / name), os.listdir(source / name)
+    )
+    # Also the one that has the rest of the model.
+    (source / name).rename(source / "optimizer")
+    (source / "model").rename(source / name)
+    convert.convert(source, self.path / "c", model_key=name)
+
   @parameterized.parameters(
       dict(model={"deep": {"layer": {"embedding_table": "tables"}}}),
       dict(model={"embedding_table": {"value": "tables"}}),
