@@ -116,6 +116,11 @@ class Checkpoints:
 
   def _take(self) -> None:
     """Keeps other runs out of the directory, and clears it of what one left."""
+    if not os.access(self._directory, os.W_OK):
+      raise command_line.UsageError(
+          f"--{self._flag}: {self._directory} is not for writing, where"
+          " checkpoints would go. Name another directory, or a copy of it."
+      )
     self._lock = os.open(self._directory, os.O_RDONLY)
     try:
       fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

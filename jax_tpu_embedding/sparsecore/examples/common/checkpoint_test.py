@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import pathlib
 import resource
 import shutil
@@ -385,6 +386,17 @@ class CheckpointTest(parameterized.TestCase):
         with self._open(resume=resume):
           pass
     with self._open(resume=resume):
+      pass
+
+  def test_refuses_a_directory_that_is_not_for_writing(self):
+    self._save(1)
+    with (
+        mock.patch.object(os, "access", return_value=False),
+        self.assertRaisesRegex(
+            command_line.UsageError, "--out: .* is not for writing"
+        ),
+        self._open(resume=True),
+    ):
       pass
 
   def test_refuses_a_directory_that_cannot_be_made(self):

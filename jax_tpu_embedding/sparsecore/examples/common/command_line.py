@@ -215,7 +215,14 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
   if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
     raise UsageError(f"--{field.name} must be of at most 64 bits, got {value}.")
   if field.metadata["is_path"] and value:
-    return str(as_typed(value))
+    try:
+      return str(as_typed(value))
+    except (OSError, RuntimeError) as error:
+      # A user that there is not, or a working directory that was removed.
+      reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+      raise UsageError(
+          f"--{field.name}: cannot find {value}: {reason}."
+      ) from None
   return value
 
 

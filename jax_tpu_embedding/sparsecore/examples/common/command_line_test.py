@@ -146,6 +146,21 @@ class CommandLineTest(parameterized.TestCase):
     )
     self.assertEqual(_parse().test_file, "")
 
+  def test_refuses_paths_that_start_nowhere(self):
+    with self.assertRaisesRegex(
+        command_line.UsageError, "--test_file: cannot find ~no-one/x: .*home"
+    ):
+      _parse("--test_file=~no-one/x")
+    with (
+        mock.patch.object(
+            os, "getcwd", side_effect=FileNotFoundError(2, "No.")
+        ),
+        self.assertRaisesRegex(
+            command_line.UsageError, "--test_file: cannot find x: No"
+        ),
+    ):
+      _parse("--test_file=x")
+
   @parameterized.parameters("1,x", "1.5", "1,,2")
   def test_refuses_what_is_no_list_of_numbers(self, text):
     with self.assertRaisesRegex(
