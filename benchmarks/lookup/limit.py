@@ -92,7 +92,7 @@ class Limit(case_worker.Contender):
     self._batches = cases.make_batches(case)
     self._entries = [_sort_by_row(batch) for batch in self._batches]
     self._gradient = cases.make_gradient(case)
-    self._activations = _in_huge_pages((case.batch_size, case.dim))
+    self._output = _in_huge_pages((case.batch_size, case.dim))
     self._own: list[np.ndarray] = []
     self._tables = tables or self._own_tables
     if tables is None:
@@ -130,7 +130,7 @@ class Limit(case_worker.Contender):
       self._update(batch_number, self._update_best)
 
   def activations(self) -> np.ndarray:
-    return self._activations
+    return self._output
 
   def table(self) -> np.ndarray:
     return np.asarray(self._tables()[0])
@@ -139,7 +139,7 @@ class Limit(case_worker.Contender):
     batch = self._batches[batch_number]
     self._library.LookUp(
         self._table_pointers()[0],
-        *map(_pointer, (batch.ids, batch.weights, self._activations)),
+        *map(_pointer, (batch.ids, batch.weights, self._output)),
         *map(ctypes.c_int64, (*batch.ids.shape, self._case.dim)),
         ctypes.c_int64(strategy.width),
         ctypes.c_int64(strategy.rows_ahead),
