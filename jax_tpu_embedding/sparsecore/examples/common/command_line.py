@@ -18,14 +18,13 @@ from typing import NoReturn
 from typing import TypeVar
 
 from absl import flags
+from jax_tpu_embedding.sparsecore.lib.core import constants
 from jax_tpu_embedding.sparsecore.lib.core import standard_output
 
 _Settings = TypeVar("_Settings", bound="Settings")
 
 # Ids have 32 bits.
 _MAX_TABLE_ROWS = 2**31 - 1
-# The number of a sample has 26 bits in the buffers of a device.
-_MAX_SAMPLES_PER_DEVICE = 2**26 - 1
 
 
 class UsageError(ValueError):
@@ -150,7 +149,7 @@ class JobSettings(Settings):
       )
     names = ("batch_size", *factors)
     found = math.prod(getattr(self, name) for name in names)
-    most = _MAX_SAMPLES_PER_DEVICE * self.num_devices
+    most = constants.MAX_SAMPLES_PER_DEVICE * self.num_devices
     if found > most:
       raise UsageError(
           f"{' x '.join(f'--{name}' for name in names)} must be at most {most}"
