@@ -40,8 +40,8 @@ class Contender(abc.ABC):
   def let_go(self) -> None:
     """Frees the activations of the last step, as a program does before the next.
 
-    The next ones are in the same memory then, as the limit's are: to write a
-    batch of 4 MiB to other memory takes half of the time of a lookup.
+    The next ones are in the same memory then, which caches have, as the limit's
+    are.
     """
     self._activations = None
 

@@ -53,7 +53,7 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
     return values;
   }
 
-  // A row slot is the beginning of one.
+  // Slots with a number per row are the first numbers of these.
   Tables RandomTables() {
     return {.table = Random(kNumRows * dim_),
             .slots = {Random(kNumRows * dim_), Random(kNumRows * dim_)}};
