@@ -125,6 +125,16 @@ def open(  # pylint: disable=redefined-builtin
   )
 
 
+def _as_array(x: Any, what: str, name: str) -> np.ndarray:
+  if isinstance(x, np.ma.MaskedArray):
+    raise ValueError(
+        f"{what} {name!r} are a masked array, and what is masked would be"
+        " looked up. Fill it, weights with .filled(0), or pass what is left,"
+        " .compressed()."
+    )
+  return np.asarray(x)
+
+
 def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
   """Aligned C-contiguous int32 or int64; errors call them `what` of `name`."""
   if (
@@ -134,7 +144,7 @@ def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
       and ids.flags.aligned
   ):
     return ids
-  array = np.asarray(ids)
+  array = _as_array(ids, what, name)
   if not array.size and array.dtype.kind == "f":
     return np.zeros(array.shape, np.int64)  # an empty list
   if array.dtype.kind not in "iu":
@@ -155,7 +165,7 @@ def _as_splits(row_splits: Any, what: str, name: str) -> np.ndarray:
 
 
 def _as_weights(weights: Any, what: str, name: str) -> np.ndarray:
-  array = np.asarray(weights)
+  array = _as_array(weights, what, name)
   if array.dtype.kind not in "fiu":
     raise TypeError(f"{what} {name!r} must be numbers, got {array.dtype}.")
   return np.require(array, np.float32, "CA").reshape(-1)
@@ -226,7 +236,8 @@ class EmbeddingTables:
     Raises:
       KeyError: there is no such table.
       TypeError: ids are no integers.
-      ValueError: an id is not in the table, if that is an error.
+      ValueError: an id is not in the table, if that is an error; or ids are a
+        masked array.
     """
     snapshot, is_held = self._now()
     number = self._number(snapshot, name)

@@ -442,6 +442,18 @@ class LookupTest(WithTables):
             ("items", [1.5]),
         ),
         (ValueError, "below 2.63", "lookup", ("items", np.uint64([2**63]))),
+        (
+            ValueError,
+            "ids of table 'items' are a masked array.*filled",
+            "lookup",
+            ("items", np.ma.masked_equal([1, 0], 0)),
+        ),
+        (
+            ValueError,
+            "weights of table 'items' are a masked array.*filled",
+            "lookup_pooled",
+            ("items", [1, 2], [0, 2], np.ma.masked_equal([1.0, 9.0], 9)),
+        ),
         (KeyError, "no feature 'x'.*'seen'", "activations", ({"x": [1]},)),
         (ValueError, "shape", "activations", ({"seen": [[[1]]]},)),
         (ValueError, "tuple of 1", "activations", ({"seen": ([1],)},)),
