@@ -93,6 +93,8 @@ def start(*command: str, **environment: str) -> subprocess.Popen[str]:
 
 # Both managers give processes a port in the last 4096, by the number of the job.
 _FIRST_PORT = 65536 - 4096
+# No job has that of an earlier one, of which processes may still look for it.
+_PORTS = iter(random.sample(range(_FIRST_PORT, 65536), 4096))
 
 
 def _slurm(job: int, index: int, count: int) -> dict[str, str]:
@@ -138,11 +140,11 @@ def start_managed(
 
 
 def _free_port() -> int:
-  while True:
-    port = random.randrange(_FIRST_PORT, 65536)
+  for port in _PORTS:
     with contextlib.suppress(OSError), socket.socket() as listener:
       listener.bind(("", port))
       return port
+  raise RuntimeError("All ports are in use.")
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:

@@ -10,15 +10,18 @@ KILLS_SEED, when and which.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent import futures
+import contextlib
 import os
 import pathlib
 import random
 import re
 import signal
+import threading
 import time
 
 from absl.testing import absltest
-from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.examples.common import program_runs
 from jax_tpu_embedding.sparsecore.examples.dlrm import small_run
 
@@ -102,6 +105,16 @@ def _checkpoints(output_dir: str) -> list[int]:
   return sorted(int(name) for name in names if name.isdigit())
 
 
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+  """As subTest, in threads too: an error says that it is of `what`."""
+  try:
+    yield
+  except Exception as error:
+    error.add_note(what)
+    raise
+
+
 class JobTest(program_runs.ProgramTest):
 
   def _wait_until(self, processes, condition) -> None:
@@ -110,8 +123,25 @@ class JobTest(program_runs.ProgramTest):
         self.assertIsNone(process.poll(), process.args)
       time.sleep(0.01)
 
-  @parameterized.parameters(*range(_NUM_JOBS))
-  def test_hosts_die_and_the_job_goes_on(self, job):
+  def test_hosts_die_and_the_jobs_go_on(self):
+    # Hosts wait long for one that is no more, and use no CPU: the other job
+    # starts and trains meanwhile, but never while this one does.
+    turn = threading.Lock()
+    with futures.ThreadPoolExecutor(_NUM_JOBS) as pool:
+      jobs = [
+          pool.submit(self._kill_hosts, job, turn) for job in range(_NUM_JOBS)
+      ]
+    for job, end in enumerate(jobs):
+      with self.subTest(f"job {job}"):
+        end.result()
+
+  def _kill_hosts(self, job: int, turn: threading.Lock) -> None:
+    """Kills hosts of a job, and compares what it learned with one process.
+
+    Args:
+      job: says when, and which, together with the seed.
+      turn: of the job that starts and trains.
+    """
     rng = random.Random(f"{_SEED} {job}")
     output_dir = self.directory()
     for i in range(_KILLS // _NUM_JOBS):
@@ -119,37 +149,41 @@ class JobTest(program_runs.ProgramTest):
       manager = rng.choice(sorted(program_runs.MANAGERS))
       num_processes = 4 if i % 2 == 0 else 2
       resume = ["--resume"] if _checkpoints(output_dir) else []
-      with self.subTest(f"{i}: {manager}, {num_processes} hosts, {phase}"):
-        hosts = _start_managed(
-            manager,
-            num_processes,
-            f"--output_dir={output_dir}",
-            *_ENDLESS,
-            *resume,
-        )
-        for host in hosts:
-          self.addCleanup(host.kill)
-        victim = rng.randrange(num_processes)
-        self._wait_for_phase(phase, hosts, output_dir, rng)
-        self._kill_and_check(hosts, victim, have_started=phase != "start")
+      with _named(f"kill {i}: {manager}, {num_processes} hosts, {phase}"):
+        with turn:
+          hosts = _start_managed(
+              manager,
+              num_processes,
+              f"--output_dir={output_dir}",
+              *_ENDLESS,
+              *resume,
+          )
+          for host in hosts:
+            self.addCleanup(host.kill)
+          victim = rng.randrange(num_processes)
+          self._wait_for_phase(phase, hosts, output_dir, rng)
+          # A host is the process that the manager started, and what that
+          # started.
+          os.kill(hosts[victim].pid, signal.SIGKILL)
+        self._check_the_others(hosts, victim, have_started=phase != "start")
     # Sometimes all have died before there was one.
     steps = _checkpoints(output_dir) or [0]
     resume = ["--resume"] if steps[-1] else []
     last = steps[-1] + 2
     num_steps = f"--num_steps={last}"
-    hosts = _start_managed(
-        "slurm", 2, f"--output_dir={output_dir}", num_steps, *resume
-    )
-    outputs = [host.communicate() for host in hosts]
+    # The steps that four processes took, and two, are those of one.
+    straight = self.directory()
+    with turn:
+      hosts = _start_managed(
+          "slurm", 2, f"--output_dir={output_dir}", num_steps, *resume
+      )
+      one = _start("--num_devices=4", f"--output_dir={straight}", num_steps)
+      outputs = [host.communicate() for host in hosts]
+      alone, stderr = one.communicate()
     self.assertEqual([host.returncode for host in hosts], [0, 0], outputs)
     (stdout, _), others = outputs
     self.assertEqual(others, ("", ""))
-    # The steps that four processes took, and two, are those of one.
-    straight = self.directory()
-    code, alone, _ = _run(
-        "--num_devices=4", f"--output_dir={straight}", num_steps
-    )
-    self.assertEqual(code, 0)
+    self.assertEqual(one.returncode, 0, stderr)
 
     def result(stdout):
       return re.findall("Held-out .*|Log.*AUC .*|Log: [^/]*|Tables: .*", stdout)
@@ -174,9 +208,7 @@ class JobTest(program_runs.ProgramTest):
         hosts, lambda: list(checkpoints.glob("*.orbax-checkpoint-tmp*"))
     )
 
-  def _kill_and_check(self, hosts, victim, have_started) -> None:
-    # A host is the process that the manager started, and what that started.
-    os.kill(hosts[victim].pid, signal.SIGKILL)
+  def _check_the_others(self, hosts, victim, have_started) -> None:
     end = time.monotonic() + _HEARTBEAT_SECONDS + _SECONDS_MORE
     if not have_started:
       end += _SECONDS_TO_START
@@ -195,17 +227,20 @@ class JobTest(program_runs.ProgramTest):
 
   def test_ids_may_be_converted_on_the_hosts(self):
     # Limits grow in both processes at once, and the bits are those of one.
-    directories = []
-    for num_processes in (1, 2):
-      directories.append(self.directory())
-      code, _, stderr = _run(
-          "--num_devices=2",
-          f"--num_processes={num_processes}",
-          "--preprocess=host",
-          "--num_steps=5",
-          f"--output_dir={directories[-1]}",
-      )
-      self.assertEqual(code, 0, stderr)
+    directories = [self.directory() for _ in range(2)]
+    runs = [
+        _start(
+            "--num_devices=2",
+            f"--num_processes={num_processes}",
+            "--preprocess=host",
+            "--num_steps=5",
+            f"--output_dir={output_dir}",
+        )
+        for num_processes, output_dir in enumerate(directories, start=1)
+    ]
+    for run in runs:
+      _, stderr = run.communicate()
+      self.assertEqual(run.returncode, 0, stderr)
     self.assert_same_checkpoint(*directories, 5)
 
   def test_what_is_wrong_is_said_once(self):
