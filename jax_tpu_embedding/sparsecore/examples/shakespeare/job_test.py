@@ -33,21 +33,24 @@ class JobTest(program_runs.ProgramTest):
 
   @parameterized.named_parameters(*((api, api) for api in _PROGRAMS))
   def test_two_processes_are_one_run(self, api):
-    results = []
     directories = [self.directory() for _ in range(2)]
-    for num_processes, output_dir in enumerate(directories, start=1):
-      process = program_runs.start(
-          "-m",
-          _PROGRAM if api == "linen" else f"{_PROGRAM}_{api}",
-          *small_run.ARGUMENTS,
-          "--num_devices=4",
-          f"--num_processes={num_processes}",
-          "--num_steps=10",
-          "--evaluate_every=5",
-          f"--output_dir={output_dir}",
-      )
-      stdout, stderr = process.communicate()
-      self.assertEqual(process.returncode, 0, stderr)
+    runs = [
+        program_runs.start(
+            "-m",
+            _PROGRAM if api == "linen" else f"{_PROGRAM}_{api}",
+            *small_run.ARGUMENTS,
+            "--num_devices=4",
+            f"--num_processes={num_processes}",
+            "--num_steps=10",
+            "--evaluate_every=5",
+            f"--output_dir={output_dir}",
+        )
+        for num_processes, output_dir in enumerate(directories, start=1)
+    ]
+    results = []
+    for run in runs:
+      stdout, stderr = run.communicate()
+      self.assertEqual(run.returncode, 0, stderr)
       # With the text that the model writes.
       results.append(
           re.search("Held-out perplexity.*(?=\nCheckpoint)", stdout, re.S)[0]
@@ -55,11 +58,11 @@ class JobTest(program_runs.ProgramTest):
     self.assertEqual(*results)
     self.assert_same_checkpoint(*directories, 10)
     # With the losses on the way.
-    runs = [
+    metadata = [
         pathlib.Path(directory, "checkpoints", "10", "run", "metadata")
         for directory in directories
     ]
-    self.assertEqual(*(run.read_text(encoding="utf-8") for run in runs))
+    self.assertEqual(*(path.read_text(encoding="utf-8") for path in metadata))
 
   def test_pmap_is_one_process(self):
     config = dataclasses.replace(

@@ -17,38 +17,42 @@ from jax_tpu_embedding.sparsecore.examples.shakespeare import trainers
 program_runs.compile_once()
 
 
-class ProgramsTest(parameterized.TestCase):
+def _file(api: str) -> str:
+  """The program of `api`."""
+  return sys.modules[trainers.TRAINERS[api].__module__].__file__
 
-  def _run(self, api: str, *arguments: str) -> tuple[int, str, str]:
-    """Runs the program of `api`: exit code, stdout, stderr."""
-    self._file = sys.modules[trainers.TRAINERS[api].__module__].__file__
-    process = program_runs.start(self._file, *arguments)
-    stdout, stderr = process.communicate()
-    return process.returncode, stdout, stderr
+
+class ProgramsTest(parameterized.TestCase):
 
   @parameterized.parameters(*trainers.TRAINERS)
   def test_trains_on_four_devices(self, api):
     output_dir = self.create_tempdir().full_path
-    code, stdout, stderr = self._run(
-        api,
+    process = program_runs.start(
+        _file(api),
         *small_run.ARGUMENTS,
         "--num_steps=20",
         "--num_devices=4",
         f"--output_dir={output_dir}",
     )
-    self.assertEqual((code, stderr), (0, ""))
+    stdout, stderr = process.communicate()
+    self.assertEqual((process.returncode, stderr), (0, ""))
     self.assertRegex(stdout, r"Trained on 640 words in .*/s\n")
     # The same for all; agreement_test.py compares more digits.
     self.assertIn("\nHeld-out perplexity: 43.8 (unigram", stdout)
     self.assertTrue(pathlib.Path(output_dir, "loss_curve.png").is_file())
 
-  @parameterized.parameters(*trainers.TRAINERS)
-  def test_an_error_begins_with_the_name_of_the_program(self, api):
-    code, stdout, stderr = self._run(api, "--num_step=5")
-    self.assertEqual((code, stdout), (2, ""))
-    self.assertStartsWith(
-        stderr, f"{pathlib.Path(self._file).stem}: Unknown command line"
-    )
+  def test_an_error_begins_with_the_name_of_the_program(self):
+    processes = {
+        api: program_runs.start(_file(api), "--num_step=5")
+        for api in trainers.TRAINERS
+    }
+    for api, process in processes.items():
+      with self.subTest(api):
+        stdout, stderr = process.communicate()
+        self.assertEqual((process.returncode, stdout), (2, ""))
+        self.assertStartsWith(
+            stderr, f"{pathlib.Path(_file(api)).stem}: Unknown command line"
+        )
 
 
 if __name__ == "__main__":
