@@ -134,7 +134,7 @@ TEST_P(StepEntriesTest, HasTheBitsOfTwoPasses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StepEntriesTest,
-                         testing::Values(16, 32, 64, 128, 192));
+                         testing::Values(8, 16, 32, 64, 128, 192));
 
 TEST(OnePassServesTest, AreNumbersOfColumnsThatLoopsAreMadeFor) {
   std::vector<int64_t> served;
@@ -145,8 +145,8 @@ TEST(OnePassServesTest, AreNumbersOfColumnsThatLoopsAreMadeFor) {
       with_row_slots.push_back(dim);
     }
   }
-  EXPECT_EQ(served, (std::vector<int64_t>{16, 32, 64, 128, 192, 256}));
-  EXPECT_EQ(with_row_slots, (std::vector<int64_t>{16, 32, 64}));
+  EXPECT_EQ(served, (std::vector<int64_t>{8, 16, 32, 64, 128, 192, 256}));
+  EXPECT_EQ(with_row_slots, (std::vector<int64_t>{8, 16, 32, 64}));
 }
 
 }  // namespace

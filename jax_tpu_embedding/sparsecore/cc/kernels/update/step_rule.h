@@ -34,14 +34,14 @@ struct EntriesUpdate {
   const float* hyperparameters;
 };
 
-// Whether rows of so many columns are stepped in one pass: whole vectors of
-// AVX-512, in few registers. Loops that would serve any number need more
+// Whether rows of so many columns are stepped in one pass: whole vectors, in few
+// registers. Loops that would serve any number need more
 // registers than there are, and are slower than two passes.
 //
 // has_row_slots: of the rule. What is computed of a whole row has to wait for
 // all of its sums, which must be in registers.
 constexpr bool OnePassServes(int64_t dim, bool has_row_slots) {
-  if (dim == 16 || dim == 32 || dim == 64) return true;
+  if (dim == 8 || dim == 16 || dim == 32 || dim == 64) return true;
   return !has_row_slots && dim > 0 && dim % 64 == 0;
 }
 
