@@ -55,10 +55,9 @@ struct Job {
 // Whether one pass does everything, if the rule has one.
 bool IsOnePass(const Rule& rule, const Optimizer& optimizer,
                const TableValues& table, const ActivationGradient& gradient) {
-  return optimizer.options == RowOptions() &&
-         std::holds_alternative<std::span<float>>(table) &&
-         gradient.has_one_source() &&
-         OnePassServes(gradient.dim, rule.has_row_slots);
+  return optimizer.options == RowOptions() && gradient.has_one_source() &&
+         OnePassServes(rule, std::holds_alternative<std::span<float>>(table),
+                       gradient.dim);
 }
 
 // Steps these rows in one pass, none of which is long.
@@ -68,9 +67,10 @@ void StepInOnePass(const PartitionOrder& order, int64_t begin, int64_t end,
   const RowUpdate& update = job.update;
   job.step_entries(order, begin, end,
                    {.gradient = {job.gradient.rows[0], job.gradient.dim},
-                    .table = std::get<std::span<float>>(update.table).data(),
+                    .table = update.table,
                     .slots = update.slots,
-                    .hyperparameters = update.hyperparameters});
+                    .hyperparameters = update.hyperparameters,
+                    .rounding = update.rounding});
 }
 
 // Steps these rows in two passes.

@@ -16,8 +16,13 @@
 //   16384 x 20, uniform   0.60, 0.64  0.75, 0.76  0.90, 0.84  0.87, 0.90
 //   4096 x 100, uniform   0.55, 0.64  0.72, 0.78  0.96, 0.91  0.98, 0.92
 //
-// 8 columns, 4096 x 20 uniform ids, a table of 64 MiB, an EPYC (Zen 4): 0.49
-// and 0.39 of the time in two passes.
+// 4096 x 20 uniform ids, tables of as many columns as have 64 MiB in float32,
+// an EPYC (Zen 4) with both CPUs, SGD and Adagrad:
+//
+//   columns   8           16          32          64          128
+//   float32   0.49, 0.39  as above
+//   bfloat16  0.35, 0.45  0.53, 0.55  0.63, 0.66  0.75, 0.84  0.85, 0.99
+//   float16   0.47, 0.56  0.59, 0.68  0.66, 0.71  0.62, 0.74  0.68, 0.87
 //
 // Row-wise Adagrad of 64 columns and 16384 x 20 uniform ids, by Adagrad in the
 // same process on an EPYC (Zen 4): 0.84 to 0.90 of its time in two passes, 0.59
@@ -32,11 +37,17 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <variant>
 
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/float_vectors.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/prefetch.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/table/spread_rows.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/stochastic_rounding.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_of_squares.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
@@ -47,21 +58,30 @@ namespace jte::kernels {
 template <typename Rule>
 constexpr bool kHasRowSlots = requires { Rule::kNumRowSlots; };
 
-// The rows of the table and its slots, and the entries that are for them.
+// Whether OnePassServes tables of 16 bits.
 template <typename Rule>
+constexpr bool kServes16Bits = !kHasRowSlots<Rule> && Rule::kNumSlots <= 1;
+
+// The rows of the table and its slots, and the entries that are for them.
+template <typename Rule, typename T>
 struct RowTerms {
   PartitionOrder entries;
   int64_t last;  // entry
   ArrayRows<float> gradient;
-  std::array<float*, 1 + Rule::kNumSlots> arrays;
+  T* table;
+  std::optional<StochasticRounding> rounding;  // of 16 bits
+  std::array<float*, Rule::kNumSlots> slots;
   float* row_slots;  // a number for each row, if the rule has them
   int64_t rows_ahead;
   int64_t samples_ahead;
 
   [[gnu::always_inline]] void PrefetchRow(int32_t row, int64_t column,
                                           int64_t num_columns) const {
-    for (const float* array : arrays) {
-      PrefetchTableRow(array + row * gradient.dim + column,
+    const int64_t place = row * gradient.dim + column;
+    PrefetchTableRow(table + place,
+                     num_columns * static_cast<int64_t>(sizeof(T)));
+    for (const float* slot : slots) {
+      PrefetchTableRow(slot + place,
                        num_columns * static_cast<int64_t>(sizeof(float)));
     }
     if constexpr (kHasRowSlots<Rule>) {
@@ -93,6 +113,24 @@ struct RowTerms {
   }
 };
 
+// Rounds kLanes numbers of a row, which begin with `column`.
+template <int kLanes, typename T>
+[[gnu::always_inline]] inline void StoreRounded(
+    const float* values, const std::optional<StochasticRounding>& rounding,
+    int32_t row, int64_t column, T* __restrict out) {
+  if (!rounding) {
+#pragma GCC unroll 1
+    for (int d = 0; d < kLanes; ++d) out[d] = RoundToNearest<T>(values[d]);
+    return;
+  }
+  const uint32_t first = FirstCounter(*rounding, row);
+#pragma GCC unroll 1
+  for (int d = 0; d < kLanes; ++d) {
+    out[d] = RoundAtRandom<T>(values[d],
+                              RandomBits(rounding->seed, first, column + d));
+  }
+}
+
 // Sums and steps the columns [column, column + kWidth) of the row that entry
 // `i` is of. Returns the first entry of the next row.
 //
@@ -101,8 +139,9 @@ struct RowTerms {
 // Columns come by one register of kLanes each. In the loops over single
 // columns, GCC 12 makes scalars of a loop of so many before it looks for
 // vectors, unless it is told not to unroll it.
-template <int kLanes, int kWidth, typename Rule, typename Terms>
-[[gnu::always_inline]] inline int64_t StepPiece(Rule& rule, const Terms& terms,
+template <int kLanes, int kWidth, typename Rule, typename T>
+[[gnu::always_inline]] inline int64_t StepPiece(Rule& rule,
+                                                const RowTerms<Rule, T>& terms,
                                                 int64_t i, int64_t column) {
   const int32_t row = terms.entries.row(i);
   constexpr int kNumVectors = kWidth / kLanes;
@@ -135,10 +174,19 @@ template <int kLanes, int kWidth, typename Rule, typename Terms>
     // One array for all sums is in memory with GCC 14.
     float sum[kLanes];
     std::memcpy(sum, &sums[k], sizeof(sum));
-    float* __restrict weight = terms.arrays[0] + place + k * kLanes;
+    T* stored = terms.table + place + k * kLanes;
+    float wide[kLanes];  // of 16 bits
+    float* __restrict weight = wide;
+    if constexpr (std::is_same_v<T, float>) {
+      weight = stored;
+    } else {
+      Vector<float, kLanes> values;
+      ReadFloats<kLanes>(stored, values);
+      std::memcpy(wide, &values, sizeof(wide));
+    }
     std::array<float* __restrict, Rule::kNumSlots> slot;
     for (int j = 0; j < Rule::kNumSlots; ++j) {
-      slot[j] = terms.arrays[1 + j] + place + k * kLanes;
+      slot[j] = terms.slots[j] + place + k * kLanes;
     }
 #pragma GCC unroll 1
     for (int d = 0; d < kLanes; ++d) {
@@ -147,6 +195,10 @@ template <int kLanes, int kWidth, typename Rule, typename Terms>
       rule.Step(sum[d], weight[d], values);
       for (int j = 0; j < Rule::kNumSlots; ++j) slot[j][d] = values[j];
     }
+    if constexpr (!std::is_same_v<T, float>) {
+      StoreRounded<kLanes>(wide, terms.rounding, row, column + k * kLanes,
+                           stored);
+    }
   }
   return i;
 }
@@ -154,26 +206,28 @@ template <int kLanes, int kWidth, typename Rule, typename Terms>
 // kDim: of all columns; 0 for any multiple of 64. With AVX-512 the sums of 128
 // are in registers at once: 0.92 (SGD) and 0.93 (Adagrad) of the time in two
 // halves, on an EPYC.
-template <int kLanes, int kDim, typename Rule>
+template <int kLanes, int kDim, typename Rule, typename T>
 [[gnu::always_inline]] inline void StepRows(const PartitionOrder& entries,
                                             int64_t begin, int64_t end,
-                                            const EntriesUpdate& update) {
+                                            const EntriesUpdate& update,
+                                            std::span<T> table) {
   // Sums take half of the registers at most, but where all are needed at once.
   constexpr int kWidth =
       kHasRowSlots<Rule> ? kDim : std::min(kDim > 0 ? kDim : 64, 8 * kLanes);
   Rule rule(update.hyperparameters);
   const int64_t dim = kDim > 0 ? kDim : update.gradient.dim;
   // A copy stays in registers, whatever is written.
-  RowTerms<Rule> terms{.entries = entries,
-                       .last = end - 1,
-                       .gradient = {update.gradient.values, dim},
-                       .arrays = {update.table},
-                       .row_slots = update.slots[0],
-                       .rows_ahead = TableRowsAhead(dim * sizeof(float)),
-                       .samples_ahead = PrefetchDistance(dim * sizeof(float))};
-  for (int k = 0; k < Rule::kNumSlots; ++k) {
-    terms.arrays[1 + k] = update.slots[k];
-  }
+  RowTerms<Rule, T> terms{
+      .entries = entries,
+      .last = end - 1,
+      .gradient = {update.gradient.values, dim},
+      .table = table.data(),
+      .rounding = update.rounding,
+      .slots = {},
+      .row_slots = update.slots[0],
+      .rows_ahead = TableRowsAhead(dim * sizeof(float)),
+      .samples_ahead = PrefetchDistance(dim * sizeof(float))};
+  std::copy_n(update.slots.begin(), Rule::kNumSlots, terms.slots.begin());
   terms.PrefetchFirstRows(begin);
   for (int64_t i = begin; i < end;) {
     int64_t next = i;
@@ -187,26 +241,37 @@ template <int kLanes, int kDim, typename Rule>
 template <typename Rule>
 void StepEntries(const PartitionOrder& entries, int64_t begin, int64_t end,
                  const EntriesUpdate& update) {
-  WithVectorLanes([&]<int kLanes>() __attribute__((always_inline)) {
+  const auto step = [&]<int kLanes, typename T>(
+                        std::span<T> table) __attribute__((always_inline)) {
     switch (update.gradient.dim) {
       case 8:
         // Half a register of AVX-512.
         return StepRows<std::min(kLanes, 8), 8, Rule>(entries, begin, end,
-                                                      update);
+                                                      update, table);
       case 16:
-        return StepRows<kLanes, 16, Rule>(entries, begin, end, update);
+        return StepRows<kLanes, 16, Rule>(entries, begin, end, update, table);
       case 32:
-        return StepRows<kLanes, 32, Rule>(entries, begin, end, update);
+        return StepRows<kLanes, 32, Rule>(entries, begin, end, update, table);
       case 64:
-        return StepRows<kLanes, 64, Rule>(entries, begin, end, update);
+        return StepRows<kLanes, 64, Rule>(entries, begin, end, update, table);
     }
     if constexpr (!kHasRowSlots<Rule>) {
       if (update.gradient.dim == 128) {
-        return StepRows<kLanes, 128, Rule>(entries, begin, end, update);
+        return StepRows<kLanes, 128, Rule>(entries, begin, end, update, table);
       }
-      StepRows<kLanes, 0, Rule>(entries, begin, end, update);
+      StepRows<kLanes, 0, Rule>(entries, begin, end, update, table);
     }
-  });
+  };
+  std::visit(
+      [&step]<typename T>(std::span<T> table) {
+        if constexpr (std::is_same_v<T, float> || kServes16Bits<Rule>) {
+          WithVectorLanes([&step, table]<int kLanes>()
+                              __attribute__((always_inline)) {
+                                step.template operator()<kLanes>(table);
+                              });
+        }
+      },
+      update.table);
 }
 
 }  // namespace jte::kernels

@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/float16.h"
+#include "jax_tpu_embedding/sparsecore/cc/kernels/table/stochastic_rounding.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rows.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/step_rule.h"
 #include "jax_tpu_embedding/sparsecore/cc/kernels/update/sum_rows.h"
@@ -23,11 +27,23 @@ constexpr int64_t kNumSamples = 50;
 // With the special powers of rules that have some: -1/2, 1/2.
 constexpr float kHyperparameters[] = {0.3f, -0.5f, 0.6f, 0.2f, 2.0f, 1.0f};
 
+// SGD, Adagrad, momentum and Lion, in tables of 16 bits.
+constexpr int64_t kNumShortRules = 4;
+
+// Shards whose rows are those of every other row of a table.
+constexpr StochasticRounding kRounding = {
+    .seed = 5, .num_shards = 2, .first_shard = 1, .rows_per_shard = kNumRows};
+
+template <typename T>
 struct Tables {
-  std::vector<float> table;
+  std::vector<T> table;
   std::vector<float> slots[2];
 
-  bool operator==(const Tables&) const = default;
+  bool operator==(const Tables& other) const {
+    return std::ranges::equal(std::as_bytes(std::span(table)),
+                              std::as_bytes(std::span(other.table))) &&
+           std::ranges::equal(slots, other.slots);
+  }
 };
 
 class StepEntriesTest : public testing::TestWithParam<int64_t> {
@@ -54,9 +70,19 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
   }
 
   // Slots with a number per row are the first numbers of these.
-  Tables RandomTables() {
-    return {.table = Random(kNumRows * dim_),
-            .slots = {Random(kNumRows * dim_), Random(kNumRows * dim_)}};
+  template <typename T>
+  Tables<T> RandomTables() {
+    Tables<T> tables{
+        .table = std::vector<T>(kNumRows * dim_),
+        .slots = {Random(kNumRows * dim_), Random(kNumRows * dim_)}};
+    for (T& value : tables.table) {
+      if constexpr (std::is_same_v<T, float>) {
+        value = uniform_(random_);
+      } else {
+        value = RoundToNearest<T>(uniform_(random_));
+      }
+    }
+    return tables;
   }
 
   int64_t size() const { return std::ssize(rows_); }
@@ -65,7 +91,9 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
   }
 
   // In two passes.
-  Tables Expected(const Rule& rule, Tables tables) const {
+  template <typename T>
+  Tables<T> Expected(const Rule& rule, Tables<T> tables,
+                     const std::optional<StochasticRounding>& rounding) const {
     const float* array = gradient_.data();
     const RowUpdate update{
         .table = std::span(tables.table),
@@ -75,7 +103,7 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
         .step = rule.choose_steps(kHyperparameters).block,
         .hyperparameters = kHyperparameters,
         .options = {},
-        .rounding = {}};
+        .rounding = rounding};
     RowStepper stepper(update, dim_, kNumRows);
     const SummedRows summed = SumRows(
         entries(), 0, size(),
@@ -87,13 +115,16 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
   }
 
   // By calls that end at these entries, each the first of a row or the end.
-  Tables Actual(const Rule& rule, Tables tables,
-                std::span<const int64_t> ends) const {
+  template <typename T>
+  Tables<T> Actual(const Rule& rule, Tables<T> tables,
+                   const std::optional<StochasticRounding>& rounding,
+                   std::span<const int64_t> ends) const {
     const EntriesUpdate update{
         .gradient = {gradient_.data(), dim_},
-        .table = tables.table.data(),
+        .table = std::span(tables.table),
         .slots = {tables.slots[0].data(), tables.slots[1].data()},
-        .hyperparameters = kHyperparameters};
+        .hyperparameters = kHyperparameters,
+        .rounding = rounding};
     int64_t begin = 0;
     for (const int64_t end : ends) {
       rule.choose_steps(kHyperparameters)
@@ -101,6 +132,30 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
       begin = end;
     }
     return tables;
+  }
+
+  // Compares all rules that one pass serves; returns how many they are.
+  template <typename T>
+  int64_t NumRulesWithTheBitsOfTwoPasses(
+      const std::optional<StochasticRounding>& rounding = {}) {
+    std::vector<int64_t> row_starts;
+    for (int64_t i = 1; i < size(); ++i) {
+      if (rows_[i] != rows_[i - 1]) row_starts.push_back(i);
+    }
+    row_starts.push_back(size());
+    int64_t num_rules = 0;
+    for (const Rule& rule : Rules()) {
+      if (!OnePassServes(rule, std::is_same_v<T, float>, dim_)) continue;
+      SCOPED_TRACE(rule.name);
+      ++num_rules;
+      const auto tables = RandomTables<T>();
+      const auto expected = Expected(rule, tables, rounding);
+      EXPECT_FALSE(expected == tables);
+      EXPECT_TRUE(Actual(rule, tables, rounding, std::vector{size()}) ==
+                  expected);
+      EXPECT_TRUE(Actual(rule, tables, rounding, row_starts) == expected);
+    }
+    return num_rules;
   }
 
   const int64_t dim_ = GetParam();
@@ -112,41 +167,39 @@ class StepEntriesTest : public testing::TestWithParam<int64_t> {
   std::vector<float> gradient_;
 };
 
-TEST_P(StepEntriesTest, HasTheBitsOfTwoPasses) {
-  std::vector<int64_t> row_starts;
-  for (int64_t i = 1; i < size(); ++i) {
-    if (rows_[i] != rows_[i - 1]) row_starts.push_back(i);
-  }
-  row_starts.push_back(size());
-  int num_rules = 0;
-  for (const Rule& rule : Rules()) {
-    if (!OnePassServes(dim_, rule.has_row_slots)) continue;
-    SCOPED_TRACE(rule.name);
-    ++num_rules;
-    const Tables tables = RandomTables();
-    const Tables expected = Expected(rule, tables);
-    EXPECT_NE(expected, tables);
-    EXPECT_EQ(Actual(rule, tables, std::vector{size()}), expected);
-    EXPECT_EQ(Actual(rule, tables, row_starts), expected);
-  }
+TEST_P(StepEntriesTest, Float32HasTheBitsOfTwoPasses) {
   // Row-wise Adagrad needs a row of more columns in two passes.
-  EXPECT_EQ(num_rules, std::ssize(Rules()) - (dim_ > 64 ? 1 : 0));
+  EXPECT_EQ(NumRulesWithTheBitsOfTwoPasses<float>(),
+            std::ssize(Rules()) - (dim_ > 64 ? 1 : 0));
+}
+
+TEST_P(StepEntriesTest, SixteenBitsHaveThoseOfTwoPasses) {
+  EXPECT_EQ(NumRulesWithTheBitsOfTwoPasses<Bfloat16>(), kNumShortRules);
+  EXPECT_EQ(NumRulesWithTheBitsOfTwoPasses<Float16>(), kNumShortRules);
+}
+
+TEST_P(StepEntriesTest, RoundingAtRandomHasTheBitsOfTwoPasses) {
+  EXPECT_EQ(NumRulesWithTheBitsOfTwoPasses<Bfloat16>(kRounding),
+            kNumShortRules);
+  EXPECT_EQ(NumRulesWithTheBitsOfTwoPasses<Float16>(kRounding), kNumShortRules);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StepEntriesTest,
                          testing::Values(8, 16, 32, 64, 128, 192));
 
-TEST(OnePassServesTest, AreNumbersOfColumnsThatLoopsAreMadeFor) {
+std::vector<int64_t> DimsServed(const Rule& rule) {
   std::vector<int64_t> served;
-  std::vector<int64_t> with_row_slots;
   for (int64_t dim = 0; dim <= 256; ++dim) {
-    if (OnePassServes(dim, /*has_row_slots=*/false)) served.push_back(dim);
-    if (OnePassServes(dim, /*has_row_slots=*/true)) {
-      with_row_slots.push_back(dim);
-    }
+    if (OnePassServes(rule, /*has_floats=*/true, dim)) served.push_back(dim);
   }
-  EXPECT_EQ(served, (std::vector<int64_t>{8, 16, 32, 64, 128, 192, 256}));
-  EXPECT_EQ(with_row_slots, (std::vector<int64_t>{8, 16, 32, 64}));
+  return served;
+}
+
+TEST(OnePassServesTest, AreNumbersOfColumnsThatLoopsAreMadeFor) {
+  EXPECT_EQ(DimsServed(*FindRule("sgd")),
+            (std::vector<int64_t>{8, 16, 32, 64, 128, 192, 256}));
+  EXPECT_EQ(DimsServed(*FindRule("rowwise_adagrad")),
+            (std::vector<int64_t>{8, 16, 32, 64}));
 }
 
 }  // namespace
