@@ -58,9 +58,9 @@ namespace jte::kernels {
 template <typename Rule>
 constexpr bool kHasRowSlots = requires { Rule::kNumRowSlots; };
 
-// Whether OnePassServes tables of 16 bits.
+// What OnePassServes rows of more than 64 columns for, and tables of 16 bits.
 template <typename Rule>
-constexpr bool kServes16Bits = !kHasRowSlots<Rule> && Rule::kNumSlots <= 1;
+constexpr bool kDoesLittle = !kHasRowSlots<Rule> && Rule::kNumSlots <= 1;
 
 // The rows of the table and its slots, and the entries that are for them.
 template <typename Rule, typename T>
@@ -255,7 +255,7 @@ void StepEntries(const PartitionOrder& entries, int64_t begin, int64_t end,
       case 64:
         return StepRows<kLanes, 64, Rule>(entries, begin, end, update, table);
     }
-    if constexpr (!kHasRowSlots<Rule>) {
+    if constexpr (kDoesLittle<Rule>) {
       if (update.gradient.dim == 128) {
         return StepRows<kLanes, 128, Rule>(entries, begin, end, update, table);
       }
@@ -264,7 +264,7 @@ void StepEntries(const PartitionOrder& entries, int64_t begin, int64_t end,
   };
   std::visit(
       [&step]<typename T>(std::span<T> table) {
-        if constexpr (std::is_same_v<T, float> || kServes16Bits<Rule>) {
+        if constexpr (std::is_same_v<T, float> || kDoesLittle<Rule>) {
           WithVectorLanes([&step, table]<int kLanes>()
                               __attribute__((always_inline)) {
                                 step.template operator()<kLanes>(table);
