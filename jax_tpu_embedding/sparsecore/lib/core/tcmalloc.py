@@ -17,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import ctypes.util
+import functools
 import os
 import sys
 from typing import NoReturn
+
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 
 _NAMES = ("tcmalloc_minimal", "tcmalloc")
 _PRELOAD = "LD_PRELOAD"
@@ -66,14 +69,20 @@ def _user_has_chosen(environment: Mapping[str, str]) -> bool:
 
 
 def _execute(command: Sequence[str], preload: str) -> NoReturn:
-  sys.stdout.flush()
+  if sys.stdout is not None:  # It was closed before the start.
+    sys.stdout.flush()
   os.execvpe(command[0], command, {**os.environ, _PRELOAD: preload})
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
   """Runs a Python program; ends with code 2 if that cannot be."""
-  if not arguments or arguments[0] in ("-h", "--help"):
-    sys.exit(f"Usage: python -m {__spec__.name} PROGRAM.py [ARGUMENT ...]")
+  usage = f"Usage: python -m {__spec__.name} PROGRAM.py [ARGUMENT ...]"
+  if not arguments:
+    print(usage, file=sys.stderr)
+    sys.exit(2)
+  if arguments[0] in ("-h", "--help"):
+    print(usage)
+    sys.exit(0)
   found = library()
   if found is None:
     print(
@@ -89,4 +98,4 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  standard_output.run(functools.partial(main, sys.argv[1:]))

@@ -32,12 +32,13 @@ def _environment(**variables):
   return result | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
 
 
-def _run(arguments, **variables):
+def _run(arguments, *, without_stdout=False, **variables):
   return subprocess.run(
       [sys.executable, *arguments],
       env=_environment(**variables),
       capture_output=True,
       text=True,
+      preexec_fn=(lambda: os.close(1)) if without_stdout else None,
   )
 
 
@@ -57,6 +58,27 @@ class TcmallocTest(parameterized.TestCase):
     result = _run(["-X", "utf8", self._restarting(), "--flag", "a b"])
     self.assertEqual(result.stdout, "True --flag a b\n")
     self.assertRegex(result.stderr, "^Starting again with libtcmalloc[^\n]*\n$")
+
+  @absltest.skipIf(tcmalloc.library() is None, "tcmalloc is not installed")
+  def test_there_may_be_no_standard_output(self):
+    program = self._program("import sys; sys.exit(3)")
+    result = _run(["-m", _MODULE, program], without_stdout=True)
+    self.assertEqual((result.returncode, result.stderr), (3, ""))
+
+  def test_help_that_nobody_reads_ends_quietly(self):
+    result = _run(["-m", _MODULE, "--help"])
+    self.assertRegex(result.stdout, f"^Usage: python -m {_MODULE} PROGRAM.py")
+    self.assertEqual((result.returncode, result.stderr), (0, ""))
+    process = subprocess.Popen(
+        [sys.executable, "-m", _MODULE, "--help"],
+        env=_environment(PYTHONUNBUFFERED=""),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    with process.stderr:
+      self.assertEqual(process.stderr.read(), b"")
+    self.assertEqual(process.wait(), 141)
 
   @parameterized.parameters(
       {"LD_PRELOAD": ""},

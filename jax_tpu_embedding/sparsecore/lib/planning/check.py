@@ -27,6 +27,7 @@ import warnings
 
 from jax_tpu_embedding.sparsecore.lib import pallas
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
@@ -401,4 +402,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  standard_output.run(main)

@@ -8,6 +8,8 @@ import dataclasses
 import importlib.util
 import io
 import os
+import subprocess
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -75,6 +77,18 @@ class ArgumentsTest(parameterized.TestCase):
       check.main(argv)
     self.assertEqual(end.exception.code, 1)
     self.assertIn(message, err.getvalue())
+
+  def test_help_that_nobody_reads_ends_quietly(self):
+    process = subprocess.Popen(
+        [sys.executable, "-m", check.__name__, "--help"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    with process.stderr:
+      self.assertEqual(process.stderr.read(), b"")
+    self.assertEqual(process.wait(), 141)
 
 
 class ReportTest(absltest.TestCase):

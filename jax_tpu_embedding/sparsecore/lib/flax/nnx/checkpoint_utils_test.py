@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -642,6 +644,18 @@ class OfflineConverterTest(_TestCase):
         expand(f"{name}/x")
       with self.assertRaisesRegex(ValueError, f"{name} is not set"):
         checkpoint_utils.decompress_checkpoint("a.tgz")
+
+  def test_help_that_nobody_reads_ends_quietly(self):
+    process = subprocess.Popen(
+        [sys.executable, "-m", offline_converter.__name__, "--help"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    with process.stderr:
+      self.assertEqual(process.stderr.read(), b"")
+    self.assertEqual(process.wait(), 141)
 
   def test_devices_that_are_not_there(self):
     device = offline_converter.FakeDevice(3)

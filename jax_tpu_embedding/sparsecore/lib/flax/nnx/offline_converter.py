@@ -13,6 +13,7 @@ that any devices restore is lib/checkpoint:convert.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import os
 import pathlib
 
@@ -21,6 +22,7 @@ from absl import flags
 from absl import logging
 import jax
 from jax_tpu_embedding.sparsecore.lib.core import hardware
+from jax_tpu_embedding.sparsecore.lib.core import standard_output
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils
 
 _OUTPUTS = "TEST_UNDECLARED_OUTPUTS_DIR"
@@ -127,4 +129,5 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["input_checkpoint", "output_checkpoint"])
-  app.run(main)
+  # What --help prints may have no reader.
+  standard_output.run(functools.partial(app.run, main))
