@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.core import row_options
 from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _optimizers
+from jax_tpu_embedding.sparsecore.lib.nn.testing import every_optimizer
 import numpy as np
 
 SGD = embedding_spec.SGDOptimizerSpec
@@ -27,19 +28,7 @@ RowwiseAdagrad = embedding_spec.RowwiseAdagradOptimizerSpec
 Momentum = embedding_spec.MomentumOptimizerSpec
 Lion = embedding_spec.LionOptimizerSpec
 
-# Rule -> the spec of it.
-_SPECS = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "adagrad_momentum": AdagradMomentum,
-    "ftrl": FTRL,
-    "laprop": LaProp,
-    "f2a": F2A,
-    "rowwise_adagrad": RowwiseAdagrad,
-    "momentum": Momentum,
-    "lion": Lion,
-}
+_SPECS = every_optimizer.SPECS
 
 # Of every spec, keyword-only.
 _ROW_OPTIONS = dict.fromkeys(row_options.ROW_OPTIONS) | dict.fromkeys(

@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.step import _one_hot
+from jax_tpu_embedding.sparsecore.lib.nn.testing import every_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.testing import replicated_model
 import numpy as np
 
@@ -34,16 +35,7 @@ def _steps_by_square(grad, row, slot, rate):
 
 
 _OPTIMIZERS = dict(
-    sgd=_SGD(0.1),
-    adagrad=_ADAGRAD(0.1),
-    adam=embedding_spec.AdamOptimizerSpec(0.1),
-    adagrad_momentum=embedding_spec.AdagradMomentumOptimizerSpec(0.1),
-    ftrl=embedding_spec.FTRLOptimizerSpec(0.1),
-    laprop=embedding_spec.LaPropOptimizerSpec(0.1),
-    f2a=embedding_spec.F2AOptimizerSpec(0.1),
-    rowwise_adagrad=embedding_spec.RowwiseAdagradOptimizerSpec(0.1),
-    momentum=embedding_spec.MomentumOptimizerSpec(0.1),
-    lion=embedding_spec.LionOptimizerSpec(0.1),
+    **{name: spec(0.1) for name, spec in every_optimizer.SPECS.items()},
     of_the_user=embedding_spec.CustomOptimizerSpec(
         0.1,
         custom_computation_fn=_steps_by_square,

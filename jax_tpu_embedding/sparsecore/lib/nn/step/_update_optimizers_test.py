@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -16,6 +15,7 @@ from jax_tpu_embedding.sparsecore.lib.core import update_rules
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.lib.nn import table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.testing import every_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn.testing import two_table_model
 import numpy as np
 
@@ -38,13 +38,7 @@ def _long_rows_last(grad, row, slot, learning_rate):
   return row - learning_rate * grad / (1 + length), slot
 
 
-_SPECS = [
-    spec_class()
-    for _, spec_class in inspect.getmembers(embedding_spec, inspect.isclass)
-    if issubclass(spec_class, embedding_spec.OptimizerSpec)
-    and not inspect.isabstract(spec_class)
-    and spec_class is not embedding_spec.CustomOptimizerSpec
-] + [
+_SPECS = [spec_class() for spec_class in every_optimizer.SPECS.values()] + [
     embedding_spec.FTRLOptimizerSpec(multiply_linear_by_learning_rate=True),
     _custom(custom_computation_fn=_momentum),
     _custom(

@@ -12,6 +12,7 @@ from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 from jax_tpu_embedding.sparsecore.lib.flax.linen import embed_optimizer
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
+from jax_tpu_embedding.sparsecore.lib.nn.testing import every_optimizer
 from jax_tpu_embedding.sparsecore.lib.pipelining import pipelining
 import numpy as np
 import optax
@@ -30,17 +31,8 @@ _CUSTOM = embedding_spec.CustomOptimizerSpec(
     slot_variable_initializers_tuple=(jax.nn.initializers.zeros,),
 )
 OPTIMIZERS = {
-    "sgd": embedding_spec.SGDOptimizerSpec(0.1),
+    **{name: spec(0.1) for name, spec in every_optimizer.SPECS.items()},
     "schedule": embedding_spec.SGDOptimizerSpec(lambda step: 0.1 / (1 + step)),
-    "adagrad": embedding_spec.AdagradOptimizerSpec(0.1),
-    "adagrad_momentum": embedding_spec.AdagradMomentumOptimizerSpec(0.1),
-    "rowwise_adagrad": embedding_spec.RowwiseAdagradOptimizerSpec(0.1),
-    "adam": embedding_spec.AdamOptimizerSpec(0.1),
-    "ftrl": embedding_spec.FTRLOptimizerSpec(0.1),
-    "laprop": embedding_spec.LaPropOptimizerSpec(0.1),
-    "f2a": embedding_spec.F2AOptimizerSpec(0.1),
-    "momentum": embedding_spec.MomentumOptimizerSpec(0.1),
-    "lion": embedding_spec.LionOptimizerSpec(0.1),
     "custom": _CUSTOM,
 }
 
