@@ -81,7 +81,39 @@ def prepare_feature_specs_for_training(
           " for its samples. Stack or prepare all features together."
       )
     _tables.check_is_as_stacked(feature.table_spec)
+  _check_no_place_is_of_two(stacked)
   apply(plan, feature_specs)
+
+
+def _check_no_place_is_of_two(features: Sequence[_tables.FeatureSpec]) -> None:
+  """Raises ValueError if two tables have one place in a stack, or two features.
+
+  As a copy with another name has, of a spec that was stacked: ids of the one
+  would find and update the rows of the other, and samples share activations.
+  """
+  tables, samples = {}, {}
+  for feature in features:
+    table, setting = feature.table_spec, feature.table_spec.setting_in_stack
+    stack = setting.stack_name
+    first = tables.setdefault((stack, setting.row_offset_in_shard), table)
+    if first.name != table.name:
+      raise ValueError(
+          f"Tables {first.name!r} and {table.name!r} have the same rows of stack"
+          f" {stack!r}, as a spec has that was copied after it was stacked."
+          " Stack or prepare new specs: dataclasses.replace(table, name=...,"
+          " _stacked_table_spec=None, _setting_in_stack=None)."
+      )
+    first = samples.setdefault(
+        (stack, feature.id_transformation.row_offset), feature
+    )
+    if first.name != feature.name:
+      raise ValueError(
+          f"Features {first.name!r} and {feature.name!r} have the same samples"
+          f" of stack {stack!r}, as a spec has that was copied after its table"
+          f" {table.name!r} was stacked. Stack or prepare new specs of all"
+          " features of the table together: dataclasses.replace(feature,"
+          " _id_transformation=None, table_spec=...)."
+      )
 
 
 def _check_shapes(feature: _tables.FeatureSpec) -> None:

@@ -262,6 +262,38 @@ class PrepareTest(parameterized.TestCase):
       _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
     self.assertFalse(features["fc"].table_spec.is_stacked())
 
+  def test_copies_of_other_names_raise(self):
+    features = _features()
+    _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    feature = features["fa"]
+    table = dataclasses.replace(feature.table_spec, name="copy")
+    # By itself it has its place for itself.
+    alone = dataclasses.replace(feature, table_spec=table)
+    _plan.prepare_feature_specs_for_training(alone, **_TOPOLOGY)
+
+    features["copy"] = dataclasses.replace(alone, name="fcopy")
+    with self.assertRaisesRegex(
+        ValueError, "Tables 'copy' and 'a' have the same rows of stack 'a', as"
+    ):
+      _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    features["copy"] = dataclasses.replace(feature, name="fcopy")
+    with self.assertRaisesRegex(
+        ValueError,
+        "Features 'fcopy' and 'fa' have the same samples of stack 'a', .*'a'",
+    ):
+      _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+
+    # As the messages say.
+    of_none = dict(_stacked_table_spec=None, _setting_in_stack=None)
+    features["copy"] = dataclasses.replace(
+        feature,
+        name="fcopy",
+        _id_transformation=None,
+        table_spec=dataclasses.replace(table, **of_none),
+    )
+    _plan.prepare_feature_specs_for_training(features, **_TOPOLOGY)
+    self.assertEqual(_stack_names(features)["copy"], "copy")
+
   @mock.patch.dict(os.environ, JAX_TPU_EMBEDDING_NUM_SC_PER_DEVICE="3")
   def test_default_sparsecores_are_those_of_the_device(self):
     features = _features()
