@@ -81,7 +81,11 @@ class ArgumentsTest(parameterized.TestCase):
   def test_help_that_nobody_reads_ends_quietly(self):
     process = subprocess.Popen(
         [sys.executable, "-m", check.__name__, "--help"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONUNBUFFERED": "",  # argparse drops errors of a write
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
