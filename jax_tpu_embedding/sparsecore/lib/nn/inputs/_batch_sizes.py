@@ -61,7 +61,7 @@ def of_ids(
     found, is_flat = _num_rows(of_feature, num_devices)
     if found is None:
       continue
-    if not found:
+    if found < 1:
       raise ValueError(
           f"Feature {feature.name!r}: the batch has no samples, expected one or"
           " more. Samples without ids are rows without ids."

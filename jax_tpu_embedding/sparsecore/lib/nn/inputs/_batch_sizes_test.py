@@ -323,7 +323,9 @@ class PositionsTest(parameterized.TestCase):
     self.assertEqual(self.look_up(ids).shape, (num_rows, 2, 1))
 
   @parameterized.parameters(
-      (np.zeros((0, 2), np.int32),), ((np.zeros(0, int), np.zeros(1, int)),)
+      (np.zeros((0, 2), np.int32),),
+      ((np.zeros(0, int), np.zeros(1, int)),),
+      ((np.zeros(0, int), np.zeros(0, int)),),
   )
   def test_a_batch_without_samples_is_refused(self, ids):
     with self.assertRaisesRegex(ValueError, "'f': the batch has no samples"):
