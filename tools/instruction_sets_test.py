@@ -155,8 +155,11 @@ class ModulesTest(parameterized.TestCase):
     for function in functions:
       vectors = [x for x in self.functions[function] if re.search("%[yz]mm", x)]
       on_stack = [x for x in vectors if re.search(r"\(%r[sb]p", x)]
+      # Rows of 16 bits that are stepped are floats there until they are rounded.
+      is_rounded = re.search("StepEntries.*<jte::B?[Ff]loat16>", function)
       # Half of them are if vectors are longer than registers.
-      self.assertLess(len(on_stack), 0.2 * len(vectors), function)
+      limit = (0.4 if is_rounded else 0.2) * len(vectors)
+      self.assertLess(len(on_stack), limit, function)
 
   @parameterized.parameters(*instruction_sets.CHOSEN_BY_HAND.items())
   def test_functions_chosen_by_hand_do_too(self, name, register):
