@@ -38,6 +38,14 @@ _Settings = TypeVar("_Settings", bound=command_line.Settings)
 # ever, in a loop of plain JAX with one sum over devices as well.
 _THREADS_PER_DEVICE = 4
 
+# Errors, not of JAX's runtime, that may be because another process is missing:
+# of an exchange that fails as it is started; of agreeing on limits; of a file in
+# the directory of a checkpoint that is being written, which the first process
+# makes and renames.
+_MAY_BE_OF_OTHERS = (
+    r"Gloo|Reduction with sync_key|No such file .*\.orbax-checkpoint-tmp"
+)
+
 
 def provide_devices(
     num_devices: int, num_processes: int = 1, heartbeat_seconds: int = 60
@@ -165,7 +173,7 @@ def _leaving_the_job(program: str) -> Iterator[None]:
   except Exception as error:
     # The process with which an exchange failed may be missing. JAX will name it
     # as it ends this one, while that waits for all at the end.
-    if not job.is_managed() or _follows_from_an_exchange(error):
+    if not job.is_managed() or _may_be_of_others(error):
       raise
     if isinstance(error, command_line.UsageError):
       print(f"{pathlib.Path(program).stem}: {error}", file=sys.stderr)
@@ -174,13 +182,12 @@ def _leaving_the_job(program: str) -> Iterator[None]:
     job.leave(1)
 
 
-def _follows_from_an_exchange(error: BaseException | None) -> bool:
-  """Whether JAX's runtime, or agreeing on limits, raised what led to `error`."""
+def _may_be_of_others(error: BaseException | None) -> bool:
+  """Whether what led to `error` may be that another process is missing."""
   while error:
     if isinstance(error, jax.errors.JaxRuntimeError):
       return True
-    # An exchange of JAX that fails as it is started is a ValueError.
-    if re.search("Gloo|Reduction with sync_key", str(error)):
+    if re.search(_MAY_BE_OF_OTHERS, str(error)):
       return True
     error = error.__cause__ or error.__context__
   return False

@@ -155,6 +155,20 @@ class LaunchTest(parameterized.TestCase):
       (ValueError("Gloo: Connection reset by peer"), False),
       (jax.errors.JaxRuntimeError("the collective has failed"), False),
       (RuntimeError("Reduction with sync_key 3: the host is gone"), False),
+      (
+          command_line.UsageError(
+              "Cannot write the checkpoint of step 6 to /o: [Errno 2] No such"
+              " file or directory: '/o/6.orbax-checkpoint-tmp/state/a'"
+          ),
+          False,
+      ),
+      (
+          command_line.UsageError(
+              "Cannot write the checkpoint of step 6 to /o: [Errno 28] No space"
+              " left on device: '/o/6.orbax-checkpoint-tmp/state/a'"
+          ),
+          True,
+      ),
   )
   def test_a_process_leaves_its_job_for_errors_of_its_own(self, error, leaves):
     with (
