@@ -310,6 +310,7 @@ class JobTest(program_runs.ProgramTest):
         2,
         f"--output_dir={output_dir}",
         lambda i: f"--data={log if i == 0 else '/nowhere'}",
+        "--heartbeat_seconds=5",
     )
     _, stderr = hosts[1].communicate()
     self.assertEqual(hosts[1].returncode, 1, stderr)
