@@ -16,8 +16,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 from absl.testing import absltest
@@ -28,6 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _tables_json
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import any_tables
 from jax_tpu_embedding.sparsecore.lib.checkpoint.testing import one_run
+from jax_tpu_embedding.sparsecore.lib.core.testing import unread_output
 import numpy as np
 
 _TOPOLOGY = any_tables.Topology(1, 2, "auto")
@@ -151,16 +150,9 @@ class DamageTest(parameterized.TestCase):
   def test_a_command_that_nobody_reads_ends_quietly(self):
     path = self.directory / "saved"
     _save(path)
-    process = subprocess.Popen(
-        [sys.executable, "-m", command.__package__, "describe", path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    self.assertEqual(
+        unread_output.run(command.__package__, "describe", path), (141, "")
     )
-    process.stdout.close()
-    with process.stderr:
-      self.assertEqual(process.stderr.read(), b"")
-    self.assertEqual(process.wait(), 141)
 
   @parameterized.parameters(
       (None, "There is no checkpoint in"),

@@ -12,6 +12,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core import tcmalloc
+from jax_tpu_embedding.sparsecore.lib.core.testing import unread_output
 
 _MODULE = "jax_tpu_embedding.sparsecore.lib.core.tcmalloc"
 # Has the malloc that it says, and what it was started with.
@@ -69,16 +70,7 @@ class TcmallocTest(parameterized.TestCase):
     result = _run(["-m", _MODULE, "--help"])
     self.assertRegex(result.stdout, f"^Usage: python -m {_MODULE} PROGRAM.py")
     self.assertEqual((result.returncode, result.stderr), (0, ""))
-    process = subprocess.Popen(
-        [sys.executable, "-m", _MODULE, "--help"],
-        env=_environment(PYTHONUNBUFFERED=""),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    process.stdout.close()
-    with process.stderr:
-      self.assertEqual(process.stderr.read(), b"")
-    self.assertEqual(process.wait(), 141)
+    self.assertEqual(unread_output.run(_MODULE, "--help"), (141, ""))
 
   @parameterized.parameters(
       {"LD_PRELOAD": ""},

@@ -8,14 +8,13 @@ import dataclasses
 import importlib.util
 import io
 import os
-import subprocess
-import sys
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core.lowering.tpu_kernels import choice
 from jax_tpu_embedding.sparsecore.lib.core.sparsecore_kernels import subcores
+from jax_tpu_embedding.sparsecore.lib.core.testing import unread_output
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 from jax_tpu_embedding.sparsecore.lib.planning import check
 
@@ -79,20 +78,7 @@ class ArgumentsTest(parameterized.TestCase):
     self.assertIn(message, err.getvalue())
 
   def test_help_that_nobody_reads_ends_quietly(self):
-    process = subprocess.Popen(
-        [sys.executable, "-m", check.__name__, "--help"],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "PYTHONUNBUFFERED": "",  # argparse drops errors of a write
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    process.stdout.close()
-    with process.stderr:
-      self.assertEqual(process.stderr.read(), b"")
-    self.assertEqual(process.wait(), 141)
+    self.assertEqual(unread_output.run(check.__name__, "--help"), (141, ""))
 
 
 class ReportTest(absltest.TestCase):

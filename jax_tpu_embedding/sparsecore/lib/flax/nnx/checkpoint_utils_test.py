@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -19,6 +17,7 @@ from flax import nnx
 import jax
 from jax_tpu_embedding.sparsecore.lib.checkpoint import checkpoint
 from jax_tpu_embedding.sparsecore.lib.checkpoint import convert
+from jax_tpu_embedding.sparsecore.lib.core.testing import unread_output
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
 from jax_tpu_embedding.sparsecore.lib.flax.nnx import offline_converter
@@ -646,16 +645,9 @@ class OfflineConverterTest(_TestCase):
         checkpoint_utils.decompress_checkpoint("a.tgz")
 
   def test_help_that_nobody_reads_ends_quietly(self):
-    process = subprocess.Popen(
-        [sys.executable, "-m", offline_converter.__name__, "--help"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    self.assertEqual(
+        unread_output.run(offline_converter.__name__, "--help"), (141, "")
     )
-    process.stdout.close()
-    with process.stderr:
-      self.assertEqual(process.stderr.read(), b"")
-    self.assertEqual(process.wait(), 141)
 
   def test_devices_that_are_not_there(self):
     device = offline_converter.FakeDevice(3)
