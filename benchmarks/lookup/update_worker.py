@@ -27,6 +27,7 @@ class Worker:
   def load(
       self,
       optimizer: str,
+      row_options: dict[str, float],
       dtype: str,
       num_rows: int,
       columns: int,
@@ -43,7 +44,9 @@ class Worker:
             vocabulary_size=num_rows,
             embedding_dim=columns,
             initializer=jax.nn.initializers.constant(0.5),
-            optimizer=getattr(embedding_spec, f"{optimizer}OptimizerSpec")(),
+            optimizer=getattr(embedding_spec, f"{optimizer}OptimizerSpec")(
+                **row_options
+            ),
             dtype=dtype,
             combiner="sum",
             max_ids_per_partition=ids_per_batch,

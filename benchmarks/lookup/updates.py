@@ -27,6 +27,11 @@ _OPTIMIZERS = flags.DEFINE_list(
     "Lion",
     "Names of their specs, without OptimizerSpec.",
 )
+_ROW_OPTIONS = flags.DEFINE_list(
+    "row_options",
+    "",
+    "Those of each optimizer, as max_gradient_norm=0.5,l2_weight_decay=0.01.",
+)
 _VALENCY = flags.DEFINE_integer("valency", 20, "Ids per sample.", 1)
 
 _WORKER = pathlib.Path(__file__).with_name("update_worker.py")
@@ -40,6 +45,7 @@ _TABLE_BYTES = 64 << 20
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+  options = dict(option.split("=") for option in _ROW_OPTIONS.value)
   roots = earlier_version.roots(pathlib.Path(__file__).parents[2])
   print(
       f"Wall time by that of the earlier version; {_BATCH_SIZE} x"
@@ -60,6 +66,7 @@ def main(argv: Sequence[str]) -> None:
               worker.command(
                   "load",
                   optimizer=optimizer,
+                  row_options={name: float(x) for name, x in options.items()},
                   dtype=dtype,
                   num_rows=_TABLE_BYTES // (4 * columns),
                   columns=columns,

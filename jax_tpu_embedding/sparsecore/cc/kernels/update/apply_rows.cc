@@ -55,8 +55,9 @@ struct Job {
 // Whether one pass does everything, if the rule has one.
 bool IsOnePass(const Rule& rule, const Optimizer& optimizer,
                const TableValues& table, const ActivationGradient& gradient) {
-  return optimizer.options == RowOptions() && gradient.has_one_source() &&
-         OnePassServes(rule, std::holds_alternative<std::span<float>>(table),
+  return gradient.has_one_source() &&
+         OnePassServes(rule, optimizer.options,
+                       std::holds_alternative<std::span<float>>(table),
                        gradient.dim);
 }
 
@@ -70,6 +71,7 @@ void StepInOnePass(const PartitionOrder& order, int64_t begin, int64_t end,
                     .table = update.table,
                     .slots = update.slots,
                     .hyperparameters = update.hyperparameters,
+                    .options = update.options,
                     .rounding = update.rounding});
 }
 
@@ -228,7 +230,9 @@ Job MakeJob(const Rule& rule, const CooGeometry& geometry,
       .step_entries = nullptr,
   };
   if (IsOnePass(rule, optimizer, tables.table, job.gradient)) {
-    job.step_entries = steps.entries;
+    job.step_entries = optimizer.options == RowOptions()
+                           ? steps.entries
+                           : steps.entries_with_options;
   }
   for (size_t k = 0; k < tables.slots.size(); ++k) {
     job.update.slots[k] = tables.slots[k].data();

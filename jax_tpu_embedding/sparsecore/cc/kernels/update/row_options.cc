@@ -49,7 +49,9 @@ void AddDecay(const RowBlock& block, float decay) {
   for (int64_t i = 0; i < block.num_rows; ++i) {
     float* __restrict grad = block.gradient(i);
     const float* __restrict weight = block.weight(i);
-    for (int64_t d = 0; d < block.dim; ++d) grad[d] += decay * weight[d];
+    for (int64_t d = 0; d < block.dim; ++d) {
+      grad[d] = WithDecay(grad[d], decay, weight[d]);
+    }
   }
 }
 
@@ -59,7 +61,9 @@ void SubtractDecay(const RowBlock& block, float decay,
   for (int64_t i = 0; i < block.num_rows; ++i) {
     float* __restrict weight = block.weight(i);
     const float* __restrict old = old_weights + i * block.dim;
-    for (int64_t d = 0; d < block.dim; ++d) weight[d] -= decay * old[d];
+    for (int64_t d = 0; d < block.dim; ++d) {
+      weight[d] = Decayed(weight[d], decay, old[d]);
+    }
   }
 }
 
@@ -68,8 +72,7 @@ void Clamp(const RowBlock& block, float min_value, float max_value) {
   for (int64_t i = 0; i < block.num_rows; ++i) {
     float* weight = block.weight(i);
     for (int64_t d = 0; d < block.dim; ++d) {
-      // In this order of arguments a NaN stays one.
-      weight[d] = std::min(std::max(weight[d], min_value), max_value);
+      weight[d] = Limited(weight[d], min_value, max_value);
     }
   }
 }

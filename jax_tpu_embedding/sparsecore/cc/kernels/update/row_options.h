@@ -14,6 +14,7 @@
 #ifndef JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_ROW_OPTIONS_H_
 #define JAX_TPU_EMBEDDING_SPARSECORE_CC_KERNELS_UPDATE_ROW_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -32,6 +33,23 @@ struct RowOptions {
 
   bool operator==(const RowOptions&) const = default;
 };
+
+// What a gradient becomes with l2_weight_decay, and a new weight with
+// decoupled_weight_decay.
+[[gnu::always_inline]] inline float WithDecay(float gradient, float decay,
+                                              float weight) {
+  return gradient + decay * weight;
+}
+[[gnu::always_inline]] inline float Decayed(float weight, float decay,
+                                            float old_weight) {
+  return weight - decay * old_weight;
+}
+
+// A weight within the limits. In this order of arguments a NaN stays one.
+[[gnu::always_inline]] inline float Limited(float weight, float min_value,
+                                            float max_value) {
+  return std::min(std::max(weight, min_value), max_value);
+}
 
 // Moves the rows whose gradient has no NaN and no infinity to the front, in
 // their order, and returns how many they are. `gradients` is [num_rows, dim].

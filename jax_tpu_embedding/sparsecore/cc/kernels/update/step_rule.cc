@@ -72,15 +72,20 @@ JTE_VECTOR_CLONES void StepBlock(const RowBlock& block,
 }
 
 // One pass takes most of the time to compile of a rule: those with a function
-// call per element have none.
-template <typename Rule>
-constexpr StepEntriesFunction kStepEntries = StepEntries<Rule>;
+// call per element have none, those with any power none with options.
+template <typename Rule, bool kHasOptions>
+constexpr StepEntriesFunction kStepEntries = StepEntries<Rule, kHasOptions>;
+template <template <typename> typename Rule, bool kHasOptions>
+constexpr StepEntriesFunction kStepEntries<Rule<AnyPower>, kHasOptions> =
+    nullptr;
 template <template <typename> typename Rule>
-constexpr StepEntriesFunction kStepEntries<Rule<AnyPower>> = nullptr;
+constexpr StepEntriesFunction kStepEntries<Rule<Power>, true> = nullptr;
 
 template <typename Rule>
 Steps AllSteps(const float*) {
-  return {.block = StepBlock<Rule>, .entries = kStepEntries<Rule>};
+  return {.block = StepBlock<Rule>,
+          .entries = kStepEntries<Rule, /*kHasOptions=*/false>,
+          .entries_with_options = kStepEntries<Rule, /*kHasOptions=*/true>};
 }
 
 // The steps with the first of the powers that serves.
