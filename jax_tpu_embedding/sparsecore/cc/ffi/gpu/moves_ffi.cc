@@ -21,7 +21,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
-#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plan_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/optimizer_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/pool_samples.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/row_terms.h"
@@ -62,7 +62,6 @@ struct StepAttributes {
   }
 };
 
-using IntMatrix = xffi::BufferR2<xffi::S32>;
 using FloatMatrix = xffi::BufferR2<xffi::F32>;
 
 gpu::QuantizedTo ReadQuantization(std::span<const double> numbers) {
@@ -122,30 +121,26 @@ Result<void> PoolSamples(gpu::Stream stream, const IntVector& begins,
 }
 
 // Gains of no elements: all are 1.
-gpu::RowTerms ToTerms(const IntVector& rows, const IntVector& samples,
-                      const IntVector& starts, const IntVector& cells,
-                      const IntMatrix& blocks, const IntMatrix& long_rows,
-                      const IntVector& counts, const FloatVector& gains,
+gpu::RowTerms ToTerms(const RowGroupBuffers& groups, const FloatVector& gains,
                       const FloatMatrix& gradient,
                       const TermsAttributes& attributes) {
+  const auto [rows, samples, starts, cells, blocks, long_rows, counts] =
+      groups.Pointers();
   return {
-      .groups = {.rows = rows.typed_data(),
-                 .samples = samples.typed_data(),
-                 .starts = starts.typed_data(),
-                 .cells = attributes.is_sorted ? nullptr : cells.typed_data(),
-                 .blocks = reinterpret_cast<const gpu::RowBlock*>(
-                     blocks.typed_data()),
-                 .long_rows = reinterpret_cast<const gpu::LongRow*>(
-                     long_rows.typed_data()),
-                 .counts = reinterpret_cast<const gpu::GroupCounts*>(
-                     counts.typed_data())},
+      .groups = {.rows = rows,
+                 .samples = samples,
+                 .starts = starts,
+                 .cells = attributes.is_sorted ? nullptr : cells,
+                 .blocks = blocks,
+                 .long_rows = long_rows,
+                 .counts = counts},
       .cell_gains = gains.element_count() == 0 ? nullptr : gains.typed_data(),
       .gradient = gradient.typed_data(),
       .dim = gradient.dimensions()[1],
       .batch_size_per_sc = attributes.batch_size_per_sc,
       .has_one_source = attributes.has_one_source,
       .block_size = attributes.block_size,
-      .num_cells = static_cast<int64_t>(rows.element_count())};
+      .num_cells = groups.num_cells()};
 }
 
 Result<gpu::Number> ReadNumber(xffi::RemainingArgs args, size_t k) {
@@ -251,15 +246,11 @@ Result<xffi::AnyBuffer> ReadAlias(xffi::RemainingArgs args,
   return *arg;
 }
 
-Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
-                      const IntVector& samples, const IntVector& starts,
-                      const IntVector& cells, const IntMatrix& blocks,
-                      const IntMatrix& long_rows, const IntVector& counts,
+Result<void> StepRows(gpu::Stream stream, const RowGroupBuffers& groups,
                       const FloatVector& gains, const FloatMatrix& gradient,
                       xffi::RemainingArgs args, xffi::RemainingRets rets,
                       const StepAttributes& attributes) {
-  JTE_RETURN_IF_ERROR(
-      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
+  JTE_RETURN_IF_ERROR(CheckRowGroups(groups));
   // The results: table, slots and block sums.
   const size_t num_tables = rets.size() - 1;
   if (rets.size() < 2 || num_tables > 1 + kernels::kMaxSlots ||
@@ -279,9 +270,9 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
   }
   auto block_sums = rets.get<FloatMatrix>(num_tables);
   if (block_sums.has_error() ||
-      (*block_sums)->dimensions()[0] != blocks.dimensions()[0]) {
+      (*block_sums)->dimensions()[0] != groups.num_blocks()) {
     return InvalidArgument("The block sums must be float32[",
-                           blocks.dimensions()[0], ", ", table.dim, "].");
+                           groups.num_blocks(), ", ", table.dim, "].");
   }
   const auto shape = gradient.dimensions();
   if (shape[1] != table.dim) {
@@ -293,22 +284,17 @@ Result<void> StepRows(gpu::Stream stream, const IntVector& rows,
       ReadOptimizer(args, num_tables, attributes.optimizer, table.num_rows));
   return ToResult(gpu::StepRows(
       stream, attributes.optimizer.rule,
-      ToTerms(rows, samples, starts, cells, blocks, long_rows, counts, gains,
-              gradient, attributes.terms),
-      blocks.dimensions()[0], (*block_sums)->typed_data(), optimizer, tables));
+      ToTerms(groups, gains, gradient, attributes.terms), groups.num_blocks(),
+      (*block_sums)->typed_data(), optimizer, tables));
 }
 
 // requests: of no elements, if rows follow each other.
-Result<void> SumRows(gpu::Stream stream, const IntVector& rows,
-                     const IntVector& samples, const IntVector& starts,
-                     const IntVector& cells, const IntMatrix& blocks,
-                     const IntMatrix& long_rows, const IntVector& counts,
+Result<void> SumRows(gpu::Stream stream, const RowGroupBuffers& groups,
                      const FloatVector& gains, const FloatMatrix& gradient,
                      const IntVector& requests, const IntVector& result_rows,
                      const FloatMatrix& sums, const FloatMatrix& block_sums,
                      const TermsAttributes& attributes) {
-  JTE_RETURN_IF_ERROR(
-      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
+  JTE_RETURN_IF_ERROR(CheckRowGroups(groups));
   const auto num_places = static_cast<int64_t>(result_rows.element_count());
   const auto num_requests = static_cast<int64_t>(requests.element_count());
   const int64_t dim = gradient.dimensions()[1];
@@ -319,16 +305,14 @@ Result<void> SumRows(gpu::Stream stream, const IntVector& rows,
                            sums.dimensions()[0], ", ", sums.dimensions()[1],
                            "], expected as many of all and ", dim, " columns.");
   }
-  if (block_sums.dimensions()[0] != blocks.dimensions()[0] ||
+  if (block_sums.dimensions()[0] != groups.num_blocks() ||
       block_sums.dimensions()[1] != dim) {
     return InvalidArgument("The block sums must be float32[",
-                           blocks.dimensions()[0], ", ", dim, "].");
+                           groups.num_blocks(), ", ", dim, "].");
   }
   return ToResult(gpu::SumRows(
-      stream,
-      ToTerms(rows, samples, starts, cells, blocks, long_rows, counts, gains,
-              gradient, attributes),
-      blocks.dimensions()[0], block_sums.typed_data(),
+      stream, ToTerms(groups, gains, gradient, attributes), groups.num_blocks(),
+      block_sums.typed_data(),
       {.requests = num_requests == 0 ? nullptr : requests.typed_data(),
        .num_places = num_places,
        .rows = result_rows.typed_data(),
@@ -413,15 +397,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Attr<xffi::Span<const double>>("quantization"),
     {xffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteStepRowsCuda, kOnStream<StepRows>,
-                              BindOnStream()
-                                  .Arg<IntVector>()    // rows
-                                  .Arg<IntVector>()    // samples
-                                  .Arg<IntVector>()    // starts
-                                  .Arg<IntVector>()    // cells
-                                  .Arg<IntMatrix>()    // blocks
-                                  .Arg<IntMatrix>()    // long_rows
-                                  .Arg<IntVector>()    // counts
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteStepRowsCuda, kRowGroupsOnStream<StepRows>,
+                              BindRowGroupsOnStream()
                                   .Arg<FloatVector>()  // gains of cells
                                   .Arg<FloatMatrix>()  // activation_gradient
                                   .RemainingArgs()     // table, slots,
@@ -431,15 +408,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteStepRowsCuda, kOnStream<StepRows>,
                                   .Attrs<StepAttributes>(),
                               {xffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCuda, kOnStream<SumRows>,
-                              BindOnStream()
-                                  .Arg<IntVector>()    // rows
-                                  .Arg<IntVector>()    // samples
-                                  .Arg<IntVector>()    // starts
-                                  .Arg<IntVector>()    // cells
-                                  .Arg<IntMatrix>()    // blocks
-                                  .Arg<IntMatrix>()    // long_rows
-                                  .Arg<IntVector>()    // counts
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteSumRowsCuda, kRowGroupsOnStream<SumRows>,
+                              BindRowGroupsOnStream()
                                   .Arg<FloatVector>()  // gains of cells
                                   .Arg<FloatMatrix>()  // gradient
                                   .Arg<IntVector>()    // requests

@@ -9,40 +9,7 @@
 
 #include <cstdint>
 
-#include "jax_tpu_embedding/sparsecore/cc/base/error.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_row.h"
-#include "jax_tpu_embedding/sparsecore/cc/gpu/group_by_sample.h"
-
 namespace jte::ffi {
-
-// The sizes of what a plan of an update has, of which kernels know those of
-// cells. A program that was exported by another version may have others.
-template <typename Ints, typename Matrix>
-Result<void> CheckRowGroups(const Ints& rows, const Ints& samples,
-                            const Ints& starts, const Ints& cells,
-                            const Matrix& blocks, const Matrix& long_rows,
-                            const Ints& counts) {
-  const auto n = static_cast<int64_t>(rows.element_count());
-  const auto size = [](const auto& buffer) {
-    return static_cast<int64_t>(buffer.element_count());
-  };
-  constexpr int64_t kCounts = sizeof(gpu::GroupCounts) / sizeof(int32_t);
-  constexpr int64_t kOfBlock = sizeof(gpu::RowBlock) / sizeof(int32_t);
-  constexpr int64_t kOfLongRow = sizeof(gpu::LongRow) / sizeof(int32_t);
-  if (size(samples) == n && size(starts) == n + 1 && size(cells) == n &&
-      blocks.dimensions()[1] == kOfBlock &&
-      long_rows.dimensions()[1] == kOfLongRow && size(counts) == kCounts) {
-    return {};
-  }
-  return InvalidArgument(
-      "The plan of an update of ", n, " cells has ", size(samples),
-      " samples, ", size(starts), " starts, ", size(cells),
-      " cells, blocks and long rows of ", blocks.dimensions()[1], " and ",
-      long_rows.dimensions()[1], " numbers, and ", size(counts),
-      " counts, expected ", n, ", ", n + 1, ", ", n, ", ", kOfBlock, ", ",
-      kOfLongRow, " and ", kCounts,
-      ". If the program was exported by another version, export it again.");
-}
 
 // Bytes of the scratch result of jte_group_by_sample_cuda, and of
 // jte_group_known_by_sample_cuda, which has no row pointers.

@@ -15,6 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/ffi/coo_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/handlers.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/on_stream.h"
+#include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plan_operands.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/plans.h"
 #include "jax_tpu_embedding/sparsecore/cc/ffi/gpu/scratch.h"
 #include "jax_tpu_embedding/sparsecore/cc/gpu/coo.h"
@@ -27,8 +28,6 @@ namespace jte::ffi {
 namespace {
 
 namespace xffi = ::xla::ffi;
-
-using IntMatrix = xffi::BufferR2<xffi::S32>;
 
 // Rows, samples, or cells: kernels count each in int32, as many as a grid has
 // threads beyond the last.
@@ -74,34 +73,30 @@ gpu::PackScratch TakePackScratch(ScratchCutter& scratch, int64_t num_cells,
           .sort = TakeSort(scratch, num_cells)};
 }
 
-gpu::CooBuffers ToGpuBuffers(const IntVector& row_pointers,
-                             const IntVector& embedding_ids,
-                             const IntVector& sample_ids,
-                             const FloatVector& gains,
-                             const IntScalar& num_minibatches) {
-  return {.row_pointers = row_pointers.typed_data(),
-          .embedding_ids = embedding_ids.typed_data(),
-          .sample_ids = sample_ids.typed_data(),
-          .gains = gains.typed_data(),
-          .num_minibatches = num_minibatches.typed_data()};
+gpu::CooBuffers ToGpuBuffers(const CooOperands& coo) {
+  return {.row_pointers = coo.row_pointers.typed_data(),
+          .embedding_ids = coo.embedding_ids.typed_data(),
+          .sample_ids = coo.sample_ids.typed_data(),
+          .gains = coo.gains.typed_data(),
+          .num_minibatches = coo.num_minibatches.typed_data()};
 }
 
-Result<gpu::CooGeometry> MakeGpuGeometry(
-    const IntVector& row_pointers, const IntVector& embedding_ids,
-    const IntVector& sample_ids, const FloatVector& gains, int64_t num_rows,
-    int64_t batch_size, int64_t num_sc_per_device, bool enable_minibatching,
-    int64_t num_devices = 1) {
+Result<gpu::CooGeometry> MakeGpuGeometry(const CooOperands& coo,
+                                         int64_t num_rows, int64_t batch_size,
+                                         int64_t num_sc_per_device,
+                                         bool enable_minibatching,
+                                         int64_t num_devices = 1) {
   // Checks the sizes; what is in the buffers is not here.
   JTE_ASSIGN_OR_RETURN(
       const auto geometry,
       MakeGeometry(num_sc_per_device, enable_minibatching,
                    /*num_minibatches=*/1, num_rows, batch_size));
-  const auto num_cells = embedding_ids.element_count();
-  if (sample_ids.element_count() != num_cells ||
-      gains.element_count() != num_cells) {
+  const auto num_cells = coo.embedding_ids.element_count();
+  if (coo.sample_ids.element_count() != num_cells ||
+      coo.gains.element_count() != num_cells) {
     return InvalidArgument("embedding_ids, sample_ids and gains have ",
-                           num_cells, ", ", sample_ids.element_count(), " and ",
-                           gains.element_count(),
+                           num_cells, ", ", coo.sample_ids.element_count(),
+                           " and ", coo.gains.element_count(),
                            " cells, expected equal numbers.");
   }
   if (std::max({num_rows, batch_size, static_cast<int64_t>(num_cells)}) >
@@ -112,7 +107,8 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
                            " of each. Use more devices.");
   }
   return gpu::CooGeometry{
-      .num_row_pointers = static_cast<int64_t>(row_pointers.element_count()),
+      .num_row_pointers =
+          static_cast<int64_t>(coo.row_pointers.element_count()),
       .num_cells = static_cast<int64_t>(num_cells),
       .num_devices = static_cast<int>(num_devices),
       .num_sc_per_device = static_cast<int>(num_sc_per_device),
@@ -121,28 +117,24 @@ Result<gpu::CooGeometry> MakeGpuGeometry(
       .enable_minibatching = enable_minibatching};
 }
 
-Result<void> GroupBySample(
-    gpu::Stream stream, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const IntVector& begins, const IntVector& rows,
-    const FloatVector& sorted_gains, const IntVector& flaws,
-    const xffi::AnyBuffer& scratch_buffer, int64_t num_rows, int64_t batch_size,
-    int64_t num_sc_per_device, bool enable_minibatching) {
-  JTE_ASSIGN_OR_RETURN(
-      const auto geometry,
-      MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
-                      batch_size, num_sc_per_device, enable_minibatching));
+Result<void> GroupBySample(gpu::Stream stream, const CooOperands& coo,
+                           const IntVector& begins, const IntVector& rows,
+                           const FloatVector& sorted_gains,
+                           const IntVector& flaws,
+                           const xffi::AnyBuffer& scratch_buffer,
+                           int64_t num_rows, int64_t batch_size,
+                           int64_t num_sc_per_device,
+                           bool enable_minibatching) {
+  JTE_ASSIGN_OR_RETURN(const auto geometry,
+                       MakeGpuGeometry(coo, num_rows, batch_size,
+                                       num_sc_per_device, enable_minibatching));
   const int64_t num_cells = geometry.num_cells;
   JTE_RETURN_IF_ERROR(CheckScratch(
       scratch_buffer,
       SampleGroupsScratchBytes(num_cells, geometry.num_row_pointers)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
   return ToResult(gpu::GroupBySample(
-      stream,
-      ToGpuBuffers(row_pointers, embedding_ids, sample_ids, gains,
-                   num_minibatches),
-      geometry,
+      stream, ToGpuBuffers(coo), geometry,
       TakeSampleGroupsScratch(scratch, num_cells, geometry.num_row_pointers),
       {.begins = begins.typed_data(),
        .rows = rows.typed_data(),
@@ -150,47 +142,29 @@ Result<void> GroupBySample(
        .flaws = reinterpret_cast<gpu::Flaws*>(flaws.typed_data())}));
 }
 
-gpu::RowGroups ToRowGroups(const IntVector& rows, const IntVector& samples,
-                           const IntVector& starts, const IntVector& cells,
-                           const IntMatrix& blocks, const IntMatrix& long_rows,
-                           const IntVector& counts) {
-  return {.rows = rows.typed_data(),
-          .samples = samples.typed_data(),
-          .starts = starts.typed_data(),
-          .cells = cells.typed_data(),
-          .blocks = reinterpret_cast<gpu::RowBlock*>(blocks.typed_data()),
-          .long_rows = reinterpret_cast<gpu::LongRow*>(long_rows.typed_data()),
-          .counts = reinterpret_cast<gpu::GroupCounts*>(counts.typed_data())};
-}
-
-Result<void> GroupByRow(gpu::Stream stream, const IntVector& row_pointers,
-                        const IntVector& embedding_ids,
-                        const IntVector& sample_ids, const FloatVector& gains,
-                        const IntScalar& num_minibatches, const IntVector& rows,
-                        const IntVector& samples, const IntVector& starts,
-                        const IntVector& cells, const IntMatrix& blocks,
-                        const IntMatrix& long_rows, const IntVector& counts,
+Result<void> GroupByRow(gpu::Stream stream, const CooOperands& coo,
+                        const IntVector& rows, const IntVector& samples,
+                        const IntVector& starts, const IntVector& cells,
+                        const IntMatrix& blocks, const IntMatrix& long_rows,
+                        const IntVector& counts,
                         const xffi::AnyBuffer& scratch_buffer, int64_t num_rows,
                         int64_t batch_size, int64_t num_sc_per_device,
                         bool enable_minibatching, int64_t block_size) {
-  JTE_ASSIGN_OR_RETURN(
-      const auto geometry,
-      MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains, num_rows,
-                      batch_size, num_sc_per_device, enable_minibatching));
+  JTE_ASSIGN_OR_RETURN(const auto geometry,
+                       MakeGpuGeometry(coo, num_rows, batch_size,
+                                       num_sc_per_device, enable_minibatching));
   const int64_t num_cells = geometry.num_cells;
-  JTE_RETURN_IF_ERROR(
-      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
+  const RowGroupBuffers groups = {rows,   samples,   starts, cells,
+                                  blocks, long_rows, counts};
+  JTE_RETURN_IF_ERROR(CheckRowGroups(groups));
   JTE_RETURN_IF_ERROR(CheckScratch(
       scratch_buffer,
       RowGroupsScratchBytes(num_cells, geometry.num_row_pointers)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
   return ToResult(gpu::GroupByRow(
-      stream,
-      ToGpuBuffers(row_pointers, embedding_ids, sample_ids, gains,
-                   num_minibatches),
-      geometry, block_size,
+      stream, ToGpuBuffers(coo), geometry, block_size,
       TakeRowGroupsScratch(scratch, num_cells, geometry.num_row_pointers),
-      ToRowGroups(rows, samples, starts, cells, blocks, long_rows, counts)));
+      groups.Pointers()));
 }
 
 Result<void> GroupKnownBySample(gpu::Stream stream, const IntVector& rows,
@@ -239,8 +213,9 @@ Result<void> GroupRows(gpu::Stream stream, const IntVector& numbers,
                            std::numeric_limits<int32_t>::max(),
                            ". Use more devices.");
   }
-  JTE_RETURN_IF_ERROR(
-      CheckRowGroups(rows, samples, starts, cells, blocks, long_rows, counts));
+  const RowGroupBuffers groups = {rows,   samples,   starts, cells,
+                                  blocks, long_rows, counts};
+  JTE_RETURN_IF_ERROR(CheckRowGroups(groups));
   JTE_RETURN_IF_ERROR(
       CheckScratch(scratch_buffer, RowGroupsScratchBytes(size, 0)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
@@ -251,23 +226,21 @@ Result<void> GroupRows(gpu::Stream stream, const IntVector& numbers,
        .size = size,
        .min_row = min_row,
        .max_row = max_row},
-      block_size, TakeRowGroupsScratch(scratch, size, 0),
-      ToRowGroups(rows, samples, starts, cells, blocks, long_rows, counts)));
+      block_size, TakeRowGroupsScratch(scratch, size, 0), groups.Pointers()));
 }
 
-Result<void> PackMessages(
-    gpu::Stream stream, const IntVector& row_pointers,
-    const IntVector& embedding_ids, const IntVector& sample_ids,
-    const FloatVector& gains, const IntScalar& num_minibatches,
-    const IntVector& requests, const IntVector& places,
-    const IntVector& samples, const FloatVector& packed_gains,
-    const IntVector& flaws, const xffi::AnyBuffer& scratch_buffer,
-    int64_t rows_per_device, int64_t batch_size, int64_t num_sc_per_device,
-    bool enable_minibatching, int64_t num_devices) {
+Result<void> PackMessages(gpu::Stream stream, const CooOperands& coo,
+                          const IntVector& requests, const IntVector& places,
+                          const IntVector& samples,
+                          const FloatVector& packed_gains,
+                          const IntVector& flaws,
+                          const xffi::AnyBuffer& scratch_buffer,
+                          int64_t rows_per_device, int64_t batch_size,
+                          int64_t num_sc_per_device, bool enable_minibatching,
+                          int64_t num_devices) {
   JTE_ASSIGN_OR_RETURN(
       const auto geometry,
-      MakeGpuGeometry(row_pointers, embedding_ids, sample_ids, gains,
-                      rows_per_device, batch_size, num_sc_per_device,
+      MakeGpuGeometry(coo, rows_per_device, batch_size, num_sc_per_device,
                       enable_minibatching, num_devices));
   const auto num_places = static_cast<int64_t>(requests.element_count());
   if (num_places > std::numeric_limits<int32_t>::max()) {
@@ -280,10 +253,7 @@ Result<void> PackMessages(
       PackScratchBytes(geometry.num_cells, geometry.num_row_pointers)));
   ScratchCutter scratch(scratch_buffer.untyped_data());
   return ToResult(gpu::PackMessages(
-      stream,
-      ToGpuBuffers(row_pointers, embedding_ids, sample_ids, gains,
-                   num_minibatches),
-      geometry, num_places / num_devices,
+      stream, ToGpuBuffers(coo), geometry, num_places / num_devices,
       TakePackScratch(scratch, geometry.num_cells, geometry.num_row_pointers),
       {.requests = requests.typed_data(),
        .places = places.typed_data(),
@@ -312,13 +282,8 @@ int64_t PackScratchBytes(int64_t num_cells, int64_t num_row_pointers) {
   return counter.num_bytes();
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupBySampleCuda, kOnStream<GroupBySample>,
-                              BindOnStream()
-                                  .Arg<IntVector>()        // row_pointers
-                                  .Arg<IntVector>()        // embedding_ids
-                                  .Arg<IntVector>()        // sample_ids
-                                  .Arg<FloatVector>()      // gains
-                                  .Arg<IntScalar>()        // num_minibatches
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupBySampleCuda, kCooOnStream<GroupBySample>,
+                              BindCooOnStream()
                                   .Ret<IntVector>()        // begins
                                   .Ret<IntVector>()        // rows
                                   .Ret<FloatVector>()      // gains
@@ -330,13 +295,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupBySampleCuda, kOnStream<GroupBySample>,
                                   .Attr<bool>("enable_minibatching"),
                               {xffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupByRowCuda, kOnStream<GroupByRow>,
-                              BindOnStream()
-                                  .Arg<IntVector>()        // row_pointers
-                                  .Arg<IntVector>()        // embedding_ids
-                                  .Arg<IntVector>()        // sample_ids
-                                  .Arg<FloatVector>()      // gains
-                                  .Arg<IntScalar>()        // num_minibatches
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupByRowCuda, kCooOnStream<GroupByRow>,
+                              BindCooOnStream()
                                   .Ret<IntVector>()        // rows
                                   .Ret<IntVector>()        // samples
                                   .Ret<IntVector>()        // starts
@@ -382,13 +342,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JteGroupRowsCuda, kOnStream<GroupRows>,
                                   .Attr<int64_t>("block_size"),
                               {xffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCuda, kOnStream<PackMessages>,
-                              BindOnStream()
-                                  .Arg<IntVector>()        // row_pointers
-                                  .Arg<IntVector>()        // embedding_ids
-                                  .Arg<IntVector>()        // sample_ids
-                                  .Arg<FloatVector>()      // gains
-                                  .Arg<IntScalar>()        // num_minibatches
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JtePackMessagesCuda, kCooOnStream<PackMessages>,
+                              BindCooOnStream()
                                   .Ret<IntVector>()        // requests
                                   .Ret<IntVector>()        // places
                                   .Ret<IntVector>()        // samples
