@@ -84,6 +84,21 @@ class LookupTest(parameterized.TestCase):
     )
     np.testing.assert_array_equal(activations, np.asarray(rows)[ids])
 
+  def test_without_jit_jax_debug_nans_finds_none(self):
+    model = Model(2)
+    for gains in model.inputs.lhs_gains.values():
+      self.assertTrue(np.isnan(gains).any())
+    update = functools.partial(
+        embedding.tpu_sparse_dense_matmul_grad,
+        feature_specs=model.specs,
+        global_device_count=1,
+    )
+    with jax.debug_nans(True):
+      activations = model.lookup(model.inputs, model.variables)
+      updated = update(activations, model.inputs, model.variables)
+    expected = jax.jit(update)(activations, model.inputs, model.variables)
+    jax.tree.map(np.testing.assert_array_equal, updated, expected)
+
   def test_deprecated_input_is_accepted_with_a_warning(self):
     model = Model(2)
     with self.assertWarnsRegex(DeprecationWarning, "SparseDenseMatmulInput"):

@@ -26,6 +26,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
+import numpy as np
 
 
 class DeviceBuffers(NamedTuple):
@@ -277,7 +278,7 @@ def _device_buffers(
   )
   buffers = {}
   for name in arrays.lhs_row_pointers:
-    row_pointers, *others = (jnp.asarray(by_name[name]) for by_name in arrays)
+    row_pointers, *others = (_on_device(by_name[name]) for by_name in arrays)
     size = row_pointers.size
     if _is_of_fewer_minibatches(size, settings):
       # The primitives tell the number of SparseCores from the most that there
@@ -294,6 +295,12 @@ def _device_buffers(
       )
     buffers[name] = DeviceBuffers(row_pointers, *others, num_minibatches)
   return buffers
+
+
+def _on_device(buffer: jax.Array | np.ndarray) -> jax.Array:
+  # Not jnp.asarray, whose result jax_debug_nans looks at: cells without an entry
+  # have NaN as their gain.
+  return buffer if isinstance(buffer, jax.Array) else jax.device_put(buffer)
 
 
 def _is_of_fewer_minibatches(
