@@ -3,6 +3,13 @@
 
 """What the repository rules for Python packages share."""
 
+# Say which Python find_python.sh finds: with another one, rules run again.
+VARIABLES_OF_PYTHON = [
+    "HERMETIC_PYTHON_VERSION",
+    "JTE_HERMETIC_PYTHON_VERSION",
+    "PYENV_ROOT",
+]
+
 def run(ctx, what, command):
     """Returns what a command prints, or stops the build with it.
 
