@@ -79,8 +79,14 @@ class Stages:
             (self._run_finisher, "sender"),
         )
     ]
-    for thread in self._threads:
-      thread.start()
+    try:
+      # The reader comes last: an item that it read would be lost.
+      for thread in reversed(self._threads):
+        thread.start()
+    except BaseException:  # The system has no thread left.
+      with self._lock:
+        self._stop()  # Else those that have started would wait for ever.
+      raise
 
   def next(self) -> Any:
     """The next finished item, or raises what ended the stages."""

@@ -5,6 +5,7 @@ import dataclasses
 import random
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -114,6 +115,26 @@ class StagesTest(parameterized.TestCase):
       self.assertEqual(stages.next(), i)
     with self.assertRaises(StopIteration):
       stages.next()
+
+  def test_if_a_thread_cannot_start_the_others_end_and_nothing_is_read(self):
+    start, started = threading.Thread.start, []
+
+    def start_two(thread):
+      if len(started) == 2:
+        raise RuntimeError("can't start new thread")
+      start(thread)
+      started.append(thread)
+
+    items = iter(range(3))
+    with (
+        mock.patch.object(threading.Thread, "start", start_two),
+        self.assertRaisesRegex(RuntimeError, "can't start"),
+    ):
+      _stages_of(items)
+    for thread in started:
+      thread.join(60)
+      self.assertFalse(thread.is_alive(), thread)
+    self.assertEqual(next(items), 0)
 
   def test_what_waits_is_finished_when_there_is_room(self):
     worked, finished = threading.Semaphore(0), threading.Semaphore(0)

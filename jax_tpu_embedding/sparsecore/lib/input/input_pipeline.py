@@ -329,6 +329,22 @@ class InputPipeline:
       self._iterator = _not_the_end("iter", source, lambda: iter(source))
     limits = self._limits
     node = _restart(limits)
+    try:
+      self._start_stages()
+    except BaseException:
+      if node is not None:
+        node.close()  # so that the others need not wait for this process
+      raise
+    # Threads that have ended need no end, and what they ended with may be an
+    # error, which refers to the pipeline by the frames that it was raised in.
+    self._finalizer = weakref.finalize(
+        self, _close, weakref.ref(self._stages), node
+    )
+    if node is not None:
+      limits.all_reduce_interface.close = self._finalizer
+
+  def _start_stages(self) -> None:
+    limits = self._limits
     get_ids, get_weights, get_rest = self._functions
     iterator, sharding = self._iterator, self._sharding
     if self._source_state is None:
@@ -419,13 +435,6 @@ class InputPipeline:
         num_finished=self._finished_room,
         name=_short(self._source),
     )
-    # Threads that have ended need no end, and what they ended with may be an
-    # error, which refers to the pipeline by the frames that it was raised in.
-    self._finalizer = weakref.finalize(
-        self, _close, weakref.ref(self._stages), node
-    )
-    if node is not None:
-      limits.all_reduce_interface.close = self._finalizer
 
   def close(self) -> None:
     """Ends the threads. Batches that were not handed out are lost."""

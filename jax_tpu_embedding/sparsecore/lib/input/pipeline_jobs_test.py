@@ -178,6 +178,35 @@ class PipelineJobsTest(small_pipeline.TestCase):
     gc.collect()
     node.close.assert_called_once_with()
 
+  @parameterized.parameters("state", "threads")
+  def test_a_start_that_fails_leaves_no_node_open(self, what):
+    class Source(small_pipeline.Source):
+
+      def get_state(self):
+        if what == "state":
+          raise RuntimeError("cannot start")
+        return super().get_state()
+
+    def start(thread):
+      del thread
+      raise RuntimeError("cannot start")
+
+    node = mock.create_autospec(minibatching_node.MinibatchingNode)
+    node.reduce = lambda key, value: value
+    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
+    one_of_two = mock.PropertyMock(return_value=small_pipeline.mesh_of_one())
+    with (
+        mock.patch.object(job_nodes, "make_node", return_value=node) as make,
+        mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
+    ):
+      pipeline = small_pipeline.pipeline(
+          Source(), mesh=two, specs=small_pipeline.specs(num_devices=2)
+      )
+      with self.assertRaisesRegex(RuntimeError, "cannot start"):
+        with mock.patch.object(threading.Thread, "start", start):
+          pipeline.start()
+    self.assertEqual(node.close.call_count, make.call_count)
+
   def test_limits_of_a_job_agree_with_it_by_their_pipeline(self):
     nodes = _Nodes(self)
     two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
