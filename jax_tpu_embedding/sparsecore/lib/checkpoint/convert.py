@@ -242,10 +242,7 @@ def _open(
         is_stacked=True,
     )
   directory, saved = _tables_json.read(path)
-  try:
-    tree = _stacked_checkpoint.open_item(path, model_key)
-  except ValueError:
-    tree = None
+  tree = _tree_beside_tables(path, model_key)
   beside = {} if tree is None else tree.custom_metadata
   prefix = beside.get(_TABLES_AT, [_stacked_checkpoint.TABLES_KEY])
   return _Source(
@@ -268,6 +265,25 @@ def _open(
       has_states=beside.get(_HAS_STATES, False),
       is_stacked=False,
   )
+
+
+def _tree_beside_tables(path: str, model_key: str) -> _orbax_tree.Tree | None:
+  """What else the model of a logical checkpoint has; None: nothing.
+
+  Raises:
+    CheckpointError: there is an item of this name that is no tree. It would not
+      be in the target.
+  """
+  item = _zarr_rows.Directory(path) / model_key
+  if not item.all_file_names():
+    return None
+  try:
+    return _orbax_tree.Tree(item)
+  except CheckpointError as error:
+    raise CheckpointError(
+        f"{error} If {model_key!r} is not the item with the rest of the model,"
+        " pass model_key (--model), the name of that item."
+    ) from error
 
 
 def _logical_items(found: _Source, model_key: str) -> dict[str, Any]:

@@ -240,6 +240,26 @@ class ConvertTest(parameterized.TestCase):
     (source / "model").rename(source / name)
     convert.convert(source, self.path / "c", model_key=name)
 
+  def test_an_item_that_is_no_tree_is_not_left_out(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    logical, target = self.path / "b", self.path / "c"
+    convert.convert(source, logical)
+    (logical / "model" / "_METADATA").unlink()
+    two = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "b/model/_METADATA .* no such file.*--model"
+    ):
+      convert.convert(logical, target, **two)
+    self.assertFalse(target.exists())
+    # The other item has the tables, and this one is copied as it is.
+    convert.convert(logical, target, model_key="other", **two)
+    for item in ("model", "optimizer"):
+      self.assertCountEqual(
+          os.listdir(target / item), os.listdir(logical / item)
+      )
+
   @parameterized.parameters(
       dict(model={"deep": {"layer": {"embedding_table": "tables"}}}),
       dict(model={"embedding_table": {"value": "tables"}}),
