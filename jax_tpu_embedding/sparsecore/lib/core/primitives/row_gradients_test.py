@@ -272,7 +272,10 @@ class RowGradientsTest(parameterized.TestCase):
             {"max_unique_ids_per_partition": 0},
             "max_unique_ids_per_partition must be positive, got 0",
         ),
-        ({"global_device_count": 3}, "fits no number of|3 device"),
+        (
+            {"global_device_count": 3},
+            r"for 3 device\(s\), and the program has 1",
+        ),
         ({"enable_minibatching": True}, "row_pointers has 8 entries"),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):

@@ -451,7 +451,9 @@ class CheckpointTest(_TestCase):
     self.saved()
     job = _Job()
     job.num_sc = 4
-    with self.assertRaisesRegex(ValueError, "SparseCores|shards"):
+    with self.assertRaisesRegex(
+        ValueError, "'a' was prepared for 8 SparseCores in all, not for 16"
+    ):
       job.restore_from_other(self.path)
 
   def test_table_specs_by_name(self):
