@@ -24,7 +24,13 @@ class BenchmarkTest(absltest.TestCase):
     self.assertIn("raw files", contenders)
     for name, (write, read) in contenders.items():
       with self.subTest(name):
+        for ref, array in zip(jax.tree.leaves(refs), expected, strict=True):
+          ref[...] = array
         write(directory / name)
+        # Else what reads into copies of these would have nothing to do. It
+        # leaves padding, which is behind these rows, as it is.
+        for ref in jax.tree.leaves(refs):
+          ref[:1000] = jax.numpy.zeros_like(ref[:1000])
         found = read(directory / name)
         self.assertTrue((directory / name).is_dir())
         if found is not None:
