@@ -129,7 +129,9 @@ class FDOClientTest(parameterized.TestCase):
       self.publish(client_class(directory), 1, *second)
       loaded = client_class(directory).load()
     for field in FIELDS:
-      for table, values in getattr(loaded, field.name).items():
+      got = getattr(loaded, field.name)
+      self.assertEqual(set(got), set(getattr(first[0], field.name)))
+      for table, values in got.items():
         rows = [getattr(record, field.name)[table] for record in first + second]
         np.testing.assert_array_equal(values, np.max(np.vstack(rows), axis=0))
 
