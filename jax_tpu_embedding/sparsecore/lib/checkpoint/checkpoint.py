@@ -191,8 +191,8 @@ def save_async(
   real_path = path if "://" in path else os.path.realpath(path)
   _reserve(real_path)
   until_saved = contextlib.ExitStack()
-  agreement = _agreement.Agreement("path", [ValueError, CheckpointError])
   try:
+    agreement = _agreement.Agreement("path", [ValueError, CheckpointError])
     with agreement.stage():
       if agreement.is_first:
         until_saved.enter_context(_path_lock.locked(real_path))

@@ -150,16 +150,17 @@ def convert(
             _write_message, message=message, name=found.message_file
         )
     )
-  converted = {model_key, embedding_spec_key}
-  if not found.is_stacked:
-    converted.add(_tables_json.ITEM)
+  converted = {
+      model_key,
+      embedding_spec_key if found.is_stacked else _tables_json.ITEM,
+  }
   for name in _zarr_rows.Directory(source).directory_names():
     if name in converted:
       continue
     if name in items:
       raise ValueError(
-          f"{source} has an item {name!r} beside its tables, which are to be in"
-          " an item of this name. Rename it before."
+          f"{source} has an item {name!r} beside its tables, and the target has"
+          " an item of this name for them. Rename it before."
       )
     items[name] = _Item(functools.partial(_copy_item, f"{source}/{name}"))
   # To the logical layout is saving, which tells its own.

@@ -240,6 +240,25 @@ class ConvertTest(parameterized.TestCase):
     (source / "model").rename(source / name)
     convert.convert(source, self.path / "c", model_key=name)
 
+  def test_an_item_with_the_name_of_the_message_is_not_left_out(self):
+    source = stacked_checkpoints.save(
+        self.path / "a", _WRITER, any_tables.values()
+    )
+    logical, target = self.path / "b", self.path / "c"
+    convert.convert(source, logical)
+    (logical / "optimizer").rename(logical / "embedding_spec")
+    two = dict(layout="stacked", num_devices=2, num_sc_per_device=2)
+    with self.assertRaisesRegex(
+        ValueError, "b has an item 'embedding_spec' beside its tables.* Rename"
+    ):
+      convert.convert(logical, target, **two)
+    self.assertFalse(target.exists())
+    convert.convert(logical, target, embedding_spec_key="spec", **two)
+    self.assertCountEqual(
+        os.listdir(target / "embedding_spec"),
+        os.listdir(logical / "embedding_spec"),
+    )
+
   def test_an_item_that_is_no_tree_is_not_left_out(self):
     source = stacked_checkpoints.save(
         self.path / "a", _WRITER, any_tables.values()
