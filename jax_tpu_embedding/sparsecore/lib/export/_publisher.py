@@ -321,8 +321,10 @@ class Publisher:
       return None, str(error)
 
   def _remove_old(self, current: int) -> None:
-    oldest = self._served.full_numbers()[-self._keep_full :][0]
     try:
+      # Those above are there if CURRENT was set back, and nobody reads them.
+      full = [n for n in self._served.full_numbers() if n <= current]
+      oldest = full[-self._keep_full :][0]
       self._served.remove_others(set(range(oldest, current + 1)))
     except OSError as error:
       # The version is published; the next one tries again.

@@ -493,6 +493,24 @@ class PublisherTest(parameterized.TestCase):
       self.assertEqual(publisher.publish(self.variables(), 2).number, 1)
     self.assertFalse(foreign.exists())
 
+  @parameterized.parameters(1, 2)
+  def test_goes_on_from_an_older_version_that_was_made_current(self, keep_full):
+    lines = []
+    with self.publisher(full_every=1, keep_full=4) as publisher:
+      for step in range(4):
+        publisher.publish(self.variables(), step)
+        lines.append((self.served / "CURRENT").read_text())
+    # As people do who want readers to go back.
+    (self.served / "CURRENT").write_text(lines[0])
+    self.values["items"][None][4] = 9
+    with self.publisher(keep_full=keep_full) as publisher:
+      version = publisher.publish(self.variables(), 4)
+    self.assertEqual((version.number, version.kind), (1, "delta"))
+    _assert_same(plain_reader.read(self.served), _encoded("int8", self.values))
+    self.assertCountEqual(
+        os.listdir(self.served), ["CURRENT", "LOCK", "v000000", "v000001"]
+    )
+
   def test_old_versions_that_cannot_be_removed_are_tried_again(self):
     with self.publisher(full_every=1, keep_full=1) as publisher:
       publisher.publish(self.variables(), 1)
