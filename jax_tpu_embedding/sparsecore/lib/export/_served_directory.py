@@ -38,7 +38,7 @@ _CURRENT = "CURRENT"
 _NEW_CURRENT = "CURRENT.new"
 _LOCK = "LOCK"
 _MANIFEST = "manifest.json"
-_VERSION_NAME = re.compile(r"v(\d{6,})")
+_VERSION_NAME = re.compile(r"v([0-9]{6,})")
 # What flock says where the file system has no locks.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -62,11 +62,19 @@ class ServedDirectory:
     self.path = pathlib.Path(os.path.abspath(path))
     if self.path.exists() and not self.path.is_dir():
       raise ValueError(f"{self.path} is a file, not a directory for tables.")
+    entries = list(self.path.iterdir()) if self.path.exists() else []
+    # Versions are removed in time. A directory with the name of one, such as
+    # v202406, is someone else's where no writer has been, who makes LOCK first.
+    has_versions = any(entry.name in (_CURRENT, _LOCK) for entry in entries)
     others = [
         entry.name
-        for entry in (self.path.iterdir() if self.path.exists() else ())
+        for entry in entries
         if entry.name not in (_CURRENT, _NEW_CURRENT, _LOCK)
-        and not (_VERSION_NAME.fullmatch(entry.name) and entry.is_dir())
+        and not (
+            has_versions
+            and _number_of(entry.name) is not None
+            and entry.is_dir()
+        )
     ]
     if others:
       raise ValueError(
@@ -92,7 +100,8 @@ class ServedDirectory:
     """
     self.path.mkdir(parents=True, exist_ok=True)
     path = self.path / _LOCK
-    with open(path, "a+", encoding="utf-8") as file:
+    # Whoever it names, in letters or not, keeps others out.
+    with open(path, "a+", encoding="utf-8", errors="replace") as file:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Who wrote from this host has let go of the lock.
@@ -128,8 +137,10 @@ class ServedDirectory:
             fcntl.flock(file, fcntl.LOCK_UN)
 
   def exists(self) -> bool:
-    """Whether there was ever a complete version."""
-    return (self.path / _CURRENT).exists()
+    """Whether there was ever a complete version, also if CURRENT was lost."""
+    if (self.path / _CURRENT).exists():
+      return True
+    return self.path.exists() and bool(self.full_numbers())
 
   def next_number(self) -> int:
     """Of the next version: no reader has seen another one with it.
@@ -163,10 +174,8 @@ class ServedDirectory:
 
   def numbers(self) -> list[int]:
     """Of all directories of versions, complete or not."""
-    names = (entry.name for entry in self.path.iterdir())
-    return sorted(
-        int(found[1]) for found in map(_VERSION_NAME.fullmatch, names) if found
-    )
+    numbers = (_number_of(entry.name) for entry in self.path.iterdir())
+    return sorted(number for number in numbers if number is not None)
 
   def full_numbers(self) -> list[int]:
     """Of the full versions whose manifests can be read."""
@@ -226,6 +235,14 @@ class ServedDirectory:
         # First what makes it one, so that half a version is none.
         (self.version_path(number) / _MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.version_path(number))
+
+
+def _number_of(name: str) -> int | None:
+  """Of the version whose directory has this name; None: of no version."""
+  found = _VERSION_NAME.fullmatch(name)
+  if not found or _versions.directory_of(int(found[1])) != name:
+    return None
+  return int(found[1])
 
 
 def write_durably(path: pathlib.Path, content: bytes) -> None:

@@ -440,6 +440,42 @@ class ExportTest(parameterized.TestCase):
       export.export_tables(self.served / "notes.txt", variables, specs)
     self.assertEqual(os.listdir(self.served), ["notes.txt"])
 
+  def test_directories_that_are_called_as_versions_are_left_alone(self):
+    specs, variables = self.variables()
+    mine = self.served / "v202406" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for write in (
+        lambda: export.export_tables(
+            self.served, variables, specs, overwrite=True
+        ),
+        lambda: export.Publisher(self.served, specs),
+    ):
+      with self.assertRaisesRegex(
+          ValueError, r"not of served tables: \['v202406'\].*new or empty"
+      ):
+        write()
+    self.assertEqual(os.listdir(self.served), ["v202406"])
+    self.assertEqual(mine.read_text(), "mine")
+    # Seven digits that are six: no version has this name.
+    served = self.directory / "other"
+    export.export_tables(served, variables, specs)
+    (served / "v0000003").mkdir()
+    with self.assertRaisesRegex(ValueError, r"served tables: \['v0000003'\]"):
+      export.export_tables(served, variables, specs, overwrite=True)
+
+  def test_versions_are_left_alone_though_current_is_lost(self):
+    specs, variables = self.variables()
+    export.export_tables(self.served, variables, specs)
+    (self.served / "CURRENT").unlink()
+    with self.assertRaisesRegex(ValueError, "already has tables.*overwrite"):
+      export.export_tables(self.served, variables, specs)
+    self.assertCountEqual(os.listdir(self.served), ["LOCK", "v000000"])
+    version = export.export_tables(
+        self.served, variables, specs, overwrite=True
+    )
+    self.assertEqual(version.number, 1)
+
   def test_one_writer_at_a_time(self):
     specs, variables = self.variables()
     with _served_directory.ServedDirectory(self.served).locked():
@@ -472,6 +508,15 @@ class ExportTest(parameterized.TestCase):
       self.addCleanup(os.close, os.dup(descriptor))
     with _served_directory.ServedDirectory(self.served).locked():
       pass
+
+  def test_who_has_the_directory_may_be_unreadable(self):
+    specs, variables = self.variables()
+    export.export_tables(self.served, variables, specs)
+    (self.served / "LOCK").write_bytes(b"h\xffst 12345\n")
+    with self.assertRaisesRegex(
+        RuntimeError, "process 12345 on host h.*has ended, remove .*LOCK"
+    ):
+      export.export_tables(self.served, variables, specs, overwrite=True)
 
   @parameterized.parameters(errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
   def test_one_writer_at_a_time_where_there_are_no_locks(self, code):
