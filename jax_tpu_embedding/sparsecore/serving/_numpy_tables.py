@@ -153,7 +153,11 @@ class _Rows:
 
 
 def _gains(
-    combiner: str, weights: np.ndarray | None, samples: np.ndarray, count: int
+    table: str,
+    combiner: str,
+    weights: np.ndarray | None,
+    samples: np.ndarray,
+    count: int,
 ) -> np.ndarray:
   """float32 gains of ids, as cc/convert/stages/gains.h has them."""
   sizes = np.bincount(samples, minlength=count).astype(np.float32)
@@ -180,6 +184,12 @@ def _gains(
         square = weights[begins[has] + i].astype(np.float64) ** 2
         sums[has] = (sums[has] + square).astype(np.float32)
       sums = np.sqrt(sums)
+    if not np.isfinite(sums).all():
+      raise ValueError(
+          f"Table {table!r}: sample {int(np.argmin(np.isfinite(sums)))} has"
+          " weights that the combiner divides by more than float32 can hold."
+          " Scale the weights of the sample, which changes no result."
+      )
     of_ids = sums[samples]
     return np.where(of_ids == 0, np.float32(0), weights / of_ids)
 
@@ -237,7 +247,9 @@ class Tables:
     self._check(table, flat, row_splits, weights)
     count = len(row_splits) - 1
     samples = np.repeat(np.arange(count), np.diff(row_splits))
-    gains = _gains(combiner or table.combiner, weights, samples, count)
+    gains = _gains(
+        table.name, combiner or table.combiner, weights, samples, count
+    )
     # By sample and row, those that repeat in the order given; what is no row
     # comes last.
     keys = np.where(flat < 0, table.rows, flat)
@@ -261,7 +273,8 @@ class Tables:
         not len(row_splits)
         or row_splits[0] != 0
         or row_splits[-1] != len(ids)
-        or (np.diff(row_splits) < 0).any()
+        # No difference, which may be one of more than 64 bits.
+        or (row_splits[1:] < row_splits[:-1]).any()
     ):
       raise ValueError(
           f"Table {table.name!r}: row_splits are {row_splits!r:.80}, expected"
@@ -289,7 +302,7 @@ class Tables:
       for kind, i in (("changed", 1), ("deleted", 3)):
         no_rows = np.zeros(0, np.int64)
         of_kind = np.concatenate([no_rows, *(change[i] for change in of_table)])
-        ascending = (np.diff(of_kind) > 0).all()
+        ascending = (of_kind[1:] > of_kind[:-1]).all()
         if len(of_kind) and not (
             ascending and of_kind[0] >= 0 and of_kind[-1] < table.rows
         ):

@@ -465,9 +465,19 @@ class LookupTest(WithTables):
         + ("lookup_pooled", ("items", [1, 2], [0, 2, 1, 2])),
         (ValueError, "row_splits")
         + ("lookup_pooled", ("items", [1, 2], [0, -(2**60), 2])),
+        # Their differences are positive in 64 bits.
+        (ValueError, "row_splits")
+        + ("lookup_pooled", ("items", [1, 2], [0, 2**63 - 1, -2, 2])),
         (ValueError, "weights", "lookup_pooled", ("items", [1], [0, 1], [])),
         (ValueError, "weight nan at position 0 is not finite")
         + ("lookup_pooled", ("items", [1], [0, 1], [np.nan])),
+        (ValueError, "'items': sample 1 has weights that .* Scale the weights")
+        + (
+            "lookup_pooled",
+            ("items", [1, 2, 3], [0, 1, 3], [1.0, 3e38, 3e38], "mean"),
+        ),
+        (ValueError, "'items': sample 0 has weights that .* Scale the weights")
+        + ("lookup_pooled", ("items", [1], [0, 1], [1e20], "sqrtn")),
         (TypeError, "weights", "lookup_pooled", ("items", [1], [0, 1], ["a"])),
         (ValueError, "Unknown combiner 'max'")
         + ("lookup_pooled", ("items", [1], [0, 1], None, "max")),
