@@ -132,7 +132,13 @@ def _as_array(x: Any, what: str, name: str) -> np.ndarray:
         " looked up. Fill it, weights with .filled(0), or pass what is left,"
         " .compressed()."
     )
-  return np.asarray(x)
+  try:
+    return np.asarray(x)
+  except ValueError as error:  # Lists of lists of different sizes.
+    raise ValueError(
+        f"{what} {name!r} are no array: {error} Samples of different sizes are"
+        " values and row_splits."
+    ) from error
 
 
 def _as_ids(ids: Any, what: str, name: str) -> np.ndarray:
@@ -168,7 +174,18 @@ def _as_weights(weights: Any, what: str, name: str) -> np.ndarray:
   array = _as_array(weights, what, name)
   if array.dtype.kind not in "fiu":
     raise TypeError(f"{what} {name!r} must be numbers, got {array.dtype}.")
-  return np.require(array, np.float32, "CA").reshape(-1)
+  with np.errstate(over="ignore"):
+    weights = np.require(array, np.float32, "CA").reshape(-1)
+  if array.dtype.itemsize > 4:
+    flat = array.reshape(-1)
+    too_large = np.isinf(weights) & np.isfinite(flat)
+    if too_large.any():
+      i = int(np.argmax(too_large))
+      raise ValueError(
+          f"{what} {name!r} must be numbers that float32 has, got {flat[i]} at"
+          f" position {i}."
+      )
+  return weights
 
 
 class EmbeddingTables:
@@ -322,6 +339,11 @@ class EmbeddingTables:
       KeyError: there is no such feature.
       TypeError, ValueError: as lookup_pooled does.
     """
+    # Most are, which is found out sooner.
+    if type(features) is not dict and not isinstance(features, Mapping):
+      raise TypeError(
+          "features must map names to ids, got a" f" {type(features).__name__}."
+      )
     snapshot, is_held = self._now()
     requests, result = [], {}
     for feature, ids in features.items():

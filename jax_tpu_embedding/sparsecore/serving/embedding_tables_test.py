@@ -455,6 +455,12 @@ class LookupTest(WithTables):
             ("items", [1, 2], [0, 2], np.ma.masked_equal([1.0, 9.0], 9)),
         ),
         (KeyError, "no feature 'x'.*'seen'", "activations", ({"x": [1]},)),
+        (TypeError, "features must map names to ids, got a list", "activations")
+        + (([1],),),
+        (ValueError, "ids of table 'items' .* inhomogeneous", "lookup")
+        + (("items", [[1], [2, 3]]),),
+        (ValueError, "row_splits of feature 'seen' .* inhomogeneous")
+        + ("activations", ({"seen": ([1], [[0], [0, 1]])},)),
         (ValueError, "shape", "activations", ({"seen": [[[1]]]},)),
         (ValueError, "tuple of 1", "activations", ({"seen": ([1],)},)),
         (ValueError, "row_splits", "lookup_pooled", ("items", [1], [0, 2])),
@@ -478,6 +484,11 @@ class LookupTest(WithTables):
         ),
         (ValueError, "'items': sample 0 has weights that .* Scale the weights")
         + ("lookup_pooled", ("items", [1], [0, 1], [1e20], "sqrtn")),
+        (
+            ValueError,
+            "weights of table 'items' .* float32.* 1e.39 at position 1",
+        )
+        + ("lookup_pooled", ("items", [1, 2], [0, 2], [1.0, 1e39])),
         (TypeError, "weights", "lookup_pooled", ("items", [1], [0, 1], ["a"])),
         (ValueError, "Unknown combiner 'max'")
         + ("lookup_pooled", ("items", [1], [0, 1], None, "max")),
