@@ -266,11 +266,20 @@ def directory_of(number: int) -> str:
   return f"v{number:06d}"
 
 
+def _is_text(name: str) -> bool:
+  """Whether it is UTF-8 elsewhere: JSON may have half of a character."""
+  try:
+    name.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
 def _is_file_name(name: str) -> bool:
   """Whether it names a file of a directory, and nothing else."""
   try:
     os.fsencode(name)
-  except UnicodeEncodeError:  # JSON may have half of a character.
+  except UnicodeEncodeError:  # It is no text.
     return False
   return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
@@ -312,6 +321,11 @@ def _read_table(
     version: pathlib.Path, name: str, fields: _Fields, is_delta: bool
 ) -> Table:
   """Checks a table of a manifest; `files` of a full one have all rows."""
+  _require(
+      _is_text(name),
+      fields.path,
+      f"{fields.where} has a name with half of a character, expected UTF-8.",
+  )
   rows, columns = fields.get("rows", int), fields.get("columns", int, least=1)
   encoding = fields.choice("encoding", tuple(TENSOR_TYPES))
   _require(

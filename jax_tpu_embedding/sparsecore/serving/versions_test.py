@@ -25,6 +25,16 @@ _ROWS, _COLUMNS = 40, 6
 _EVERY_ID = np.arange(_ROWS)
 _IMPLEMENTATIONS = ("native", "numpy")
 
+# A table that needs no files.
+_NO_ROWS = {
+    "rows": 0,
+    "columns": 6,
+    "row_bytes": 24,
+    "encoding": "float32",
+    "combiner": "sum",
+    "files": [],
+}
+
 
 class WithVersions(parameterized.TestCase):
   """A directory where row r of version v is v in some rows, else older."""
@@ -473,6 +483,7 @@ class DamageTest(WithVersions):
       ("step", "x", "'step' .* expected int or null"),
       ("tables", [], r"'tables' .* is \[\], expected dict"),
       ("tables", {"a": 1}, "'a' of the manifest is 1, expected an object"),
+      ("tables", {"a\ud800": _NO_ROWS}, r"'a.ud800' .* half of a character"),
       ("features", {"f": {"table": "no"}}, "'table' .* 'no', expected one of"),
       (
           "features",
