@@ -206,7 +206,8 @@ class EmbeddingTables:
     self._zero_out_of_range = zero_out_of_range
     self._copy_to_huge_pages = copy_to_huge_pages
     self._refreshing = threading.Lock()
-    self._held = threading.local()  # .snapshot, in at_one_version
+    # .snapshot and the number of .blocks, in at_one_version.
+    self._held = threading.local()
     self._key: tuple[int, str] | None = None  # of the version; _refreshing
     self._snapshot: _Snapshot = None  # Until _update.
     self._update()
@@ -386,17 +387,19 @@ class EmbeddingTables:
     A refresh by another thread waits meanwhile, and with it all lookups that
     begin later, so the block should do lookups and nothing else.
     """
-    if self._is_held():
-      yield self
-      return
-    snapshot = self._snapshot
-    snapshot.rows.hold()
-    self._held.snapshot = snapshot
+    if not self._is_held():
+      snapshot = self._snapshot
+      snapshot.rows.hold()
+      self._held.snapshot, self._held.blocks = snapshot, 0
+    self._held.blocks += 1
     try:
       yield self
     finally:
-      self._held.snapshot = None
-      snapshot.rows.release()
+      # The last one lets go: those of coroutines need not be nested.
+      self._held.blocks -= 1
+      if not self._held.blocks:
+        snapshot, self._held.snapshot = self._held.snapshot, None
+        snapshot.rows.release()
 
   def _is_held(self) -> bool:
     return getattr(self._held, "snapshot", None) is not None

@@ -373,6 +373,22 @@ class AtOneVersionTest(WithVersions):
     self.assertTrue(tables.refresh())
 
   @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_blocks_of_a_thread_may_end_in_any_order(self, implementation):
+    self.write_full(0)
+    tables = self.open(implementation)
+    first, second = tables.at_one_version(), tables.at_one_version()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # As one of two coroutines that wait.
+    self.write_full(1)
+    with self.assertRaisesRegex(RuntimeError, "in at_one_version"):
+      tables.refresh()
+    self.assert_is_version(tables, 0)
+    second.__exit__(None, None, None)
+    self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 1)
+
+  @parameterized.parameters(*_IMPLEMENTATIONS)
   def test_readers_never_see_a_mix(self, implementation):
     self.written["items"].values[:] = 0
     self.written["users"].values[:] = 0
