@@ -11,6 +11,7 @@ is a whole version or none, whichever process fails or dies.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
@@ -75,7 +76,7 @@ def write(
     with agreement.stage():
       if not directory.is_dir():
         raise _not_shared(directory)
-    with agreement.stage() as written:
+    with agreement.stage() as written, _named(directory):
       parts = _parts.write(
           "publishing" if is_delta else "exporting",
           source,
@@ -86,7 +87,7 @@ def write(
       written.value = {
           name: dataclasses.asdict(part) for name, part in parts.items()
       }
-    with agreement.stage() as committed:
+    with agreement.stage() as committed, _named(directory):
       if served is not None:
         parts = _parts.together(source.tables, runs, written.values)
         _check_files(directory, parts)
@@ -103,6 +104,17 @@ def write(
         version = _published.of(directory, manifest)
         committed.value = dataclasses.asdict(version)
   return _published.from_fields(committed.first)
+
+
+@contextlib.contextmanager
+def _named(directory: pathlib.Path) -> Iterator[None]:
+  """Errors of a disk that is full, or gone, say where that is."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno is not None and error.filename is None:
+      error.filename = str(directory)
+    raise
 
 
 def _check_files(

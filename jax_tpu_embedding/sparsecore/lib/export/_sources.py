@@ -315,7 +315,7 @@ def _encodings_of(
     encoding: str | Mapping[str, str],
 ) -> dict[str, _encodings.Encoding]:
   """The encodings of the tables that are asked for."""
-  if isinstance(tables, str):
+  if isinstance(tables, str) or not isinstance(tables, (Iterable, type(None))):
     raise TypeError(f"tables must be a sequence of names, got {tables!r}.")
   if not isinstance(encoding, (str, Mapping)):
     raise TypeError(
@@ -336,7 +336,7 @@ def _encodings_of(
       problems.append(f"Table {name!r} has an encoding, but is not in tables.")
     elif name not in by_table:
       problems.append(f"Table {name!r} has no encoding: give one for each.")
-    elif by_table[name] not in _encodings.ENCODINGS:
+    elif by_table[name] not in list(_encodings.ENCODINGS):
       problems.append(
           f"Table {name!r}: the encoding must be one of"
           f" {', '.join(_encodings.ENCODINGS)}, got {by_table[name]!r}."

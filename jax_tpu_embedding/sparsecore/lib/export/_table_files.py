@@ -212,7 +212,7 @@ def check_format(
     file_format: str, tables: Mapping[str, _sources.Table]
 ) -> None:
   """Raises ValueError unless tables can be written in this format."""
-  if file_format not in FILE_FORMATS:
+  if file_format not in list(FILE_FORMATS):
     raise ValueError(
         f"file_format must be one of {', '.join(FILE_FORMATS)}, got"
         f" {file_format!r}."

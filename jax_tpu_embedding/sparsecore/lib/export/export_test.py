@@ -306,6 +306,21 @@ class ExportTest(parameterized.TestCase):
       export.export_tables(self.served, variables, **arguments)
     self.assertFalse(self.served.exists())
 
+  @parameterized.parameters(
+      (dict(tables=3), "tables must be a sequence of names, got 3"),
+      (dict(encoding=3), "encoding must be a name, or .* got 3"),
+      (
+          dict(encoding={"items": ["int8"]}, tables=["items"]),
+          r"Table 'items': the encoding must be one of .* got \['int8'\]",
+      ),
+      (dict(file_format=["npy"]), r"file_format must be .* got \['npy'\]"),
+  )
+  def test_arguments_of_another_kind_are_named(self, changes, message):
+    specs, variables = self.variables()
+    with self.assertRaisesRegex((TypeError, ValueError), message):
+      export.export_tables(self.served, variables, specs, **changes)
+    self.assertFalse(self.served.exists())
+
   @parameterized.parameters(1e9, "4096", None)
   def test_bytes_of_a_file_are_an_integer(self, number):
     specs, variables = self.variables()

@@ -376,7 +376,9 @@ class PublisherTest(parameterized.TestCase):
       handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
       resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
       try:
-        with self.assertRaisesRegex(OSError, "File too large"):
+        with self.assertRaisesRegex(
+            OSError, f"File too large: '{self.served}/v000001'"
+        ):
           publisher.publish(self.variables(), 2)
       finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
