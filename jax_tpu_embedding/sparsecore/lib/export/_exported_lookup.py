@@ -14,6 +14,7 @@ and the next version of the tables needs no other program.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import json
@@ -83,6 +84,7 @@ def export_lookup(
     What is in signature.json.
 
   Raises:
+    TypeError: an argument is of another kind. No file was made.
     ValueError: an encoding or a platform is not known, two features or two
       different tables have one name, something is at the path, or a feature
       cannot be ragged. No file was made.
@@ -90,8 +92,9 @@ def export_lookup(
   extras.require("export", "flatbuffers")
   tables = _sources.of_specs(feature_specs, None, encoding)
   features = {f.name: f for f in jax.tree.leaves(feature_specs)}
-  path = pathlib.Path(os.path.abspath(path))
-  _check(path, features, ragged, platforms)
+  # Of a link, where it leads to: only there can the files get their name.
+  path = pathlib.Path(os.path.realpath(path))
+  _check(path, features, ragged, weights, platforms, model)
 
   def lookup(rows_of, inputs):
     activations = {
@@ -155,10 +158,22 @@ def _check(
     path: pathlib.Path,
     features: Mapping[str, embedding_spec.FeatureSpec],
     ragged: bool,
+    weights: bool,
     platforms: Sequence[str],
+    model: Model | None,
 ) -> None:
-  unknown = sorted(set(platforms) - set(_PLATFORMS))
-  if unknown or not platforms or isinstance(platforms, str):
+  for name, value in ("ragged", ragged), ("weights", weights):
+    if not isinstance(value, bool):
+      raise TypeError(f"{name} must be a bool, got {value!r}.")
+  is_model = isinstance(model, (tuple, list)) and len(model) == 2
+  if model is not None and not (is_model and callable(model[0])):
+    raise TypeError(f"model must be (function, params), got {model!r:.80}.")
+  if (
+      isinstance(platforms, str)
+      or not isinstance(platforms, Iterable)
+      or not platforms
+      or any(name not in _PLATFORMS for name in platforms)
+  ):
     raise ValueError(
         f"platforms must be some of {', '.join(_PLATFORMS)}, got"
         f" {platforms!r}."

@@ -374,6 +374,29 @@ class ExportedLookupTest(parameterized.TestCase):
       export.export_lookup(self.path, _specs(("sum",)), **options)
     self.assertFalse(self.path.exists())
 
+  @parameterized.parameters(
+      (dict(ragged="no"), "ragged must be a bool, got 'no'"),
+      (dict(weights=2), "weights must be a bool, got 2"),
+      (dict(platforms=5), "platforms must be some of .* got 5"),
+      (dict(platforms=[["cpu"]]), r"platforms must be .* got \[\['cpu'\]\]"),
+      (dict(model=3), r"model must be \(function, params\), got 3"),
+      (dict(model=(3, {})), r"model must be \(function, params\), got \(3, "),
+      (dict(model=(print,)), r"model must be \(function, params\), got "),
+  )
+  def test_arguments_of_another_kind_are_named(self, options, message):
+    with self.assertRaisesRegex((TypeError, ValueError), message):
+      export.export_lookup(self.path, _specs(("sum",)), **options)
+    self.assertFalse(self.path.exists())
+
+  def test_a_link_to_an_empty_directory_is_one(self):
+    (self.directory / "empty").mkdir()
+    self.path.symlink_to("empty")
+    export.export_lookup(self.path, _specs(("sum",)), platforms=["cpu"])
+    self.assertCountEqual(
+        os.listdir(self.directory / "empty"),
+        ["lookup.jax_export", "signature.json"],
+    )
+
   def test_names_are_of_one_feature_and_of_one_table(self):
     one, many = _specs(("sum",))
     again = _specs(("mean",))[0]
