@@ -17,7 +17,7 @@ import threading
 
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 
-_BAD_REQUEST = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+_BAD_REQUEST = (KeyError, RecursionError, TypeError, ValueError)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,19 +31,31 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if len(length) > 8:  # More than 100 MB.
       return self.send_error(413)
     try:
-      features = {
-          name: tuple(ids) if ids and isinstance(ids[0], list) else ids
-          for name, ids in json.loads(self.rfile.read(int(length))).items()
-      }
-      rows = self.tables.activations(features)
-      status, answer = 200, {name: x.tolist() for name, x in rows.items()}
+      status, data = 200, self._answer(json.loads(self.rfile.read(int(length))))
     except _BAD_REQUEST as error:
-      status, answer = 400, {"error": str(error)}
-    data = json.dumps(answer).encode()
+      status, data = 400, json.dumps({"error": str(error)}).encode()
+    except MemoryError as error:
+      self.close_connection = (
+          True  # The body may not have been read to its end.
+      )
+      status, data = 503, json.dumps({"error": f"no memory: {error}"}).encode()
     self.send_response(status)
     self.send_header("Content-Length", str(len(data)))
     self.end_headers()
     self.wfile.write(data)
+
+  def _answer(self, request) -> bytes:
+    if not isinstance(request, dict):
+      kind = type(request).__name__
+      raise TypeError(f"A request is an object, feature -> ids, got a {kind}.")
+    features = {
+        name: tuple(ids)
+        if isinstance(ids, list) and ids and isinstance(ids[0], list)
+        else ids
+        for name, ids in request.items()
+    }
+    rows = self.tables.activations(features)
+    return json.dumps({name: x.tolist() for name, x in rows.items()}).encode()
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -66,7 +78,12 @@ def main() -> None:
   try:
     Handler.tables = embedding_tables.open(args.directory)
     server = Server(("127.0.0.1", args.port), Handler)
-  except (OSError, OverflowError, embedding_tables.ServedFileError) as error:
+  except (
+      MemoryError,
+      OSError,
+      OverflowError,
+      embedding_tables.ServedFileError,
+  ) as error:
     sys.exit(f"server.py: {args.directory} on port {args.port}: {error}")
   print(f"port {server.server_port}", flush=True)
   threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -74,7 +91,8 @@ def main() -> None:
     try:
       if Handler.tables.refresh():
         print(f"version {Handler.tables.version}", flush=True)
-    except embedding_tables.ServedFileError as error:  # The tables stay.
+    except (MemoryError, embedding_tables.ServedFileError) as error:
+      # The tables stay.
       print(f"not refreshed: {error}", flush=True)
 
 

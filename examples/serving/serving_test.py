@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import struct
@@ -161,6 +162,48 @@ class ServingTest(absltest.TestCase):
         self.assertEqual(response.status, status)
         # Where the next request begins is not known.
         self.assertEqual(response.will_close, status > 400)
+
+  def test_bodies_of_another_kind_are_named(self):
+    _, port = self._serve_ten_rows()
+    for body, message in (
+        ([1], "A request is an object, feature -> ids, got a list"),
+        (None, "A request is an object, feature -> ids, got a NoneType"),
+        ({"clicked": {"0": 1}}, "ids of feature 'clicked' must be integers"),
+        ({"clicked": "12"}, "ids of feature 'clicked' must be integers"),
+        ({"clicked": 5}, "Feature 'clicked' has ids of shape"),
+    ):
+      with self.subTest(body=body):
+        status, answer = self._ask(port, body)
+        self.assertEqual(status, 400)
+        self.assertStartsWith(answer["error"], message)
+
+  def test_the_server_goes_on_where_there_is_no_memory(self):
+    directory = self._directory_of_ten_rows()
+    server, port = self._serve(directory)
+    status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
+    most = int(status.split("VmSize:")[1].split()[0]) * 1024 + (200 << 20)
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (most, most))
+    # A manifest of holes, which take no room on the disk.
+    table = written_tables.WrittenTable(np.ones((10, 3), np.float32))
+    crc32 = written_tables.write_full(
+        directory, {"items": table}, 1, make_current=False
+    )
+    manifest = directory / "v000001" / "manifest.json"
+    os.truncate(manifest, 1 << 29)
+    written_tables.write_current(directory, 1, crc32)
+    self.assertRegex(
+        server.stdout.readline(),
+        f"^not refreshed: {manifest}: there is no memory for its 536870912",
+    )
+    self.assertEqual(
+        self._ask(port, {"clicked": [1]}), (200, {"clicked": [[1, 1, 1]]})
+    )
+    # 60 MB of activations, which are more as numbers of Python.
+    splits = [0] * 5_000_000
+    status, answer = self._ask(port, {"clicked": [[], splits]})
+    self.assertEqual(status, 503)
+    self.assertRegex(answer["error"], "memory")
+    self.assertEqual(self._ask(port, {})[0], 200)
 
   def test_clients_may_come_at_once_and_leave_before_the_answer(self):
     server, port = self._serve(

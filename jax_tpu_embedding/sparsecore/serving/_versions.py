@@ -218,6 +218,11 @@ def _read(path: pathlib.Path, expected: str, max_bytes: int) -> bytes:
       return file.read()
   except OSError as error:
     raise _unreadable(path, expected, error) from error
+  except MemoryError as error:
+    raise MemoryError(
+        f"{path}: there is no memory for its {size} bytes, {expected}. Give the"
+        " process more."
+    ) from error
 
 
 def _unreadable(

@@ -91,7 +91,8 @@ def open(  # pylint: disable=redefined-builtin
       full one.
 
   Raises:
-    MemoryError: there is none for a copy; the message names table and files.
+    MemoryError: there is none for a copy, or for a manifest or delta; the
+      message names table and files.
     ServedFileError: a file is missing, damaged or of another version; the
       message names it.
     TypeError: num_threads is not an integer, or copy_to_huge_pages no bool.
@@ -448,7 +449,8 @@ class EmbeddingTables:
 
     Raises:
       ServedFileError: neither works. The tables stay as they are.
-      MemoryError: there is none for a copy, and the tables stay as well.
+      MemoryError: there is none for a copy, or for a manifest or delta; the
+        tables stay as well.
       RuntimeError: this thread is in at_one_version.
     """
     if self._is_held():
