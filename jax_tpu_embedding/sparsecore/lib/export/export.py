@@ -25,6 +25,7 @@ import functools
 import os
 from typing import Any
 
+from absl import logging
 from jax_tpu_embedding.sparsecore.lib.export import _exported_lookup
 from jax_tpu_embedding.sparsecore.lib.export import _full_version
 from jax_tpu_embedding.sparsecore.lib.export import _new_version
@@ -145,5 +146,9 @@ def export_tables(
     )
     with agreement.stage():
       if served is not None:
-        served.remove_others({version.number})
+        try:
+          served.remove_others({version.number})
+        except OSError as error:
+          # The version is there; the next export tries again.
+          logging.warning("Old versions stay in %s: %s", served.path, error)
   return version

@@ -479,6 +479,23 @@ class ExportTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, r"served tables: \['v0000003'\]"):
       export.export_tables(served, variables, specs, overwrite=True)
 
+  def test_old_versions_that_cannot_be_removed_stay(self):
+    specs, variables = self.variables()
+    export.export_tables(self.served, variables, specs)
+    with mock.patch("shutil.rmtree", side_effect=OSError("busy")):
+      with self.assertLogs(level="WARNING") as logs:
+        version = export.export_tables(
+            self.served, variables, specs, overwrite=True
+        )
+    self.assertRegex(
+        logs.output[0], f"Old versions stay in {self.served}: busy"
+    )
+    self.assertEqual(version.number, 1)
+    export.export_tables(self.served, variables, specs, overwrite=True)
+    self.assertCountEqual(
+        os.listdir(self.served), ["CURRENT", "LOCK", "v000002"]
+    )
+
   def test_versions_are_left_alone_though_current_is_lost(self):
     specs, variables = self.variables()
     export.export_tables(self.served, variables, specs)
