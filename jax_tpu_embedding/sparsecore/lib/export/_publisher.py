@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import threading
 from typing import Any
 import weakref
 
@@ -76,6 +77,9 @@ class Publisher:
       max_file_bytes: int = 4 << 30,
       num_sc_per_device: int | None = None,
   ):
+    # Threads wait for each other: versions follow one another. A signal's
+    # handler may close what it interrupts.
+    self._publishing = threading.RLock()
     self._agreement = _new_version.new_agreement()
     self._feature_specs = feature_specs
     self._encoding = encoding
@@ -131,6 +135,12 @@ class Publisher:
         and the next version has the changes of both. Or the directory was
         removed: make another publisher.
     """
+    with self._publishing:
+      return self._publish(variables, step)
+
+  def _publish(
+      self, variables: Mapping[str, Any], step: int
+  ) -> _published.PublishedVersion:
     with self._agreement.stage() as checked:
       if self._is_open is None:
         raise RuntimeError("This publisher was closed. Make another one.")
@@ -258,9 +268,10 @@ class Publisher:
 
   def close(self) -> None:
     """Lets others publish to the directory; closing again does nothing."""
-    if self._is_open is not None:
-      self._is_open.close()
-      self._is_open = None
+    with self._publishing:
+      if self._is_open is not None:
+        self._is_open.close()
+        self._is_open = None
 
   def __enter__(self) -> Publisher:
     return self

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 import os
 import pathlib
 import random
@@ -409,6 +410,19 @@ class PublisherTest(parameterized.TestCase):
     self.assertEqual((version.number, version.kind), (2, "delta"))
     self.assertEqual(version.tables["items"].written_rows, 0)
     self.assertLen(plain_reader.versions(self.served), 3)
+
+  def test_threads_publish_one_after_another(self):
+    variables = self.variables()
+    with self.publisher() as publisher:
+      with futures.ThreadPoolExecutor(3) as pool:
+        versions = list(
+            pool.map(lambda _: publisher.publish(variables, 1), range(3))
+        )
+    self.assertCountEqual([v.number for v in versions], [0, 1, 2])
+    self.assertCountEqual(
+        [v.kind for v in versions], ["full", "delta", "delta"]
+    )
+    _assert_same(plain_reader.read(self.served), _encoded("int8", self.values))
 
   def test_what_was_interrupted_once_it_was_current_is_no_base(self):
     with self.publisher() as publisher:
