@@ -48,6 +48,8 @@ _MAX_HEADER_BYTES = 100 << 20
 # memory.
 _MAX_CURRENT_BYTES = 100
 _MAX_MANIFEST_BYTES = 1 << 30
+# Of any number in a manifest, as in C++, where sums of some of them fit 64 bits.
+_MAX_NUMBER = 1 << 60
 
 
 class ServedFileError(ValueError):
@@ -157,7 +159,7 @@ class _Fields:
     """The field; numbers are at least `least`, and bools are no numbers."""
     value = self.value.get(key)
     fits = type(value) in kinds and (
-        type(value) is not int or least <= value < 2**62
+        type(value) is not int or least <= value <= _MAX_NUMBER
     )
     names = " or ".join(
         "null" if kind is type(None) else kind.__name__ for kind in kinds
@@ -166,7 +168,7 @@ class _Fields:
         fits,
         self.path,
         f"{key!r} of {self.where} is {value!r:.80}, expected {names}"
-        + (f" from {least} on." if int in kinds else "."),
+        + (f" from {least} to 2^60." if int in kinds else "."),
     )
     return value
 
@@ -314,10 +316,16 @@ def _read_file(
   )
   chunks = math.ceil(file.bytes / CHECKED_BYTES)
   _require(
-      len(file.crc32) == chunks and all(isinstance(c, str) for c in file.crc32),
+      len(file.crc32) == chunks,
       fields.path,
       f"{fields.where} has {len(file.crc32)} checksums, expected {chunks}, one"
       " for each 4 MiB.",
+  )
+  wrong = [checksum for checksum in file.crc32 if not isinstance(checksum, str)]
+  _require(
+      not wrong,
+      fields.path,
+      f"'crc32' of {fields.where} has {wrong!r:.80}, expected str alone.",
   )
   return file
 

@@ -509,7 +509,7 @@ class DamageTest(WithVersions):
       (
           "features",
           {"f": {"table": "items", "columns": 0}},
-          "'columns' of 'f' .* is 0, expected int from 1 on",
+          "'columns' of 'f' .* is 0, expected int from 1 to 2.60",
       ),
       ("file_format", "npy", "its files are 'npy', which only other programs"),
   )
@@ -520,10 +520,10 @@ class DamageTest(WithVersions):
       self.open()
 
   @parameterized.parameters(
-      ("rows", -1, "'rows' .* is -1, expected int from 0 on"),
-      ("rows", 10**30, "expected int from 0 on"),
+      ("rows", -1, "'rows' .* is -1, expected int from 0 to 2.60"),
+      ("rows", 10**30, "expected int from 0 to 2.60"),
       ("rows", 41, "its files have 40 rows, expected 41"),
-      ("columns", 0, "'columns' .* from 1 on"),
+      ("columns", 0, "'columns' .* from 1 to 2.60"),
       ("columns", 7, "'row_bytes' .* is 24, expected 28 for 7 columns"),
       ("encoding", "int2", "'encoding' .* 'int2', expected one of float32"),
       ("encoding", "int8", "'row_bytes' .* is 24, expected 16"),
@@ -546,7 +546,9 @@ class DamageTest(WithVersions):
       ("first_row", 1, "begins with row 1, expected 0"),
       ("offset", 0, "its header has 0 bytes"),
       ("offset", 192, "do not fit"),
-      ("bytes", 2**61, "checksums, expected"),
+      ("bytes", 2**60, "checksums, expected"),
+      ("first_row", 2**60 + 1, "'first_row' .*, expected int from 0 to 2.60"),
+      ("crc32", [3], "'crc32' of file 0 .* has .3., expected str"),
       ("crc32", [], "has 0 checksums, expected 1"),
   )
   def test_wrong_file_entries_are_errors(self, key, value, message):

@@ -329,7 +329,7 @@ TEST_F(ServedTablesTest, AFeatureMayHaveTheFirstColumnsOfItsTable) {
   EXPECT_THAT(ErrorWith(feature, feature + ", \"columns\": 3"),
               HasSubstr("has 3 columns, expected at most the 2 of table"));
   EXPECT_THAT(ErrorWith(feature, feature + ", \"columns\": 0"),
-              HasSubstr("expected an integer from 1 on"));
+              HasSubstr("expected an integer from 1 to 2^60"));
 }
 
 TEST_F(ServedTablesTest, WhatIsNoFileIsAnErrorAndIsNotWaitedFor) {
@@ -515,7 +515,9 @@ TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
            {"\"version\": 0", "\"version\": 1", "it is of version 1, not 0"},
            {"\"full\"", "\"half\"", "'kind' of the manifest is 'half'"},
            {"\"full\"", "\"delta\"", "'base' of the manifest is missing"},
-           {"\"rows\": 4", "\"rows\": -1", "expected an integer from 0 on"},
+           {"\"rows\": 4", "\"rows\": -1", "an integer from 0 to 2^60"},
+           {"\"rows\": 4", "\"rows\": 1152921504606846977",
+            "an integer from 0 to 2^60"},
            {"\"rows\": 4", "\"rows\": 4.0", "'rows' of 'itéms'"},
            {"\"rows\": 4", "\"rows\": 5", "files have 4 rows, expected 5"},
            {"\"columns\": 2", "\"columns\": 3", "is 8, expected 12 for 3"},
@@ -528,6 +530,8 @@ TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {
             "begins with row 2, expected 1"},
            {"\"rows\": 3,", "\"rows\": 1000000000000000000,", "do not fit"},
            {"\"crc32\": [", "\"crc32\": [\"\", ", "has 2 checksums"},
+           {"\"crc32\": [", "\"crc32\": [null, ",
+            "has null, expected a string"},
            {"\"clicked\": {\"table\": \"it", "\"clicked\": {\"table\": \"x",
             "none of its tables"},
            {"\"run\": \"5a\"", "\"run\": 1", "'run' of the manifest is 1"}}) {

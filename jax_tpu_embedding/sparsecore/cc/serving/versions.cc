@@ -112,7 +112,7 @@ class Fields {
   }
 
   Result<int64_t> Integer(std::string_view key, int64_t least = 0) const {
-    const std::string expected = StrCat("an integer from ", least, " on");
+    const std::string expected = StrCat("an integer from ", least, " to 2^60");
     JTE_ASSIGN_OR_RETURN(const int64_t* value, Get<int64_t>(key, expected));
     if (*value < least || *value > kMaxNumber) {
       return Wrong("'", key, "' of ", where_, " is ", *value, ", expected ",
@@ -172,7 +172,11 @@ Result<ServedFile> ReadServedFile(const std::string& version,
                        fields.Get<JsonArray>("crc32", "a list"));
   for (const Json& checksum : *checksums) {
     const auto* text = std::get_if<std::string>(&checksum.value);
-    file.crc32.push_back(text == nullptr ? "" : *text);
+    if (text == nullptr) {
+      return fields.Wrong("'crc32' of ", fields.where(), " has ",
+                          Described(&checksum), ", expected a string.");
+    }
+    file.crc32.push_back(*text);
   }
   const int64_t expected = CeilDiv(file.bytes, kCheckedBytes);
   if (std::ssize(file.crc32) != expected) {
