@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <span>
 #include <string>
@@ -31,6 +33,15 @@ Checksum Bytes(uint32_t crc) {
   Checksum bytes;
   std::memcpy(bytes.data(), &crc, sizeof(crc));
   return bytes;
+}
+
+// As 0000beef.
+std::string Hexadecimal(const Checksum& checksum) {
+  uint32_t crc;
+  std::memcpy(&crc, checksum.data(), sizeof(crc));
+  std::array<char, 9> text;
+  std::snprintf(text.data(), text.size(), "%08" PRIx32, crc);
+  return text.data();
 }
 
 std::unexpected<Error> SystemError(const char* what, const std::string& path) {
@@ -132,10 +143,14 @@ Result<void> ReadChecked(const std::string& path, std::span<std::byte> values,
     return InvalidArgument(path, ": ", values.size(),
                            " bytes are not in a file of ", num_bytes, ".");
   }
-  const OpenFile file(path, O_RDONLY);
+  // Nothing waits for what is no file: opening a pipe would for its writer.
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK);
   struct stat found;
   if (file.descriptor() < 0 || fstat(file.descriptor(), &found) != 0) {
     return SystemError("open", path);
+  }
+  if (!S_ISREG(found.st_mode)) {
+    return InvalidArgument(path, " is no regular file.");
   }
   const size_t expected = num_bytes + sizeof(Checksum);
   if (static_cast<size_t>(found.st_size) != expected) {
@@ -157,7 +172,9 @@ Result<void> ReadChecked(const std::string& path, std::span<std::byte> values,
     return SystemError("read", path);
   }
   if (stored != Bytes(crc)) {
-    return InvalidArgument(path, ": its CRC-32C does not fit what it has.");
+    return InvalidArgument(path, ": its CRC-32C is ", Hexadecimal(stored),
+                           ", and that of what it has ",
+                           Hexadecimal(Bytes(crc)), ": it is damaged.");
   }
   return {};
 }
