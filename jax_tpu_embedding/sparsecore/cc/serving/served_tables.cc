@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -102,7 +103,17 @@ std::string ServedTables::Problem() const {
 
 Result<bool> ServedTables::Refresh(Executor& executor) {
   const std::lock_guard one_at_a_time(refreshing_);
-  Result<bool> is_newer = Update(executor);
+  Result<bool> is_newer = false;
+  // A thread that refreshes catches nothing, and would end the process.
+  try {
+    is_newer = Update(executor);
+  } catch (const std::bad_alloc&) {
+    is_newer = std::unexpected(
+        Error{ErrorCode::kResourceExhausted,
+              StrCat(directory_,
+                     ": there is no memory for its current version. Give the "
+                     "process more.")});
+  }
   if (!is_newer) {
     const std::lock_guard lock(mutex_);
     problem_ = is_newer.error().message;

@@ -79,7 +79,8 @@ class ServedTables {
   // The current version of a directory.
   //
   // Errors: InvalidArgument, with the file, if one is missing, damaged or of
-  // another version. ResourceExhausted, with the table: there is no memory.
+  // another version. ResourceExhausted, with the table or the directory: there
+  // is no memory.
   static Result<std::unique_ptr<ServedTables>> Open(std::string directory,
                                                     Options options,
                                                     Executor& executor);

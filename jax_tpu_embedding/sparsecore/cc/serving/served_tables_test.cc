@@ -30,6 +30,7 @@
 #include "gtest/gtest.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/error.h"
 #include "jax_tpu_embedding/sparsecore/cc/base/executor.h"
+#include "jax_tpu_embedding/sparsecore/cc/base/failing_allocation.h"
 #include "jax_tpu_embedding/sparsecore/cc/serving/crc32.h"
 
 namespace jte::serving {
@@ -37,6 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -477,6 +479,41 @@ TEST_F(ServedTablesTest, ThreadsSeeWholeVersionsWhileOthersRefresh) {
   is_done = true;
   threads.clear();
   EXPECT_THAT(Rows(*served), ElementsAre(0, 1, -9, 9, 0, 0, -9, 9));
+}
+
+TEST_F(ServedTablesTest, WithoutMemoryTheTablesStay) {
+  const std::vector<float> old_rows = {0, 1, 10, 11, 20, 21, 30, 31};
+  const std::vector<float> changed_rows = {0, 1, -1, 1, 0, 0, -1, 1};
+  WriteFull(0);
+  const std::string before = Read(directory_ / "CURRENT");
+  for (const bool is_full : {false, true}) {
+    is_full ? WriteFull(1) : WriteDelta(1);
+    const std::string after = Read(directory_ / "CURRENT");
+    const std::vector<float>& new_rows = is_full ? old_rows : changed_rows;
+    int64_t num_errors = 0;
+    bool has_failed = true;
+    for (int64_t n = 0; has_failed; ++n) {
+      Write(directory_ / "CURRENT", before);
+      const auto served = Open();
+      Write(directory_ / "CURRENT", after);
+      Result<bool> refreshed = false;
+      {
+        const ScopedFailingAllocation allocation(n);
+        ASSERT_NO_THROW(refreshed = served->Refresh(executor_)) << n;
+        has_failed = allocation.has_failed();
+      }
+      if (!refreshed) {
+        ++num_errors;
+        EXPECT_EQ(refreshed.error().code, ErrorCode::kResourceExhausted);
+        EXPECT_THAT(refreshed.error().message, HasSubstr("is no memory"));
+        EXPECT_EQ(served->Problem(), refreshed.error().message);
+      }
+      EXPECT_THAT(Rows(*served), AnyOf(old_rows, new_rows)) << n;
+      ASSERT_TRUE(served->Refresh(executor_)) << n;
+      EXPECT_EQ(Rows(*served), new_rows) << n;
+    }
+    EXPECT_GT(num_errors, 50);
+  }
 }
 
 TEST_F(ServedTablesTest, WhatIsDamagedIsAnErrorThatNamesIt) {

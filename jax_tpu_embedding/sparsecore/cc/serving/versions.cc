@@ -534,8 +534,10 @@ Result<VersionKey> ReadCurrent(const std::string& directory) {
       key.crc32 = rest.substr(name.size() + 2, 8);
     }
   }
-  if (!std::ranges::all_of(key.crc32, is_hexadecimal) ||
-      line != StrCat(digits, " ", name, " ", key.crc32, "\n") ||
+  // Not by StrCat, whose stream leaves out what it has no memory for.
+  const std::string expected =
+      std::string(digits) + " " + name + " " + key.crc32 + "\n";
+  if (!std::ranges::all_of(key.crc32, is_hexadecimal) || line != expected ||
       key.crc32.empty()) {
     return InvalidArgument(path, ": the line is '", line.substr(0, 80),
                            "', expected a number, the directory of this "
