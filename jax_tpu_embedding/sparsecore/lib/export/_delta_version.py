@@ -146,12 +146,37 @@ def read_fingerprints(
     zeros = _fingerprints.of_rows(np.zeros((1, table.row_bytes), np.uint8))
     for delta in deltas:
       # Mapped: nobody else writes here.
-      for changes in _versions.read_changes(delta.tables[name], in_place=True):
+      read = _versions.read_changes(delta.tables[name], in_place=True)
+      for kind, rows in (
+          ("changed", [changes.rows for changes in read]),
+          ("deleted", [changes.deleted for changes in read]),
+      ):
+        _check_ascending(delta, table, kind, rows)
+      for changes in read:
         wanted = slice(*np.searchsorted(changes.rows, (first, end)))
         _fill(result[name], changes.rows[wanted], changes.values[wanted])
         wanted = slice(*np.searchsorted(changes.deleted, (first, end)))
         result[name][changes.deleted[wanted]] = zeros
   return result
+
+
+def _check_ascending(
+    delta: _versions.Version,
+    table: _versions.Table,
+    kind: str,
+    rows: list[np.ndarray],
+) -> None:
+  """Raises ServedFileError unless readers take these rows too."""
+  found = np.concatenate([np.zeros(0, np.int64), *rows])
+  if len(found) and not (
+      (found[1:] > found[:-1]).all()
+      and found[0] >= 0
+      and found[-1] < table.rows
+  ):
+    raise _versions.ServedFileError(
+        f"{delta.path}: Table {table.name!r}: {kind} rows are {found!r:.80},"
+        f" expected ascending rows below {table.rows}."
+    )
 
 
 def _fill(

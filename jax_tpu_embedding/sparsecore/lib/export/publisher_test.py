@@ -127,6 +127,24 @@ class FingerprintsTest(absltest.TestCase):
     )
     with self.assertRaisesRegex(_versions.ServedFileError, "is of run 6b6b"):
       _delta_version.read_fingerprints(_versions.read_chain(directory))
+    # Of which readers say the same.
+    for wrong, deleted, kind in (
+        ([7, 2], [], "changed"),
+        ([-1, 2], [], "changed"),
+        ([2, 50], [], "changed"),
+        ([2, 7], [5, 5], "deleted"),
+    ):
+      written_tables.write_delta(
+          directory,
+          tables,
+          {"t": written_tables.WrittenChange(wrong, rows[:2] + 1, deleted)},
+          1,
+          (0, checksum),
+      )
+      with self.assertRaisesRegex(
+          _versions.ServedFileError, f"'t': {kind} rows .*expected ascending"
+      ):
+        _delta_version.read_fingerprints(_versions.read_chain(directory))
 
 
 class PublisherTest(parameterized.TestCase):
