@@ -189,6 +189,22 @@ class _Fields:
     ]
 
 
+def as_directory(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The path of a directory, which need not be there.
+
+  Raises:
+    ValueError: none can have this name.
+  """
+  directory = pathlib.Path(path)
+  try:
+    is_name = b"\0" not in os.fsencode(directory)
+  except UnicodeEncodeError:
+    is_name = False
+  if not is_name:
+    raise ValueError(f"{str(directory)!r} is no name of a directory.")
+  return directory
+
+
 def open_file(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
   """Opens a regular file.
 

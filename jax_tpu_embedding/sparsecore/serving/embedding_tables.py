@@ -96,7 +96,8 @@ def open(  # pylint: disable=redefined-builtin
     ServedFileError: a file is missing, damaged or of another version; the
       message names it.
     TypeError: num_threads is not an integer, or copy_to_huge_pages no bool.
-    ValueError: num_threads or out_of_range is none of these.
+    ValueError: num_threads or out_of_range is none of these, or no directory
+      can have this name.
   """
   if out_of_range not in _OUT_OF_RANGE:
     raise ValueError(
@@ -118,7 +119,7 @@ def open(  # pylint: disable=redefined-builtin
         f"copy_to_huge_pages must be a bool, got {copy_to_huge_pages!r}."
     )
   return EmbeddingTables(
-      pathlib.Path(directory),
+      _versions.as_directory(directory),
       verify,
       num_threads,
       zero_out_of_range=out_of_range == "zero",

@@ -10,6 +10,7 @@ import io
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -528,6 +529,11 @@ class LookupTest(WithTables):
           TypeError, f"num_threads must be an integer, got {num_threads!r}"
       ):
         self.open(implementation, num_threads=num_threads)
+    for directory in ("a\0b", "a\ud800"):
+      with self.assertRaisesRegex(
+          ValueError, f"^{re.escape(repr(directory))} is no name of a directory"
+      ):
+        embedding_tables.open(directory)
     with self.assertRaisesRegex(ValueError, "out_of_range must be one of"):
       self.open(out_of_range="clamp")
 

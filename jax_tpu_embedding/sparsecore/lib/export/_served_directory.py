@@ -50,7 +50,7 @@ class ServedDirectory:
     path: that may not be there yet, in which nothing else is.
 
   Raises:
-    ValueError: something else is there, or the path is a URL.
+    ValueError: something else is there, or the path is a URL or no name.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
@@ -59,7 +59,7 @@ class ServedDirectory:
           f"Tables for servers are written to file systems, not to {path}. Give"
           " a directory, and upload what is in it."
       )
-    self.path = pathlib.Path(os.path.abspath(path))
+    self.path = _versions.as_directory(os.path.abspath(path))
     if self.path.exists() and not self.path.is_dir():
       raise ValueError(f"{self.path} is a file, not a directory for tables.")
     entries = list(self.path.iterdir()) if self.path.exists() else []

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from unittest import mock
@@ -444,6 +445,15 @@ class ExportTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "not to gs://bucket/tables"):
       export.export_tables("gs://bucket/tables", variables, specs)
     self.assertEmpty(os.listdir())
+
+  @parameterized.parameters("a\0b", "a\ud800")
+  def test_a_name_that_no_directory_can_have_is_an_error(self, name):
+    specs, variables = self.variables()
+    path = self.directory / name
+    with self.assertRaisesRegex(
+        ValueError, f"^{re.escape(repr(str(path)))} is no name of a directory"
+    ):
+      export.export_tables(path, variables, specs)
 
   def test_leaves_directories_of_others_alone(self):
     specs, variables = self.variables()
