@@ -214,11 +214,14 @@ class Tables:
     # Reentrant: a thread that holds the version looks rows up.
     self._lock = threading.RLock()
 
-  def hold(self) -> None:
-    self._lock.acquire()
+  @property
+  def version_lock(self) -> Any:
+    """Keeps the version in a `with` block."""
+    return self._lock
 
-  def release(self) -> None:
-    self._lock.release()
+  def is_held(self) -> bool:
+    """Whether this thread keeps the version."""
+    return self._lock._is_owned()  # pylint: disable=protected-access
 
   def look(self, requests: list[tuple[Any, ...]], is_held: bool) -> None:
     del is_held

@@ -208,8 +208,7 @@ class EmbeddingTables:
     self._zero_out_of_range = zero_out_of_range
     self._copy_to_huge_pages = copy_to_huge_pages
     self._refreshing = threading.Lock()
-    # .snapshot and the number of .blocks, in at_one_version.
-    self._held = threading.local()
+    self._held = threading.local()  # .snapshot, in at_one_version
     self._key: tuple[int, str] | None = None  # of the version; _refreshing
     self._snapshot: _Snapshot = None  # Until _update.
     self._update()
@@ -389,26 +388,26 @@ class EmbeddingTables:
     A refresh by another thread waits meanwhile, and with it all lookups that
     begin later, so the block should do lookups and nothing else.
     """
-    if not self._is_held():
-      snapshot = self._snapshot
-      snapshot.rows.hold()
-      self._held.snapshot, self._held.blocks = snapshot, 0
-    self._held.blocks += 1
+    snapshot = self._holding() or self._snapshot
     try:
-      yield self
+      # Taken and given back in C, where no signal's handler can raise: refresh,
+      # and all lookups after it, would wait for ever. The last block of a thread
+      # gives it back: those of coroutines need not be nested.
+      with snapshot.rows.version_lock:
+        self._held.snapshot = snapshot
+        yield self
     finally:
-      # The last one lets go: those of coroutines need not be nested.
-      self._held.blocks -= 1
-      if not self._held.blocks:
-        snapshot, self._held.snapshot = self._held.snapshot, None
-        snapshot.rows.release()
+      if not snapshot.rows.is_held():
+        self._held.snapshot = None
 
-  def _is_held(self) -> bool:
-    return getattr(self._held, "snapshot", None) is not None
+  def _holding(self) -> _Snapshot | None:
+    """What this thread holds the version of."""
+    held = getattr(self._held, "snapshot", None)
+    return held if held is not None and held.rows.is_held() else None
 
   def _now(self) -> tuple[_Snapshot, bool]:
     """What to look up in, and whether this thread holds its version."""
-    held = getattr(self._held, "snapshot", None)
+    held = self._holding()
     return (self._snapshot, False) if held is None else (held, True)
 
   def _number(self, snapshot: _Snapshot, name: str) -> int:
@@ -454,7 +453,7 @@ class EmbeddingTables:
         tables stay as well.
       RuntimeError: this thread is in at_one_version.
     """
-    if self._is_held():
+    if self._holding() is not None:
       raise RuntimeError(
           "refresh was called in at_one_version, which keeps the version."
           " Refresh after the with block, or in another thread."

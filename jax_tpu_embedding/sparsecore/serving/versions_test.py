@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import threading
 import time
 from unittest import mock
@@ -371,6 +372,51 @@ class AtOneVersionTest(WithVersions):
       tables.lookup("none", 0)
     self.write_delta(2)
     self.assertTrue(tables.refresh())
+
+  @parameterized.parameters(*_IMPLEMENTATIONS)
+  def test_what_a_signal_raises_gives_the_version_back(self, implementation):
+    self.write_full(0)
+    tables = self.open(implementation)
+
+    class Timeout(Exception):
+      pass
+
+    def handle(*_):
+      raise Timeout
+
+    before = signal.signal(signal.SIGALRM, handle)
+    self.addCleanup(signal.signal, signal.SIGALRM, before)
+    for i in range(300):
+      try:
+        try:
+          signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + i % 20))
+          while True:
+            with tables.at_one_version():
+              tables.lookup("items", 3)
+        finally:
+          signal.setitimer(signal.ITIMER_REAL, 0)
+      except Timeout:
+        pass
+      # This thread could refresh, and so can another one.
+      self.assertFalse(tables.refresh())
+      other = threading.Thread(
+          target=tables._snapshot.rows.apply, args=([], 0), daemon=True
+      )
+      other.start()
+      other.join(20)
+      self.assertFalse(other.is_alive())
+
+  def test_another_thread_may_end_a_block(self):
+    self.write_full(0)
+    tables = self.open()
+    block = tables.at_one_version()
+    block.__enter__()
+    thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    self.write_full(1)
+    self.assertTrue(tables.refresh())
+    self.assert_is_version(tables, 1)
 
   @parameterized.parameters(*_IMPLEMENTATIONS)
   def test_blocks_of_a_thread_may_end_in_any_order(self, implementation):

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -188,16 +190,27 @@ class Tables {
                              }));
   }
 
-  // The lock of a version, for Look with is_held, of one thread.
-  void Hold() const {
-    const ScopedUnlock unlock;
-    tables_->Hold().release();
+  // The lock of a version, for Look with is_held; of this thread, which has it
+  // until it was released as often. Returns the thread.
+  std::thread::id Hold() {
+    const std::thread::id thread = std::this_thread::get_id();
+    int& count = holds_[thread];
+    if (count == 0) {
+      const ScopedUnlock unlock;
+      tables_->Hold().release();
+    }
+    ++count;
+    return thread;
   }
-  void Release() const {
+  void Release(std::thread::id thread) {
+    const auto found = holds_.find(thread);
+    if (found == holds_.end() || --found->second > 0) return;
+    holds_.erase(found);
     // The other half of Hold.
     const std::shared_lock<serving::WriterFirstLock> held(tables_->lock(),
                                                           std::adopt_lock);
   }
+  bool IsHeld() const { return holds_.contains(std::this_thread::get_id()); }
 
  private:
   template <typename Function>
@@ -211,6 +224,22 @@ class Tables {
 
   const ThreadLimit threads_;
   std::unique_ptr<EmbeddingTables> tables_;
+  std::map<std::thread::id, int> holds_;  // under the interpreter lock
+};
+
+// A block of a thread in which the version stays, which another thread may end.
+class VersionLock {
+ public:
+  explicit VersionLock(Tables& tables) : tables_(tables) {}
+  void Enter() { thread_ = tables_.Hold(); }
+  void Exit(const py::args&) {
+    if (thread_) tables_.Release(*thread_);
+    thread_.reset();
+  }
+
+ private:
+  Tables& tables_;
+  std::optional<std::thread::id> thread_;
 };
 
 // Bytes of rows, the first that the encoding does not have, and how many.
@@ -253,8 +282,17 @@ PYBIND11_MODULE(pybind_embedding_tables, m) {
            "Writes the `out` of every request.")
       .def("apply", &Tables::Apply, py::arg("changes"), py::arg("version"),
            "Makes another version: all of the changes, or none.")
-      .def("hold", &Tables::Hold, "Keeps the version until release.")
-      .def("release", &Tables::Release, "By the thread that called hold.");
+      .def_property_readonly(
+          "version_lock",
+          py::cpp_function(
+              [](Tables& tables) { return binding::VersionLock(tables); },
+              py::keep_alive<0, 1>()),
+          "Keeps the version in a `with` block.")
+      .def("is_held", &Tables::IsHeld,
+           "Whether this thread keeps the version.");
+  py::class_<binding::VersionLock>(m, "VersionLock")
+      .def("__enter__", &binding::VersionLock::Enter)
+      .def("__exit__", &binding::VersionLock::Exit);
   m.def("encode_rows", &binding::EncodeRows, py::arg("values"),
         py::arg("encoding"),
         "Bytes of rows, the first one that cannot be encoded or -1, and how "
