@@ -17,8 +17,6 @@ import threading
 
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 
-_BAD_REQUEST = (KeyError, RecursionError, TypeError, ValueError)
-
 
 class Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = "HTTP/1.1"  # One connection for many requests.
@@ -31,31 +29,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if len(length) > 8:  # More than 100 MB.
       return self.send_error(413)
     try:
-      status, data = 200, self._answer(json.loads(self.rfile.read(int(length))))
-    except _BAD_REQUEST as error:
-      status, data = 400, json.dumps({"error": str(error)}).encode()
-    except MemoryError as error:
-      self.close_connection = (
-          True  # The body may not have been read to its end.
-      )
-      status, data = 503, json.dumps({"error": f"no memory: {error}"}).encode()
-    self.send_response(status)
+      request = json.loads(self.rfile.read(int(length)))
+      for name, ids in request.items() if isinstance(request, dict) else ():
+        if isinstance(ids, list) and ids and isinstance(ids[0], list):
+          request[name] = tuple(ids)
+      rows = self.tables.activations(request)
+      code, data = 200, json.dumps(rows, default=lambda x: x.tolist()).encode()
+    except (KeyError, MemoryError, RecursionError, TypeError, ValueError) as e:
+      code = 503 if isinstance(e, MemoryError) else 400
+      data = json.dumps({"error": str(e) or "There is no memory."}).encode()
+      self.close_connection |= code == 503  # Some of the body may be left.
+    self.send_response(code)
     self.send_header("Content-Length", str(len(data)))
     self.end_headers()
     self.wfile.write(data)
-
-  def _answer(self, request) -> bytes:
-    if not isinstance(request, dict):
-      kind = type(request).__name__
-      raise TypeError(f"A request is an object, feature -> ids, got a {kind}.")
-    features = {
-        name: tuple(ids)
-        if isinstance(ids, list) and ids and isinstance(ids[0], list)
-        else ids
-        for name, ids in request.items()
-    }
-    rows = self.tables.activations(features)
-    return json.dumps({name: x.tolist() for name, x in rows.items()}).encode()
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -78,12 +65,7 @@ def main() -> None:
   try:
     Handler.tables = embedding_tables.open(args.directory)
     server = Server(("127.0.0.1", args.port), Handler)
-  except (
-      MemoryError,
-      OSError,
-      OverflowError,
-      embedding_tables.ServedFileError,
-  ) as error:
+  except (MemoryError, OSError, OverflowError, ValueError) as error:
     sys.exit(f"server.py: {args.directory} on port {args.port}: {error}")
   print(f"port {server.server_port}", flush=True)
   threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -91,8 +73,7 @@ def main() -> None:
     try:
       if Handler.tables.refresh():
         print(f"version {Handler.tables.version}", flush=True)
-    except (MemoryError, embedding_tables.ServedFileError) as error:
-      # The tables stay.
+    except (MemoryError, OSError, ValueError) as error:  # The tables stay.
       print(f"not refreshed: {error}", flush=True)
 
 

@@ -166,8 +166,8 @@ class ServingTest(absltest.TestCase):
   def test_bodies_of_another_kind_are_named(self):
     _, port = self._serve_ten_rows()
     for body, message in (
-        ([1], "A request is an object, feature -> ids, got a list"),
-        (None, "A request is an object, feature -> ids, got a NoneType"),
+        ([1], "features must map names to ids, got a list."),
+        (None, "features must map names to ids, got a NoneType."),
         ({"clicked": {"0": 1}}, "ids of feature 'clicked' must be integers"),
         ({"clicked": "12"}, "ids of feature 'clicked' must be integers"),
         ({"clicked": 5}, "Feature 'clicked' has ids of shape"),

@@ -344,7 +344,7 @@ class EmbeddingTables:
     # Most are, which is found out sooner.
     if type(features) is not dict and not isinstance(features, Mapping):
       raise TypeError(
-          "features must map names to ids, got a" f" {type(features).__name__}."
+          f"features must map names to ids, got a {type(features).__name__}."
       )
     snapshot, is_held = self._now()
     requests, result = [], {}

@@ -335,7 +335,8 @@ class Publisher:
     try:
       # Those above are there if CURRENT was set back, and nobody reads them.
       full = [n for n in self._served.full_numbers() if n <= current]
-      oldest = full[-self._keep_full :][0]
+      # If no manifest can be read, all that may be of use stays.
+      oldest = min(full[-self._keep_full :], default=0)
       self._served.remove_others(set(range(oldest, current + 1)))
     except OSError as error:
       # The version is published; the next one tries again.
