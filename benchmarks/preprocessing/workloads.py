@@ -96,6 +96,9 @@ _ONE_HOST = Topology(
 _EIGHT_HOSTS = Topology(
     local_device_count=8, global_device_count=64, num_sc_per_device=4
 )
+_64_HOSTS = Topology(
+    local_device_count=8, global_device_count=512, num_sc_per_device=4
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,13 +173,25 @@ WORKLOADS = (
     _one_table(
         "COO, mean of 20", _ONE_HOST, 20, form="sparse", combiner="mean"
     ),
+    # Few ids for each of so many partitions.
+    *(
+        _one_table(
+            f"{name}, 8 of {topology.global_device_count} x 4",
+            topology,
+            20,
+            form=form,
+            combiner="mean",
+        )
+        for topology in (_EIGHT_HOSTS, _64_HOSTS)
+        for name, form in (("ragged", "ragged"), ("COO", "sparse"))
+    ),
     _one_table("duplicates, Zipf 1.2", _ONE_HOST, 50, zipf=1.2),
-    _one_table(
-        "minibatching not needed",
-        _ONE_HOST,
-        25,
-        zipf=0,
-        enable_minibatching=True,
+    *(
+        _one_table(name, _ONE_HOST, 25, zipf=0, enable_minibatching=allowed)
+        for name, allowed in (
+            ("without minibatching", False),
+            ("minibatching not needed", True),
+        )
     ),
     # Between the largest quarter and the smallest half of a partition's
     # buckets, so that quarters fit and halves do not.
@@ -190,12 +205,19 @@ WORKLOADS = (
         num_minibatches=4,
     ),
     _one_table("64 ids", _ONE_DEVICE, batch_size=64),
-    Workload(
-        name="6400 ids in 100 features",
-        topology=_ONE_DEVICE,
-        vocabularies=[100_000] * 100,
-        valencies=[1] * 100,
-        batch_size=64,
+    *(
+        Workload(
+            name=name,
+            topology=_ONE_DEVICE,
+            vocabularies=[100_000] * 100,
+            valencies=[1] * 100,
+            batch_size=64,
+            stacked=stacked,
+        )
+        for name, stacked in (
+            ("6400 ids in 100 features", False),
+            ("6400 ids in 100 stacked features", True),
+        )
     ),
 )
 

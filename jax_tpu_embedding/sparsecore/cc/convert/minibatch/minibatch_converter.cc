@@ -39,11 +39,14 @@ namespace {
 // ends the conversion.
 class LocalConversion {
  public:
-  // At least one stack; all have one topology.
-  LocalConversion(std::span<const StackPlan> stacks, Executor& executor);
+  // At least one stack; all have one topology. `buffers`: one for each.
+  LocalConversion(std::span<const StackPlan> stacks,
+                  std::span<const CsrBuffers> buffers, Executor& executor);
   ~LocalConversion();
 
-  // Extracts, sorts and counts. Errors: those of ExtractIds.
+  // Extracts, sorts and counts. As mostly one minibatch is enough, it is
+  // written at once where that can be done, while its elements are in a cache.
+  // Errors: those of ExtractIds.
   Result<void> Count();
 
   // Whether a partition exceeds a limit.
@@ -55,9 +58,8 @@ class LocalConversion {
   // The boundaries between minibatches that this host needs.
   uint64_t split_bits() const { return split_bits_; }
 
-  // Writes all of `buffers`.
-  Result<void> Fill(const MinibatchSplit& split,
-                    std::span<const CsrBuffers> buffers);
+  // Writes all of the buffers, or what Count has not.
+  Result<void> Fill(const MinibatchSplit& split);
 
   // The end. Errors: buckets beyond a limit and buffers that are too
   // small, all in one message, unless ids may be dropped.
@@ -67,22 +69,39 @@ class LocalConversion {
   using SpareElements = ScratchArray<uint64_t>;
 
   struct SparseCore {
-    std::unique_ptr<Scratch> scratch;  // of Count, until the end
+    std::unique_ptr<Scratch> scratch;  // of Count, until the end, or null if
+                                       // it is filled
     SortedIds ids;
     PartitionTable table;
     PartitionTable minibatches;  // of Fill
     int64_t kept_cells = 0;
     FillReport report;
+    // Whether kept_cells is known, within the limits: said to other tasks.
+    std::atomic<bool> is_counted = false;
+    // With all that it has; then it keeps no elements. If there are minibatches
+    // after all, which is rare, they are made again.
+    bool is_filled = false;
   };
 
   Result<void> CountSparseCore(const SparseCoreTask& task);
+  Result<void> SortElements(const SparseCoreTask& task, SpareElements& spare);
   void SortSparseCore(const SparseCoreTask& task);
   void ReturnSpare(SparseCore& sc, std::unique_ptr<SpareElements> spare);
+  void FillEarly(const SparseCoreTask& task);
   void PlanCells(const SparseCoreTask& task, const MinibatchSplit& split);
-  void FillSparseCore(const SparseCoreTask& task, const MinibatchSplit& split,
-                      const CsrBuffers& device);
+  void FillSparseCore(const SparseCoreTask& task, const MinibatchSplit& split);
+  void WriteCells(const SparseCoreTask& task, const MinibatchSplit& split,
+                  const PartitionTable& minibatches);
+  void PadDevice(const SparseCoreTask& task, int64_t num_pointers);
+
+  // The SparseCores of the task's device, which of them is its own, and the
+  // buffers of all.
+  std::span<SparseCore> OnDevice(const SparseCoreTask& task);
+  int64_t NumberOnDevice(const SparseCoreTask& task) const;
+  CsrBuffers BuffersOfDevice(const SparseCoreTask& task) const;
 
   std::span<const StackPlan> stacks_;
+  std::span<const CsrBuffers> buffers_;
   Executor& executor_;
   std::vector<SparseCore> sparse_cores_;  // by SparseCoreTask::index
   std::deque<SharedStats> stats_;         // by stack
@@ -129,8 +148,10 @@ Range EvenPart(Range all, int64_t i, int64_t n) {
 }
 
 LocalConversion::LocalConversion(std::span<const StackPlan> stacks,
+                                 std::span<const CsrBuffers> buffers,
                                  Executor& executor)
     : stacks_(stacks),
+      buffers_(buffers),
       executor_(executor),
       sparse_cores_(stacks.size() * NumLocalScs(stacks.front().topology)) {
   for (const StackPlan& plan : stacks) stats_.emplace_back(plan.topology);
@@ -153,10 +174,8 @@ Result<void> LocalConversion::Count() {
 Result<void> LocalConversion::CountSparseCore(const SparseCoreTask& task) {
   const StackPlan& plan = stacks_[task.stack];
   SparseCore& sc = sparse_cores_[task.index];
-  sc.scratch = scratch_pool_.Take();
   auto spare = spare_pool_.Take();
-  std::swap(sc.scratch->sorted_elements, *spare);
-  JTE_ASSIGN_OR_RETURN(sc.ids, SortIds(plan, task.local_sc, *sc.scratch));
+  JTE_RETURN_IF_ERROR(SortElements(task, *spare));
   const PartitionLimits limits = LimitsOf(plan);
   sc.table = CountPartitions(sc.ids, plan.sort_key, limits.num_scs);
 
@@ -169,12 +188,30 @@ Result<void> LocalConversion::CountSparseCore(const SparseCoreTask& task) {
     counts.unique_ids[t] = static_cast<int32_t>(partition.num_unique_ids);
     if (!partition.Within(limits)) exceeds_limits_ = true;
   }
-  stats_[task.stack].Record(task.local_sc, counts,
-                            CountCells(sc.table, &BucketCounts::num_ids));
+  sc.kept_cells = CountCells(sc.table, &BucketCounts::num_ids);
+  stats_[task.stack].Record(task.local_sc, counts, sc.kept_cells);
   // Now, while the elements are in a cache. If no limit is exceeded so far,
   // that is up to SparseCores and hosts that are not done.
-  if (exceeds_limits_) SortSparseCore(task);
+  if (exceeds_limits_) {
+    SortSparseCore(task);
+  } else {
+    sc.is_counted.store(true, std::memory_order_release);
+    FillEarly(task);
+  }
   ReturnSpare(sc, std::move(spare));
+  // The next SparseCore writes to memory that is in a cache.
+  if (sc.is_filled) scratch_pool_.Return(std::move(sc.scratch));
+  return {};
+}
+
+// Takes memory for the elements, and `spare` as half of it.
+Result<void> LocalConversion::SortElements(const SparseCoreTask& task,
+                                           SpareElements& spare) {
+  SparseCore& sc = sparse_cores_[task.index];
+  sc.scratch = scratch_pool_.Take();
+  std::swap(sc.scratch->sorted_elements, spare);
+  JTE_ASSIGN_OR_RETURN(
+      sc.ids, SortIds(stacks_[task.stack], task.local_sc, *sc.scratch));
   return {};
 }
 
@@ -199,8 +236,14 @@ Result<void> LocalConversion::SortIntoBuckets() {
         SparseCore& sc = sparse_cores_[task.index];
         if (sc.table.num_buckets > 1) return {};
         auto spare = spare_pool_.Take();
-        std::swap(sc.scratch->sorted_elements, *spare);
-        sc.ids.spare = sc.scratch->sorted_elements.Take(sc.ids.elements.size());
+        if (sc.is_filled) {
+          JTE_RETURN_IF_ERROR(SortElements(task, *spare));
+          sc.is_filled = false;
+        } else {
+          std::swap(sc.scratch->sorted_elements, *spare);
+          sc.ids.spare =
+              sc.scratch->sorted_elements.Take(sc.ids.elements.size());
+        }
         SortSparseCore(task);
         ReturnSpare(sc, std::move(spare));
         return {};
@@ -218,23 +261,33 @@ void LocalConversion::SortSparseCore(const SparseCoreTask& task) {
   split_bits_ |= SplitBits(sc.table, limits);
 }
 
-Result<void> LocalConversion::Fill(const MinibatchSplit& split,
-                                   std::span<const CsrBuffers> buffers) {
+// If all SparseCores before it were counted, which say where it begins.
+void LocalConversion::FillEarly(const SparseCoreTask& task) {
+  const auto on_device = OnDevice(task);
+  const int64_t s = NumberOnDevice(task);
+  SparseCore& sc = on_device[s];
+  int64_t end = sc.kept_cells;
+  for (const SparseCore& other : on_device.first(s)) {
+    if (!other.is_counted.load(std::memory_order_acquire)) return;
+    end += other.kept_cells;
+  }
+  if (end > stacks_[task.stack].coo_cells_per_device) return;
+  WriteCells(task, MinibatchSplit(), sc.table);
+  sc.is_filled = true;
+}
+
+Result<void> LocalConversion::Fill(const MinibatchSplit& split) {
   auto done = ForEachSparseCore(stacks_, executor_,
                                 [this, &split](const SparseCoreTask& task) {
                                   PlanCells(task, split);
                                   return Result<void>();
                                 });
   JTE_RETURN_IF_ERROR(done);
-  return ForEachSparseCore(
-      stacks_, executor_, [this, &split, buffers](const SparseCoreTask& task) {
-        const Topology& topology = stacks_[task.stack].topology;
-        FillSparseCore(
-            task, split,
-            buffers[task.stack].Part(task.local_sc / topology.num_sc_per_device,
-                                     topology.local_device_count));
-        return Result<void>();
-      });
+  return ForEachSparseCore(stacks_, executor_,
+                           [this, &split](const SparseCoreTask& task) {
+                             FillSparseCore(task, split);
+                             return Result<void>();
+                           });
 }
 
 void LocalConversion::PlanCells(const SparseCoreTask& task,
@@ -252,33 +305,44 @@ void LocalConversion::PlanCells(const SparseCoreTask& task,
 }
 
 void LocalConversion::FillSparseCore(const SparseCoreTask& task,
-                                     const MinibatchSplit& split,
-                                     const CsrBuffers& device) {
+                                     const MinibatchSplit& split) {
+  SparseCore& sc = sparse_cores_[task.index];
+  if (!sc.is_filled) WriteCells(task, split, sc.minibatches);
+  const int64_t num_scs = stacks_[task.stack].topology.num_scs();
+  PadDevice(task, split.size() * RowPointersPerBlock(num_scs));
+}
+
+// SparseCores begin where those before them end, if there is room.
+void LocalConversion::WriteCells(const SparseCoreTask& task,
+                                 const MinibatchSplit& split,
+                                 const PartitionTable& minibatches) {
   const StackPlan& plan = stacks_[task.stack];
-  const int64_t num_scs = plan.topology.num_sc_per_device;  // of the device
-  const int64_t s = task.local_sc % num_scs;
+  const auto on_device = OnDevice(task);
+  const int64_t s = NumberOnDevice(task);
+  const CsrBuffers device = BuffersOfDevice(task);
   const int64_t num_cells = plan.coo_cells_per_device;
-  // SparseCores begin where those before them end, if there is room.
-  const auto on_device =
-      std::span(sparse_cores_).subspan(task.index - s, num_scs);
   int64_t begin = 0;
   for (const SparseCore& other : on_device.first(s)) begin += other.kept_cells;
-  int64_t used_cells = begin;
-  for (const SparseCore& other : on_device.subspan(s)) {
-    used_cells += other.kept_cells;
-  }
   SparseCore& sc = on_device[s];
-  const auto cells_before = [&device, num_cells](int64_t end) {
-    return device.FirstCells(std::min(end, num_cells));
-  };
   const int64_t num_pointers =
       split.size() * RowPointersPerBlock(plan.topology.num_scs());
   sc.report.dropped_id_count = FillMinibatches(
-      sc.ids, plan.sort_key, sc.table, sc.minibatches, split, LimitsOf(plan),
+      sc.ids, plan.sort_key, sc.table, minibatches, split, LimitsOf(plan),
       device.row_pointers.subspan(s * num_pointers, num_pointers),
-      cells_before(begin + sc.kept_cells), std::min(begin, num_cells));
+      device.FirstCells(std::min(begin + sc.kept_cells, num_cells)),
+      std::min(begin, num_cells));
+}
 
-  // The unused rest of the device, shared out.
+// The unused rest of the device, shared out. `num_pointers`: of a SparseCore.
+void LocalConversion::PadDevice(const SparseCoreTask& task,
+                                int64_t num_pointers) {
+  const auto on_device = OnDevice(task);
+  const int64_t s = NumberOnDevice(task);
+  const CsrBuffers device = BuffersOfDevice(task);
+  const int64_t num_scs = std::ssize(on_device);
+  const int64_t num_cells = stacks_[task.stack].coo_cells_per_device;
+  int64_t used_cells = 0;
+  for (const SparseCore& sc : on_device) used_cells += sc.kept_cells;
   const Range padding =
       EvenPart({std::min(used_cells, num_cells), num_cells}, s, num_scs);
   Pad(device, padding.begin, padding.end - padding.begin);
@@ -286,6 +350,23 @@ void LocalConversion::FillSparseCore(const SparseCoreTask& task,
       {num_scs * num_pointers, std::ssize(device.row_pointers)}, s, num_scs);
   std::fill(device.row_pointers.begin() + unused.begin,
             device.row_pointers.begin() + unused.end, 0);
+}
+
+std::span<LocalConversion::SparseCore> LocalConversion::OnDevice(
+    const SparseCoreTask& task) {
+  return std::span(sparse_cores_)
+      .subspan(task.index - NumberOnDevice(task),
+               stacks_[task.stack].topology.num_sc_per_device);
+}
+
+int64_t LocalConversion::NumberOnDevice(const SparseCoreTask& task) const {
+  return task.local_sc % stacks_[task.stack].topology.num_sc_per_device;
+}
+
+CsrBuffers LocalConversion::BuffersOfDevice(const SparseCoreTask& task) const {
+  const Topology& topology = stacks_[task.stack].topology;
+  return buffers_[task.stack].Part(task.local_sc / topology.num_sc_per_device,
+                                   topology.local_device_count);
 }
 
 Result<std::vector<StackStats>> LocalConversion::TakeStats(
@@ -394,11 +475,11 @@ Result<Conversion> ConvertInMinibatches(std::span<const StackPlan> stacks,
                                         collective::AllReduce* all_reduce) {
   JTE_RETURN_IF_ERROR(CheckReduction(stacks.front().topology,
                                      options.batch_number, all_reduce));
-  LocalConversion local_part(stacks, executor);
+  LocalConversion local_part(stacks, buffers, executor);
   JTE_ASSIGN_OR_RETURN(const auto split,
                        AgreeOnSplit(local_part, local_part.Count(), all_reduce,
                                     options.batch_number));
-  JTE_RETURN_IF_ERROR(local_part.Fill(split, buffers));
+  JTE_RETURN_IF_ERROR(local_part.Fill(split));
   JTE_ASSIGN_OR_RETURN(auto stats,
                        local_part.TakeStats(options.allow_id_dropping));
   return Conversion{.stats = std::move(stats),

@@ -161,6 +161,37 @@ TEST(MinibatchConverterTest, OneMinibatchIsPackedWithoutBuckets) {
   EXPECT_THAT(converted->stats.minibatch_alignment_per_sc, ElementsAre(0, 0));
 }
 
+// Later SparseCores first: these do not know yet where they begin.
+class ReversedExecutor final : public Executor {
+ public:
+  int num_threads() const override { return 1; }
+  void ParallelFor(int64_t n,
+                   const std::function<void(int64_t)>& task) override {
+    while (n > 0) task(--n);
+  }
+};
+
+TEST(MinibatchConverterTest, OneMinibatchDoesNotDependOnWhenItIsWritten) {
+  const Request request = {.ids = UpTo(40)};
+  const auto forward = ConvertRequest(request, kTwoScs);
+  const auto backward = ConvertRequest(request, kTwoScs, ReversedExecutor());
+  ASSERT_TRUE(forward && backward);
+  EXPECT_EQ(forward->num_minibatches, 1);
+  EXPECT_TRUE(forward->SameBuffers(*backward));
+}
+
+TEST(MinibatchConverterTest,
+     WhatWasWrittenAsOneMinibatchTooSoonIsWrittenAgain) {
+  // Only the second SparseCore exceeds its limits.
+  Request request = {.ids = UpTo(80)};
+  for (int32_t i = 0; i < 40; ++i) request.ids[i] %= 10;
+  const auto forward = ConvertRequest(request, kTwoScs);
+  const auto backward = ConvertRequest(request, kTwoScs, ReversedExecutor());
+  ASSERT_TRUE(forward && backward);
+  EXPECT_EQ(forward->num_minibatches, 2);
+  EXPECT_TRUE(forward->SameBuffers(*backward));
+}
+
 TEST(MinibatchConverterTest, DropsWhatABucketHasTooMuch) {
   ConvertOptions options = kTwoScs;
   options.allow_id_dropping = true;
