@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import convert_ids
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import compiled_text
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
 from jax_tpu_embedding.sparsecore.lib.core.tpu import memory_report
 
@@ -225,7 +226,7 @@ def _calls(text):
 
 def _table_copies(text):
   shape = re.escape(f"f32[{_ROWS},{_DIM}]")
-  return re.findall(rf".*= {shape}\S* (?:copy|copy-start)\(.*", text)
+  return compiled_text.copies(text, shape)
 
 
 class CompileTest(parameterized.TestCase):
@@ -295,9 +296,7 @@ class CompileTest(parameterized.TestCase):
     self.assertLen(
         re.findall(r" all-to-all(?:-start)?\(", text), _NUM_ALL_TO_ALLS
     )
-    self.assertEmpty(
-        re.findall(r".*= \w+\[65536,\d+\]\S* (?:copy|copy-start)\(.*", text)
-    )
+    self.assertEmpty(compiled_text.copies(text, r"\w+\[65536,\d+\]"))
     self.assertEqual(_calls(text), sorted(_CALLS_OVER_DEVICES * num_stacks))
 
 

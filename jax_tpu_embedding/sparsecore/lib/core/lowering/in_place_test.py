@@ -17,6 +17,7 @@ from jax_tpu_embedding.sparsecore.lib.core.lowering.reference import lookup_and_
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import compiled_text
 from jax_tpu_embedding.sparsecore.lib.core.testing import device_buffers
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 from jax_tpu_embedding.sparsecore.lib.core.testing import tpu_operands
@@ -155,8 +156,7 @@ _PROGRAMS = [
 def _table_copies(compiled) -> list[str]:
   """Instructions that copy something of the table's shape."""
   shape = re.escape(f"f32[{_ROWS},{_DIM}]")
-  pattern = rf".*= {shape}\S* (?:copy|copy-start)\(.*"
-  return re.findall(pattern, compiled.as_text())
+  return compiled_text.copies(compiled.as_text(), shape)
 
 
 class InPlaceTest(parameterized.TestCase):
@@ -188,6 +188,17 @@ class InPlaceTest(parameterized.TestCase):
     table = jax.ShapeDtypeStruct((_ROWS, _DIM), jnp.float32)
     compiled = jax.jit(_lookup_and_update).lower(table).compile()
     self.assertNotEmpty(_table_copies(compiled))
+
+  def test_copies_that_others_run_beside_are_seen(self):
+    # As compilers for GPUs and TPUs write them.
+    start = (
+        "  %copy-start.1 = (f32[8,4]{1,0}, f32[8,4]{1,0}, u32[])"
+        " copy-start(%table)"
+    )
+    done = "  %copy-done.1 = f32[8,4]{1,0} copy-done(%copy-start.1)"
+    text = f"{start}\n{done}\n"
+    self.assertEqual(compiled_text.copies(text, r"f32\[8,4\]"), [start])
+    self.assertEmpty(compiled_text.copies(text, r"f32\[9,4\]"))
 
   @parameterized.parameters("shared_memory", "messages")
   def test_several_devices_do_not_copy_a_donated_table(self, way):

@@ -18,6 +18,7 @@ from jax_tpu_embedding.sparsecore.lib.core.primitives import custom_update
 from jax_tpu_embedding.sparsecore.lib.core.primitives import lookup
 from jax_tpu_embedding.sparsecore.lib.core.primitives import of_stacks
 from jax_tpu_embedding.sparsecore.lib.core.primitives import update
+from jax_tpu_embedding.sparsecore.lib.core.testing import compiled_text
 from jax_tpu_embedding.sparsecore.lib.core.testing import random_coo
 import numpy as np
 
@@ -188,10 +189,9 @@ class TrafficTest(parameterized.TestCase):
 
   def test_shared_memory_copies_no_activations(self):
     compiled = _compiled(_shared_memory, 512)
-    copies = re.findall(
-        rf".*= f32\[{_BATCH},{_DIM}\]\S* copy\(.*", compiled.as_text()
+    self.assertEmpty(
+        compiled_text.copies(compiled.as_text(), rf"f32\[{_BATCH},{_DIM}\]")
     )
-    self.assertEmpty(copies)
 
   def test_blocks_go_from_call_to_call(self):
     # Between native steps and collectives: nothing has all blocks of a message,
@@ -228,18 +228,16 @@ class TrafficTest(parameterized.TestCase):
       with self.subTest(num_stacks=num_stacks):
         self.assertLen(_collectives(compiled), num_collectives)
         self.assertEmpty(
-            re.findall(r".*= f32\[512,\d+\]\S* copy\(.*", compiled.as_text())
+            compiled_text.copies(compiled.as_text(), r"f32\[512,\d+\]")
         )
 
   @parameterized.named_parameters(_PROGRAMS)
   def test_donated_table_is_not_copied(self, program):
     rows = 65536
     compiled = _compiled(program, rows)
-    copies = re.findall(
-        rf".*= f32\[{rows},{_DIM}\]\S* (?:copy|copy-start)\(.*",
-        compiled.as_text(),
+    self.assertEmpty(
+        compiled_text.copies(compiled.as_text(), rf"f32\[{rows},{_DIM}\]")
     )
-    self.assertEmpty(copies)
     memory = compiled.memory_analysis()
     self.assertEqual(memory.alias_size_in_bytes, rows * _DIM * 4)
     self.assertLess(memory.temp_size_in_bytes, rows * _DIM * 4 // 8)
