@@ -6,6 +6,7 @@
 import inspect
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -67,11 +68,11 @@ def _mesh():
 class LoweringTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (("cpu",), "cosine"),
-      (("tpu",), "sine"),
-      (("cpu", "tpu"), "cosine.*sine|sine.*cosine"),
+      (("cpu",), {"cosine"}),
+      (("tpu",), {"sine"}),
+      (("cpu", "tpu"), {"cosine", "sine"}),
   )
-  def test_every_platform_gets_its_rule(self, platforms, pattern):
+  def test_every_platform_gets_its_rule(self, platforms, functions):
     def lower(ctx, operand, **params):
       return jax_private.lower_per_platform(
           ctx,
@@ -86,10 +87,8 @@ class LoweringTest(parameterized.TestCase):
     exported = export.export(
         jax.jit(lambda x: primitive.bind(x, power=2)), platforms=platforms
     )(jnp.ones(3))
-    text = exported.mlir_module()
-    self.assertRegex(text.replace("\n", " "), pattern)
-    for name in ("cosine", "sine"):
-      self.assertEqual(name in text, name in pattern)
+    found = re.findall(r"stablehlo\.(cosine|sine)\b", exported.mlir_module())
+    self.assertCountEqual(found, functions)
     if "cpu" in platforms:
       np.testing.assert_allclose(
           exported.call(jnp.ones(3)), np.full(3, np.cos(1.0) ** 2), rtol=1e-5
