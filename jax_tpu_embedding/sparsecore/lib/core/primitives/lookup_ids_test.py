@@ -312,7 +312,7 @@ class LookupIdsTest(parameterized.TestCase):
     table, ids = _table(jnp.float32, 8), _ids(1)
     with self.assertRaisesRegex(ValueError, "takes 4 operands"):
       _from_ids("sum", 1, table, *ids[:3])
-    with self.assertRaisesRegex(ValueError, "table"):
+    with self.assertRaisesRegex(ValueError, "table must have type float32, "):
       _from_ids("sum", 1, table.astype(jnp.int32), *ids)
 
   def test_cannot_be_differentiated_or_mapped(self):
