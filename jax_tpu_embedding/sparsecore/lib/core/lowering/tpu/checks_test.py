@@ -236,9 +236,10 @@ class DevicesTest(parameterized.TestCase):
     sizes = dataclasses.replace(
         _FOUR_DEVICES, enable_minibatching=enable_minibatching
     )
+    num_row_pointers = 1024 if enable_minibatching else 16
     with self.assertRaisesRegex(
         ValueError,
-        "4 devices with 2 SparseCores each have (16|1024) with"
+        f"4 devices with 2 SparseCores each have {num_row_pointers} with"
         ".*Preprocess with global_device_count=4 and num_sc_per_device=2",
     ):
       _lower(_PROGRAMS[operation], sizes, _mesh(device_kind="TPU v6 lite"))
