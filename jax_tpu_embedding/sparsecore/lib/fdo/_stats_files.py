@@ -16,6 +16,7 @@ import logging
 import os
 import pathlib
 import re
+import stat
 import time
 from typing import BinaryIO
 
@@ -66,7 +67,8 @@ class FileFDOClient(fdo_client.FDOClient):
       NotADirectoryError: if the directory is not there. Publishing would fail,
         hours later.
     """
-    self._base_dir = pathlib.Path(base_dir)
+    # Absolute: the program may change to another directory meanwhile.
+    self._base_dir = pathlib.Path(base_dir).absolute()
     if not self._base_dir.is_dir():
       raise NotADirectoryError(
           f"{self._base_dir} is no directory. Make it, for all processes to"
@@ -88,8 +90,9 @@ class FileFDOClient(fdo_client.FDOClient):
     """Adds the statistics of a batch, as integers.
 
     Raises:
+      TypeError: if it is something else than statistics by table.
       ValueError: if a statistic has another length than in earlier records, or
-        is not a number of ids or cells.
+        is not a number of ids or cells, or files cannot have a table's name.
     """
     new = _flatten(data)
     for key, records in new.items():
@@ -112,17 +115,18 @@ class FileFDOClient(fdo_client.FDOClient):
     ]
     # A clock that was set back since does not hide this one behind them.
     published_at = max(time.time_ns(), 1 + max(earlier, default=0))
-    name = f"fdo_stats_{process}_{published_at}.{self.extension}"
-    # Not a name that `load` looks at.
-    unfinished = self._base_dir / f".{name}.unfinished"
+    while not (opened := self._open(process, published_at)):
+      published_at += 1  # Another client with this number took the name.
+    file, path = opened
+    unfinished = pathlib.Path(file.name)
     try:
-      with open(unfinished, "xb") as file:
+      with file:
         self._write(file, self._history)
       now = unfinished.stat().st_mtime
-      os.replace(unfinished, self._base_dir / name)
+      os.replace(unfinished, path)
     finally:
       unfinished.unlink(missing_ok=True)
-    self._published.append(self._base_dir / name)
+    self._published.append(path)
     self._remove_abandoned(now)
     while len(self._published) > _KEPT_FILES:
       old = self._published.pop(0)
@@ -133,15 +137,35 @@ class FileFDOClient(fdo_client.FDOClient):
             "fdo: %s stays, which later files replace: %s", old, error
         )
 
+  def _open(
+      self, process: int, published_at: int
+  ) -> tuple[BinaryIO, pathlib.Path] | None:
+    """A new file, and its path when it is complete; None if others have it."""
+    path = (
+        self._base_dir / f"fdo_stats_{process}_{published_at}.{self.extension}"
+    )
+    try:
+      # Not a name that `load` looks at.
+      file = open(path.with_name(f".{path.name}.unfinished"), "xb")
+    except FileExistsError:
+      return None
+    # Whoever finished it did so before this file could be made.
+    if os.path.lexists(path):
+      with file:
+        os.unlink(file.name)
+      return None
+    return file, path
+
   def _remove_abandoned(self, now: float) -> None:
     """Removes what processes that were killed have left unfinished.
 
     Args:
       now: by the clock of the file system, which all of them share.
     """
-    for path in self._base_dir.glob(
-        f".fdo_stats_*.{self.extension}.unfinished"
-    ):
+    pattern = rf"\.fdo_stats_\d+_\d+\.{self.extension}\.unfinished"
+    for path in self._base_dir.iterdir():
+      if not re.fullmatch(pattern, path.name):
+        continue
       with contextlib.suppress(OSError):  # Others remove it, too.
         if path.stat().st_mtime < now - _ABANDONED_SECONDS:
           path.unlink()
@@ -160,8 +184,8 @@ class FileFDOClient(fdo_client.FDOClient):
     Raises:
       FileNotFoundError: if there is no file.
       OSError: if the directory lists a file that is not there.
-      ValueError: for a file that was not published by such a client, and for
-        statistics of different lengths.
+      ValueError: for what is no file or was not published by such a client, and
+        for statistics of different lengths.
     """
     paths = None
     while True:
@@ -207,6 +231,11 @@ class FileFDOClient(fdo_client.FDOClient):
     return history
 
   def _read_file(self, path: pathlib.Path) -> History:
+    if not stat.S_ISREG(path.stat().st_mode):  # A pipe would be waited for.
+      raise ValueError(
+          f"{path} is no file, and has the name of a file of statistics. Remove"
+          " it, or use another directory."
+      )
     data = path.read_bytes()  # Errors of the disk are no errors of the format.
     try:
       history = self._read(io.BytesIO(data))
@@ -259,11 +288,38 @@ def _fill_alignment(history: History) -> None:
 
 
 def _flatten(stats: Stats) -> History:
+  if not isinstance(stats, Stats):
+    raise TypeError(
+        f"A record must be {Stats.__name__}, got {type(stats).__name__}. Pass"
+        " what preprocessing returned."
+    )
+  for field in _FIELDS.values():
+    by_table = getattr(stats, field)
+    if not isinstance(by_table, Mapping):
+      raise TypeError(
+          f"{field} must be a mapping from tables to numbers, got"
+          f" {type(by_table).__name__}."
+      )
+    for table in by_table:
+      _check_table(field, table)
   return {
       table + suffix: unstack(_to_int64(table + suffix, value))
       for suffix, field in _FIELDS.items()
       for table, value in getattr(stats, field).items()
   }
+
+
+def _check_table(field: str, table: str) -> None:
+  """Raises ValueError for a name that a file would not give back."""
+  try:
+    is_name = isinstance(table, str) and b"\0" not in table.encode()
+  except UnicodeEncodeError:
+    is_name = False
+  if not is_name:
+    raise ValueError(
+        f"{field}: {table!r} cannot be the name of a table in a file. Use a"
+        " string of UTF-8 without NUL."
+    )
 
 
 def _unflatten(history: History) -> Stats:

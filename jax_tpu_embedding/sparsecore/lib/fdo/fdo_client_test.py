@@ -424,6 +424,83 @@ class FDOClientTest(parameterized.TestCase):
     self.assertTrue(new.exists(), "somebody may still write it")
 
   @parameterized.parameters(NPZ, CSV)
+  def test_names_that_only_look_abandoned_stay(self, client_class):
+    others = self.dir / f".fdo_stats_mine.{client_class.extension}.unfinished"
+    others.write_bytes(b"x")
+    os.utime(others, (1, 1))
+    self.publish(client_class(self.dir), 0, max_ids(1))
+    self.assertTrue(others.exists())
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_clients_with_one_number_and_time_take_different_names(
+      self, client_class
+  ):
+    # Those of two jobs, after a clock was set back: both want the next number.
+    class Slow(client_class):
+
+      def _write(self, file, history):
+        client = client_class(directory)
+        client.record(max_ids(2))
+        client.publish()
+        super()._write(file, history)
+
+    directory = self.dir
+    with mock.patch("time.time_ns", return_value=5):
+      self.publish(Slow(self.dir), 0, max_ids(1))
+      self.publish(client_class(self.dir), 0, max_ids(3))
+    self.assertCountEqual(
+        os.listdir(self.dir),
+        [f"fdo_stats_0_{i}.{client_class.extension}" for i in (5, 6, 7)],
+    )
+
+  def test_a_name_that_was_taken_meanwhile_is_not_replaced(self):
+    taken = self.file_of(NPZ, "fdo_stats_0_5", max_ids(9))
+    client = NPZ(self.dir)
+    with (
+        mock.patch("time.time_ns", return_value=5),
+        mock.patch.object(client, "_files", return_value={}),
+    ):
+      self.publish(client, 0, max_ids(1))
+    archive = taken.read_bytes()
+    self.publish(client, 0, max_ids(2))
+    self.assertLen(os.listdir(self.dir), 3)
+    self.assertEqual(taken.read_bytes(), archive)
+    np.testing.assert_array_equal(np.load(taken)["t_max_ids"], [9])
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_a_pipe_is_named_and_not_waited_for(self, client_class):
+    os.mkfifo(self.dir / f"fdo_stats_0_5.{client_class.extension}")
+    with self.assertRaisesRegex(ValueError, "fdo_stats_0_5.* is no file"):
+      client_class(self.dir).load()
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_a_directory_given_by_a_relative_path_stays_the_same(
+      self, client_class
+  ):
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(self.dir.parent)
+    client = client_class(self.dir.name)
+    os.chdir("/")
+    self.publish(client, 0, max_ids(1))
+    self.assertLen(os.listdir(self.dir), 1)
+
+  @parameterized.product(client_class=(NPZ, CSV), name=("a\0b", "a\ud800", 5))
+  def test_names_that_files_cannot_have_are_refused_when_recorded(
+      self, client_class, name
+  ):
+    client = client_class(self.dir)
+    with self.assertRaisesRegex(ValueError, "cannot be the name of a table"):
+      client.record(stats(max_ids_per_partition={name: np.array([1])}))
+
+  @parameterized.parameters(NPZ, CSV)
+  def test_what_is_no_statistics_is_refused(self, client_class):
+    client = client_class(self.dir)
+    with self.assertRaisesRegex(TypeError, "SparseDenseMatmulInputStats.*None"):
+      client.record(None)
+    with self.assertRaisesRegex(TypeError, "max_ids_per_partition.*list"):
+      client.record(stats(max_ids_per_partition=[1]))
+
+  @parameterized.parameters(NPZ, CSV)
   def test_a_write_that_fails_leaves_no_file(self, client_class):
 
     class FullDisk(client_class):
