@@ -18,6 +18,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 from typing import IO
 
@@ -25,6 +26,8 @@ from jax_tpu_embedding.sparsecore.lib.checkpoint import _row_blocks
 
 # What flock says where the file system has no locks.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+# What is in a lock; nothing if the disk was full.
+_OWNER = re.compile(r"(\S+ \d+\n)?")
 
 
 @contextlib.contextmanager
@@ -35,7 +38,8 @@ def locked(path: str) -> Iterator[None]:
   file systems, have no locks: nobody is kept out of them.
 
   Raises:
-    ValueError: somebody else is writing to it.
+    ValueError: somebody else is writing to it, or there is a file with the name
+      of the lock that is none.
     CheckpointError: its directory cannot be made, or not be written to.
   """
   if "://" in path:
@@ -56,16 +60,23 @@ def locked(path: str) -> Iterator[None]:
       yield
     finally:
       with contextlib.suppress(FileNotFoundError):
-        os.unlink(lock)
+        if _is_at(lock, file):  # and not the lock of somebody else by now
+          os.unlink(lock)
 
 
 def _open_locked(lock: str, path: str) -> IO[str]:
   while True:
-    file = open(lock, "a+", encoding="utf-8")
+    file = open(lock, "a+", encoding="utf-8", errors="replace", opener=_open)
     try:
       _lock(file, path)
       # The one before may have removed it since it was opened.
-      if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+      if _is_at(lock, file):
+        file.seek(0)
+        if not _OWNER.fullmatch(file.read(1000)):
+          raise ValueError(
+              f"{lock} is not a lock of this library, whose name it has. Save"
+              f" to another path than {path}, or give the file another name."
+          )
         file.truncate(0)
         file.write(f"{socket.gethostname()} {os.getpid()}\n")
         file.flush()
@@ -76,6 +87,15 @@ def _open_locked(lock: str, path: str) -> IO[str]:
       file.close()
       raise
     file.close()
+
+
+def _open(path: str, flags: int) -> int:
+  # What a link leads to is not a lock, and would be emptied.
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _is_at(path: str, file: IO[str]) -> bool:
+  return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
 
 
 def _lock(file: IO[str], path: str) -> None:

@@ -266,6 +266,32 @@ class SavingTest(checkpoint_case.CheckpointCase):
     checkpoint.verify(self.path)
     self.assertFalse(lock.exists())
 
+  def test_a_file_of_others_with_the_name_of_a_lock_stays(self):
+    lock = self.path.parent / ".saved.lock"
+    lock.write_text("Notes of mine\nabout locks")
+    with self.assertRaisesRegex(ValueError, "saved.lock.* is not a lock"):
+      with _path_lock.locked(str(self.path)):
+        pass
+    self.assertEqual(lock.read_text(), "Notes of mine\nabout locks")
+
+  def test_what_a_link_with_the_name_of_a_lock_leads_to_stays(self):
+    notes = self.path.parent / "notes"
+    notes.write_text("")
+    (self.path.parent / ".saved.lock").symlink_to(notes)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, "Cannot write to .*saved.lock"
+    ):
+      with _path_lock.locked(str(self.path)):
+        pass
+    self.assertEqual(notes.read_text(), "")
+
+  def test_a_lock_that_others_took_meanwhile_stays(self):
+    lock = self.path.parent / ".saved.lock"
+    with _path_lock.locked(str(self.path)):
+      lock.unlink()
+      lock.write_text("other_host 1\n")
+    self.assertTrue(lock.exists())
+
   def test_a_path_where_nothing_can_be_written_is_a_checkpoint_error(self):
     specs = any_tables.feature_specs(_ONE)
     variables = any_tables.random_variables(_ONE, specs, any_tables.values())
