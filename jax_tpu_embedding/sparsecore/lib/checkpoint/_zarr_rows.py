@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import os
+import stat
 from typing import Any
 
 from jax_tpu_embedding.sparsecore.lib.checkpoint import _chunk_files
@@ -141,6 +142,8 @@ class Directory:
       CheckpointError: it cannot be read.
     """
     try:
+      if self._is_local:
+        _refuse_pipe(f"{self.path}/{name}")
       found = self._files.read(name).result()
     except (OSError, ValueError) as error:
       raise _row_blocks.CheckpointError(
@@ -300,6 +303,18 @@ class Directory:
     ).result()
     chunks = _chunk_files.StoreChunks(store)
     return ZarrRows(chunks, array, where, variable, self._buffers)
+
+
+def _refuse_pipe(path: str) -> None:
+  """Raises ValueError for what would be waited for, as by all other reads."""
+  try:
+    mode = os.stat(path).st_mode
+  except (OSError, ValueError):
+    return  # Whoever reads it says it.
+  if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    raise ValueError(
+        f"{path} is no regular file. Put the file of the checkpoint there."
+    )
 
 
 class ZarrRows:

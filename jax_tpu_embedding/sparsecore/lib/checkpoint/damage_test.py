@@ -168,6 +168,18 @@ class DamageTest(parameterized.TestCase):
     with self.assertRaisesRegex(checkpoint.CheckpointError, error):
       checkpoint.describe(path)
 
+  @parameterized.parameters("tables.json", "items.table/zarr.json")
+  def test_a_pipe_is_named_and_not_waited_for(self, name):
+    path = self.directory / "saved"
+    specs = any_tables.feature_specs(_TOPOLOGY)
+    checkpoint.save(path, any_tables.new_variables(_TOPOLOGY, specs), specs)
+    (path / "tables" / name).unlink()
+    os.mkfifo(path / "tables" / name)
+    with self.assertRaisesRegex(
+        checkpoint.CheckpointError, f"{name} is no regular file"
+    ):
+      checkpoint.verify(path)
+
   @parameterized.parameters("foo://x", "://", "gs://UPPER/x")
   def test_no_checkpoint_is_at_a_url_that_nothing_can_read(self, url):
     specs = any_tables.feature_specs(_TOPOLOGY)
