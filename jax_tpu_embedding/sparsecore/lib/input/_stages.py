@@ -90,6 +90,12 @@ class Stages:
 
   def next(self) -> Any:
     """The next finished item, or raises what ended the stages."""
+    if threading.current_thread() in self._threads:
+      raise RuntimeError(
+          f"{threading.current_thread().name} of {self._name} asks for one of"
+          " its batches, for which it would wait for ever, or which would be"
+          " lost. Ask for batches outside of the source and its functions."
+      )
     with self._lock:
       self._has_finished.wait_for(lambda: self._finished or self._is_closed)
       if self._is_closed:

@@ -234,8 +234,10 @@ class InputPipeline:
     self._workers = workers
     self._finished_room = device_prefetch + 1
     self._room = host_prefetch + device_prefetch + workers + 1
-    # Of `_stages`, `_is_closed`, and the state of the batch last handed out.
-    self._lock = threading.Lock()
+    # Of `_stages`, `_is_closed`, and the state of the batch last handed out. A
+    # thread that holds it may take it again: the source that begins, and the
+    # handler of a signal that comes then, may ask for the state, or close.
+    self._lock = threading.RLock()
     self._stages: _stages.Stages | None = None
     self._is_closed = False
     self._number = 0  # of the next batch that is handed out
@@ -261,17 +263,13 @@ class InputPipeline:
 
     Raises:
       StopIteration: if there is none left, here or on another process.
-      RuntimeError: if the pipeline is closed, or was made in another process.
+      RuntimeError: if the pipeline is closed, or was made in another process, or
+        one of its own threads asks, as when the source does.
       What the source, preprocessing or sending raised for this batch. It is
       raised again by later calls.
       What `on_batch` raised. The batch is lost.
       A StopIteration of theirs, which is not the end, is a RuntimeError.
     """
-    if os.getpid() != self._process:
-      raise RuntimeError(
-          "This input pipeline was made in another process, whose threads a"
-          " forked one does not have. Make it in the process that uses it."
-      )
     self.start()
     asked = time.perf_counter()
     try:
@@ -314,14 +312,21 @@ class InputPipeline:
     """Begins to read, before the first batch is asked for.
 
     Raises:
-      RuntimeError: if the pipeline is closed.
+      RuntimeError: if the pipeline is closed, or was made in another process.
       TimeoutError: if another process of the job does not start its pipeline.
     """
+    if os.getpid() != self._process:
+      raise RuntimeError(
+          "This input pipeline was made in another process, whose threads a"
+          " forked one does not have. Make it in the process that uses it."
+      )
     with self._lock:  # Several threads may ask for the first batch.
-      if self._is_closed:
-        raise RuntimeError("The input pipeline is closed.")
-      if self._stages is None:
+      if not self._is_closed and self._stages is None:
         self._start()
+      is_closed = self._is_closed  # perhaps meanwhile, by the source
+    if is_closed:
+      self.close()
+      raise RuntimeError("The input pipeline is closed.")
 
   def _start(self) -> None:
     if self._iterator is None:
@@ -338,7 +343,7 @@ class InputPipeline:
     # Threads that have ended need no end, and what they ended with may be an
     # error, which refers to the pipeline by the frames that it was raised in.
     self._finalizer = weakref.finalize(
-        self, _close, weakref.ref(self._stages), node
+        self, _close, weakref.ref(self._stages), node, self._process
     )
     if node is not None:
       limits.all_reduce_interface.close = self._finalizer
@@ -438,6 +443,8 @@ class InputPipeline:
 
   def close(self) -> None:
     """Ends the threads. Batches that were not handed out are lost."""
+    if os.getpid() != self._process:
+      return  # A thread that this process does not have may hold the lock.
     with self._lock:
       self._is_closed = True
     if self._finalizer is not None:
@@ -599,7 +606,10 @@ def _restart(
 def _close(
     stages: weakref.ref[_stages.Stages],
     node: minibatching_node.MinibatchingNode | None,
+    process: int,
 ) -> None:
+  if os.getpid() != process:
+    return  # Threads and connections are those of the process that forked.
   if node is not None:
     # Else a thread waits for other processes, for a batch that nobody takes any
     # more. They have what they need for those that this process has handed out.

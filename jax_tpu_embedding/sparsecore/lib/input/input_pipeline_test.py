@@ -5,6 +5,7 @@ import contextlib
 import copy
 import gc
 import os
+import signal
 import threading
 import traceback
 import tracemalloc
@@ -394,6 +395,82 @@ class InputPipelineTest(small_pipeline.TestCase):
     pipeline.close()
     with self.assertRaisesRegex(RuntimeError, "pipeline is closed"):
       pipeline.start()
+
+  @parameterized.parameters("get_state", "close")
+  def test_a_source_may_use_its_pipeline_when_it_begins(self, name):
+    # As the handler of a signal does that comes then.
+    class Source:
+
+      def __iter__(self):
+        getattr(batches, name)()
+        return iter(small_pipeline.items(2))
+
+    batches = small_pipeline.pipeline(Source())
+    errors, numbers = [], []
+
+    def use():
+      try:
+        numbers.extend(batch.number for batch in batches)
+      except RuntimeError as error:
+        errors.append(str(error))
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(30)
+    self.assertFalse(thread.is_alive(), "it waits for itself")
+    if name == "close":
+      self.assertEqual(
+          (errors, numbers), (["The input pipeline is closed."], [])
+      )
+    else:
+      self.assertEqual((errors, numbers), ([], [0, 1]))
+
+  @parameterized.parameters("source", "ids")
+  def test_threads_of_a_pipeline_cannot_wait_for_its_batches(self, what):
+    def source():
+      yield small_pipeline.item(0)
+      if what == "source":
+        next(batches)
+      yield small_pipeline.item(1)
+
+    def ids(item):
+      if what == "ids":
+        next(batches)
+      return {"f": item["ids"]}
+
+    with small_pipeline.pipeline(source(), ids=ids) as batches:
+      with self.assertRaisesRegex(RuntimeError, "asks for one of its batches"):
+        list(batches)
+
+  @parameterized.parameters("close", "start", "finalizer")
+  def test_a_forked_process_leaves_threads_and_locks_alone(self, what):
+    batches = small_pipeline.pipeline(small_pipeline.items())
+    next(batches)
+    held = batches._stages._lock, batches._lock
+    use = batches._finalizer if what == "finalizer" else getattr(batches, what)
+    children = []
+
+    def fork():
+      child = os.fork()
+      if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        try:
+          use()
+        except RuntimeError as error:
+          os._exit(3 if "in another process" in str(error) else 4)
+        os._exit(0)
+      children.append(os.waitpid(child, 0)[1])
+
+    # Some thread has the locks when the process is forked by another one.
+    with held[0], held[1]:
+      thread = threading.Thread(target=fork)
+      thread.start()
+      thread.join()
+    status = os.waitstatus_to_exitcode(children[0])
+    self.assertEqual(status, 3 if what == "start" else 0)
+    self.assertEqual(next(batches).number, 1)
+    batches.close()
 
   def test_a_forked_process_makes_its_own(self):
     pipeline = small_pipeline.pipeline(small_pipeline.items())
