@@ -60,6 +60,11 @@ def count_ids(
     features: the tree of `feature_specs` with ids.
     feature_specs: any tree.
     features_weights: the same tree with weights, or None.
+
+  Raises:
+    TypeError: on the host, if row splits are no integers.
+    ValueError: on the host, if they are not those of the ids, or what is given
+      is a masked array.
   """
   specs = _tables.features_of(feature_specs)
   structure = jax.tree.structure(feature_specs)
@@ -160,7 +165,8 @@ def _values_of(
   """The numbers of a feature's ids or weights, [n], in any form.
 
   Raises:
-    ValueError: if they are a masked array.
+    TypeError: if row splits are no integers.
+    ValueError: if they are a masked array, or have row splits that are none.
   """
 
   def as_array(x):
@@ -171,7 +177,8 @@ def _values_of(
     values, row_splits = ids
     if _are_traced(ids):
       return jnp.asarray(values)
-    values = as_array(values)
+    values, row_splits = as_array(values), np.asarray(row_splits)
+    _check_row_splits(row_splits, len(values), feature, name)
     return values[int(row_splits[0]) : int(row_splits[-1])]
   if hasattr(ids, "tocoo"):  # SciPy: columns are ids
     return _entries_of(ids)[0]
@@ -189,6 +196,28 @@ def _values_of(
     rows = [as_array(row).reshape(-1) for row in ids.reshape(-1)]
     return np.concatenate(rows or [[]])
   return ids.reshape(-1)
+
+
+def _check_row_splits(
+    row_splits: np.ndarray, most: int, feature: _tables.FeatureSpec, name: str
+) -> None:
+  if row_splits.dtype.kind not in "iu":
+    raise TypeError(
+        f"Feature {feature.name!r}: its row_splits must be integers, got dtype"
+        f" {row_splits.dtype}. Convert them, for example with"
+        " row_splits.astype(np.int32)."
+    )
+  # Compared, and not subtracted: a difference may not fit its type.
+  if (
+      row_splits.ndim != 1
+      or not row_splits.size
+      or not 0 <= row_splits[0] <= row_splits[-1] <= most
+      or np.any(row_splits[1:] < row_splits[:-1])
+  ):
+    raise ValueError(
+        f"Feature {feature.name!r}: its row_splits must be numbers that ascend"
+        f" from 0 to the number of {name}, {most}, got {row_splits!r}."
+    )
 
 
 def _entries_of(matrix: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -244,6 +244,29 @@ class CountsTest(parameterized.TestCase):
       ):
         embedding.sample_ids({"f0": features}, specs, 8)
 
+  @parameterized.parameters(
+      ([0, 2, 5], ValueError),
+      ([0, 3, 2], ValueError),
+      ([-1, 1, 2], ValueError),
+      ([0, 2**63 - 1, -2, 2], ValueError),
+      (np.zeros(0, np.int64), ValueError),
+      ([0.0, 1.0, 2.0], TypeError),
+  )
+  def test_row_splits_that_are_none_are_refused(self, row_splits, kind):
+    specs = _specs(("drop", "drop"), ("error", "error"))
+    ids = {name: (np.array([1, 2]), np.array([0, 1, 2])) for name in specs}
+    embedding.count_ids(ids, specs)
+    name = next(iter(specs))
+    ids[name] = np.array([1, 2]), np.array(row_splits)
+    for call in (
+        lambda: embedding.count_ids(ids, specs),
+        lambda: embedding.sample_ids(ids, specs, 10),
+    ):
+      with self.assertRaisesRegex(
+          kind, f"Feature '{specs[name].name}': .*row_splits must be"
+      ):
+        call()
+
   def test_forms_of_one_row_per_sample_are_counted(self):
     specs = _specs(["drop"], ["drop"])
     ids = np.arange(30, 46)  # six of them are not in the table
