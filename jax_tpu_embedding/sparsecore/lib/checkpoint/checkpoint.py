@@ -58,9 +58,13 @@ class PendingSave:
     self._error: BaseException | None = None
     self._is_over = threading.Event()
     # orbax calls nobody when a save fails, and nobody may call wait().
-    threading.Thread(
+    thread = threading.Thread(
         target=self._wait_for, args=(response, until_saved), daemon=True
-    ).start()
+    )
+    try:
+      thread.start()
+    except RuntimeError:  # The system has no thread left: it is waited for.
+      self._wait_for(response, until_saved)
 
   def _wait_for(self, response: Any, until_saved: contextlib.ExitStack) -> None:
     try:

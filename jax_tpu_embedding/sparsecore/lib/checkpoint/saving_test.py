@@ -266,6 +266,22 @@ class SavingTest(checkpoint_case.CheckpointCase):
     checkpoint.verify(self.path)
     self.assertFalse(lock.exists())
 
+  def test_a_save_for_which_there_is_no_thread_is_waited_for(self):
+    start = threading.Thread.start
+
+    def refuse(thread):
+      if "_wait_for" in thread.name:
+        raise RuntimeError("can't start new thread")
+      start(thread)
+
+    specs = any_tables.feature_specs(_ONE)
+    variables = any_tables.new_variables(_ONE, specs)
+    with mock.patch.object(threading.Thread, "start", refuse):
+      checkpoint.save(self.path, variables, specs)
+    checkpoint.verify(self.path)
+    with self.assertRaisesRegex(ValueError, "already exists"):
+      checkpoint.save(self.path, variables, specs)
+
   def test_a_file_of_others_with_the_name_of_a_lock_stays(self):
     lock = self.path.parent / ".saved.lock"
     lock.write_text("Notes of mine\nabout locks")
