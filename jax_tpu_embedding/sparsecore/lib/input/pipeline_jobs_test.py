@@ -4,6 +4,8 @@
 """Pipelines of several processes, each of which is a thread here."""
 
 import collections
+from collections.abc import Iterator
+import contextlib
 import gc
 import threading
 from unittest import mock
@@ -109,6 +111,28 @@ def _half(i, process):
   return {"ids": item["ids"][half], "label": item["label"][half]}
 
 
+@contextlib.contextmanager
+def _node_of_a_job() -> Iterator[tuple[mock.Mock, mock.Mock]]:
+  """A node that agrees with itself, and what makes it, in one of two processes."""
+  node = mock.create_autospec(minibatching_node.MinibatchingNode)
+  node.reduce = lambda key, value: value
+  one_of_two = mock.PropertyMock(return_value=small_pipeline.mesh_of_one())
+  with (
+      mock.patch.object(job_nodes, "make_node", return_value=node) as make,
+      mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
+  ):
+    yield node, make
+
+
+def _of_two(source):
+  """A pipeline of two processes with a device each."""
+  return small_pipeline.pipeline(
+      source,
+      mesh=jax.sharding.Mesh(jax.devices()[:2], ("x",)),
+      specs=small_pipeline.specs(num_devices=2),
+  )
+
+
 class PipelineJobsTest(small_pipeline.TestCase):
 
   def test_the_shortest_source_of_two_processes_ends_both(self):
@@ -151,19 +175,8 @@ class PipelineJobsTest(small_pipeline.TestCase):
 
   @parameterized.parameters("closed", "dropped", "failed")
   def test_the_node_of_a_job_goes_with_the_pipeline(self, what):
-    node = mock.create_autospec(minibatching_node.MinibatchingNode)
-    node.reduce = lambda key, value: value
-    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
-    one_of_two = mock.PropertyMock(return_value=small_pipeline.mesh_of_one())
-    with (
-        mock.patch.object(job_nodes, "make_node", return_value=node) as make,
-        mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
-    ):
-      pipeline = small_pipeline.pipeline(
-          small_pipeline.items(),
-          mesh=two,
-          specs=small_pipeline.specs(num_devices=2),
-      )
+    with _node_of_a_job() as (node, make):
+      pipeline = _of_two(small_pipeline.items())
       make.assert_not_called()
       if what == "failed":
         node.reduce = mock.Mock(side_effect=RuntimeError("is gone"))
@@ -191,17 +204,8 @@ class PipelineJobsTest(small_pipeline.TestCase):
       del thread
       raise RuntimeError("cannot start")
 
-    node = mock.create_autospec(minibatching_node.MinibatchingNode)
-    node.reduce = lambda key, value: value
-    two = jax.sharding.Mesh(jax.devices()[:2], ("x",))
-    one_of_two = mock.PropertyMock(return_value=small_pipeline.mesh_of_one())
-    with (
-        mock.patch.object(job_nodes, "make_node", return_value=node) as make,
-        mock.patch.object(jax.sharding.Mesh, "local_mesh", one_of_two),
-    ):
-      pipeline = small_pipeline.pipeline(
-          Source(), mesh=two, specs=small_pipeline.specs(num_devices=2)
-      )
+    with _node_of_a_job() as (node, make):
+      pipeline = _of_two(Source())
       with self.assertRaisesRegex(RuntimeError, "cannot start"):
         with mock.patch.object(threading.Thread, "start", start):
           pipeline.start()
