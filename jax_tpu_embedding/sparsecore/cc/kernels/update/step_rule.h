@@ -77,8 +77,8 @@ struct Rule {
 //
 // So do options, but they have no registers for it: limits of norms take 0.7 to
 // 1.3 of the time of two passes. Those that take a number at a time are served;
-// not in tables of 16 bits, as these loops would take longer to compile than
-// all others.
+// not in tables of 16 bits: step_rule.cc takes 1.3 times as long to compile
+// with options, and would take 1.8 times as long.
 constexpr bool OnePassServes(const Rule& rule, const RowOptions& options,
                              bool has_floats, int64_t dim) {
   const bool does_little = !rule.has_row_slots && rule.num_slots <= 1;
