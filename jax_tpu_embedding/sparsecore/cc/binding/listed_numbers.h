@@ -32,7 +32,7 @@ class ListedNumbers {
   // The next numbers. A run that continues the one before becomes part of it,
   // so lists cut from one array, which is how many come about, are viewed where
   // they are instead of being copied.
-  void AddRun(const convert::StridedRun& run) {
+  [[gnu::always_inline]] void AddRun(const convert::StridedRun& run) {
     if (!runs_.empty()) {
       convert::StridedRun& last = runs_.back();
       if (last.data + last.size * last.stride == run.data &&
@@ -41,7 +41,7 @@ class ListedNumbers {
         return;
       }
     }
-    runs_.push_back(run);
+    StartRun(run);
   }
 
   int64_t num_lists() const { return std::ssize(*splits_) - 1; }
@@ -66,6 +66,10 @@ class ListedNumbers {
   }
 
  private:
+  [[gnu::noinline]] void StartRun(const convert::StridedRun& run) {
+    runs_.push_back(run);
+  }
+
   std::vector<convert::StridedRun> runs_;
   std::shared_ptr<std::vector<int64_t>> splits_ =
       std::make_shared<std::vector<int64_t>>(1, 0);

@@ -11,10 +11,12 @@ import multiprocessing
 import sys
 import threading
 import types
+import weakref
 
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax_tpu_embedding.sparsecore.lib.core.testing import converter_calls
+from jax_tpu_embedding.sparsecore.lib.core.testing import converter_requests
 from jax_tpu_embedding.sparsecore.lib.core.testing import input_forms
 import numpy as np
 import pyarrow as pa
@@ -447,7 +449,7 @@ class SparseTest(parameterized.TestCase):
         converter_calls.call(features=[tensor])
 
 
-class RowsTest(absltest.TestCase):
+class RowsTest(parameterized.TestCase):
 
   def test_row_that_leaves_its_list_while_it_is_read(self):
     rows = np.empty(4, object)
@@ -465,6 +467,36 @@ class RowsTest(absltest.TestCase):
     with self.assertRaisesRegex(TypeError, r"row 0 of its ids .*Leaving\(\)"):
       converter_calls.call(features=[rows])
     self.assertIsNone(rows[0])
+
+  @parameterized.named_parameters(
+      ("itself", lambda numbers: numbers),
+      ("a_view", lambda numbers: numbers[1:]),
+      ("a_view_of_a_view", lambda numbers: numbers[1:][:1]),
+  )
+  def test_numbers_of_rows_that_leave_are_kept(self, row_of):
+    owner = weakref.ref(numbers := np.array([1, 2]))
+    rows = np.empty(4, object)
+    row = row_of(numbers)
+    del numbers
+    was_kept = []
+
+    class Emptying:
+
+      def __array__(self, *unused_args, **unused_kwargs):
+        rows[:2] = None
+        was_kept.append(owner() is not None)
+        return np.array([3])
+
+    rows[:] = [row, row, Emptying(), [4]]
+    expected = converter_calls.call(
+        features=[converter_requests.ragged([row.copy(), row.copy(), [3], [4]])]
+    )
+    del row
+    actual = converter_calls.call(features=[rows])
+    self.assertEqual(set(was_kept), {True})
+    self.assertIsNone(owner())
+    for a, b in zip(actual[:4], expected[:4]):
+      np.testing.assert_array_equal(a["s"], b["s"])
 
 
 # Large enough that the thread gets to write while the converter reads.
