@@ -196,16 +196,21 @@ py::list ListOf(const py::object& value, const char* name) {
   return Argument<py::list>(value, name, "a list with one element per feature");
 }
 
+FeatureSpecs SpecsOf(const py::object& specs) {
+  if (py::isinstance<FeatureSpecs>(specs)) return specs.cast<FeatureSpecs>();
+  return ReadFeatureSpecs(ListOf(specs, "feature_specs"));
+}
+
 py::tuple Preprocess(const Keywords& keywords, const py::object& ids,
                      const py::object& weights,
                      const py::object& feature_specs) {
   const CallOptions options = keywords.Checked();
   std::optional<py::list> weights_list;
   if (!weights.is_none()) weights_list = ListOf(weights, "feature_weights");
-  return ConvertFeatures(ReadFeatures(ListOf(ids, "features"), weights_list,
-                                      ListOf(feature_specs, "feature_specs"),
-                                      keywords.max_num_samples()),
-                         options);
+  return ConvertFeatures(
+      ReadFeatures(ListOf(ids, "features"), weights_list,
+                   SpecsOf(feature_specs), keywords.max_num_samples()),
+      options);
 }
 
 py::tuple PreprocessSparse(const Keywords& keywords, const py::object& indices,
@@ -216,8 +221,7 @@ py::tuple PreprocessSparse(const Keywords& keywords, const py::object& indices,
   return ConvertFeatures(
       ReadSparseFeatures(ListOf(indices, "indices"), ListOf(values, "values"),
                          ListOf(dense_shapes, "dense_shapes"),
-                         ListOf(feature_specs, "feature_specs"),
-                         keywords.max_num_samples()),
+                         SpecsOf(feature_specs), keywords.max_num_samples()),
       options);
 }
 
@@ -226,7 +230,7 @@ int64_t NumPreparedNumbers(const py::list& ids,
                            const std::optional<py::list>& weights,
                            const py::list& feature_specs) {
   return convert::PreparationWork(
-      ReadFeatures(ids, weights, feature_specs,
+      ReadFeatures(ids, weights, ReadFeatureSpecs(feature_specs),
                    std::numeric_limits<int64_t>::max())
           .batches);
 }
@@ -347,8 +351,8 @@ py::dict BufferSizes(const py::list& feature_specs, int64_t global_device_count,
   const Topology topology =
       CheckedTopology(global_device_count, num_sc_per_device);
   py::dict sizes;
-  for (const py::handle spec : feature_specs) {
-    const convert::StackSpec stack = ReadFeatureSpec(spec).stack;
+  for (const auto& [feature, stack] :
+       ReadFeatureSpecs(feature_specs).features) {
     const py::str name(stack.name);
     if (sizes.contains(name)) continue;
     sizes[name] = ValueOrThrow(
@@ -383,6 +387,11 @@ PYBIND11_MODULE(pybind_input_preprocessing, m) {
   RegisterAllReduce(m);
   ShareCacheBudget();
   RegisterOutputPool(m);
+
+  py::class_<FeatureSpecs>(m, "FeatureSpecs",
+                           "Feature specs as they were when this was made, for "
+                           "calls that all have the same.")
+      .def(py::init(&ReadFeatureSpecs), py::arg("feature_specs"));
 
   DefinePreprocess(m, "preprocess_sparse_dense_matmul_input",
                    "Converts ids in any form; docs/reference has the list.",

@@ -23,11 +23,12 @@ namespace {
 namespace py = pybind11;
 
 void CheckLength(std::string_view name, const py::list& list,
-                 const py::list& feature_specs) {
-  if (list.size() == feature_specs.size()) return;
-  ThrowPythonError(InvalidArgument(
-      name, " has ", list.size(), " elements and feature_specs ",
-      feature_specs.size(), ". Pass one per feature."));
+                 const FeatureSpecs& feature_specs) {
+  const size_t num_features = feature_specs.features.size();
+  if (list.size() == num_features) return;
+  ThrowPythonError(InvalidArgument(name, " has ", list.size(),
+                                   " elements and feature_specs ", num_features,
+                                   ". Pass one per feature."));
 }
 
 // Attribute names as Python's own strings: the lookup of one takes 20 ns, that
@@ -185,18 +186,15 @@ class SpecReader {
   convert::StackSpec stack_;
 };
 
-// Reads the specs, and with read(reader, i) the batch of each.
+// Reads with read(reader, i) the batch of each feature.
 template <typename Read>
-PythonFeatures ReadAll(const py::list& feature_specs, int64_t max_num_samples,
-                       Read read) {
+PythonFeatures ReadBatches(FeatureSpecs feature_specs, int64_t max_num_samples,
+                           Read read) {
   PythonFeatures result;
-  const size_t n = feature_specs.size();
-  result.features.reserve(n);  // Batches refer to their names.
-  result.batches.reserve(n);
-  SpecReader specs;
-  for (size_t i = 0; i < n; ++i) {
-    result.features.push_back(specs.Read(feature_specs[i]));
-    FeatureReader reader(result.features.back().feature.name, max_num_samples,
+  result.features = std::move(feature_specs.features);
+  result.batches.reserve(result.features.size());
+  for (size_t i = 0; i < result.features.size(); ++i) {
+    FeatureReader reader(result.features[i].feature.name, max_num_samples,
                          result.kept);
     result.batches.push_back(read(reader, i));
     ValueOrThrow(convert::CheckNumIds(result.batches.back()));
@@ -206,34 +204,40 @@ PythonFeatures ReadAll(const py::list& feature_specs, int64_t max_num_samples,
 
 }  // namespace
 
-convert::StackedFeature ReadFeatureSpec(py::handle spec) {
-  return SpecReader().Read(spec);
+FeatureSpecs ReadFeatureSpecs(const py::list& specs) {
+  FeatureSpecs result;
+  result.features.reserve(specs.size());
+  SpecReader reader;
+  for (const py::handle spec : specs) {
+    result.features.push_back(reader.Read(spec));
+  }
+  return result;
 }
 
 PythonFeatures ReadFeatures(const py::list& ids,
                             const std::optional<py::list>& weights,
-                            const py::list& feature_specs,
+                            FeatureSpecs feature_specs,
                             int64_t max_num_samples) {
   CheckLength("features", ids, feature_specs);
   if (weights) CheckLength("feature_weights", *weights, feature_specs);
-  return ReadAll(feature_specs, max_num_samples,
-                 [&ids, &weights](FeatureReader& reader, size_t i) {
-                   return ReadPythonBatch(
-                       reader, py::object(ids[i]),
-                       weights ? py::object((*weights)[i]) : py::none());
-                 });
+  return ReadBatches(std::move(feature_specs), max_num_samples,
+                     [&ids, &weights](FeatureReader& reader, size_t i) {
+                       return ReadPythonBatch(
+                           reader, py::object(ids[i]),
+                           weights ? py::object((*weights)[i]) : py::none());
+                     });
 }
 
 PythonFeatures ReadSparseFeatures(const py::list& indices,
                                   const py::list& values,
                                   const py::list& dense_shapes,
-                                  const py::list& feature_specs,
+                                  FeatureSpecs feature_specs,
                                   int64_t max_num_samples) {
   CheckLength("indices", indices, feature_specs);
   CheckLength("values", values, feature_specs);
   CheckLength("dense_shapes", dense_shapes, feature_specs);
-  return ReadAll(
-      feature_specs, max_num_samples,
+  return ReadBatches(
+      std::move(feature_specs), max_num_samples,
       [&indices, &values, &dense_shapes](FeatureReader& reader, size_t i) {
         return ReadSparseTensor(reader, indices[i], values[i], dense_shapes[i],
                                 /*weights=*/py::none());

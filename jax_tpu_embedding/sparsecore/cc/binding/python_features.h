@@ -24,10 +24,16 @@ struct PythonFeatures {
   KeptAlive kept;
 };
 
-// Everything that is read from a FeatureSpec; no batch yet.
-//
-// Throws RuntimeError if its table has not been stacked.
-convert::StackedFeature ReadFeatureSpec(pybind11::handle spec);
+// What is read from a list of FeatureSpecs; no batches yet. Python:
+// FeatureSpecs, for callers that have the same ones in every batch: reading one
+// takes 0.4 us, more than all else about a few ids of it.
+struct FeatureSpecs {
+  std::vector<convert::StackedFeature> features;
+};
+
+// Throws RuntimeError if a table has not been stacked, and TypeError if an
+// attribute has the wrong type.
+FeatureSpecs ReadFeatureSpecs(const pybind11::list& specs);
 
 // One element of each list per feature; weights that are None are ones. A batch
 // has at most max_num_samples.
@@ -36,14 +42,14 @@ convert::StackedFeature ReadFeatureSpec(pybind11::handle spec);
 // throws.
 PythonFeatures ReadFeatures(const pybind11::list& ids,
                             const std::optional<pybind11::list>& weights,
-                            const pybind11::list& feature_specs,
+                            FeatureSpecs feature_specs,
                             int64_t max_num_samples);
 
 // The same for sparse tensors, whose weights are ones.
 PythonFeatures ReadSparseFeatures(const pybind11::list& indices,
                                   const pybind11::list& values,
                                   const pybind11::list& dense_shapes,
-                                  const pybind11::list& feature_specs,
+                                  FeatureSpecs feature_specs,
                                   int64_t max_num_samples);
 
 }  // namespace jte::binding

@@ -3,11 +3,11 @@
 
 // Ragged ids as an object array of rows.
 //
-// There may be many short rows, so a row that is an array costs a few loads. Its
-// dtype is looked at only if it is not that of the row before. What keeps its
-// numbers alive gets a reference, and rows that are cut from one array, which is
-// how many come about, get one together. The row's object, and where that says
-// that its shape is, are asked for some rows ahead.
+// There may be many short rows, so a row that is an array costs a few loads.
+// Its dtype is looked at only if it is not that of the row before. What keeps
+// its numbers alive gets a reference, and rows that are cut from one array,
+// which is how many come about, get one together. The row's object, and where
+// that says that its shape is, are asked for some rows ahead.
 
 #include <cstdint>
 #include <string>

@@ -58,6 +58,9 @@ class OutputPool:
   @property
   def num_reused(self) -> int: ...
 
+class FeatureSpecs:
+  def __init__(self, feature_specs: list[Any]) -> None: ...
+
 # Row pointers, ids, samples and gains of each stack; minibatches; statistics.
 _Converted = tuple[
     dict[str, npt.NDArray[np.int32]],
@@ -71,7 +74,7 @@ _Converted = tuple[
 def preprocess_sparse_dense_matmul_input(
     features: list[Any],
     feature_weights: list[Any] | None,
-    feature_specs: list[Any],
+    feature_specs: list[Any] | FeatureSpecs,
     local_device_count: int,
     global_device_count: int,
     *,
@@ -90,7 +93,7 @@ def preprocess_sparse_dense_matmul_sparse_coo_input(
     indices: list[Any],
     values: list[Any],
     dense_shapes: list[Any],
-    feature_specs: list[Any],
+    feature_specs: list[Any] | FeatureSpecs,
     local_device_count: int,
     global_device_count: int,
     *,

@@ -224,6 +224,47 @@ class ErrorsTest(parameterized.TestCase):
     )
 
 
+class FeatureSpecsTest(absltest.TestCase):
+
+  def test_specs_are_as_they_were_read(self):
+    specs = converter_calls.spec_with()
+    read = converter.FeatureSpecs(specs)
+    specs[0].table_spec.stacked_table_spec.max_ids_per_partition = 1
+    with self.assertRaises(ValueError):
+      converter_calls.call(feature_specs=specs)
+    expected = converter_calls.call()
+    for _ in range(2):  # nothing is taken out of them
+      actual = converter_calls.call(feature_specs=read)
+      for a, b in zip(actual[:4], expected[:4]):
+        np.testing.assert_array_equal(a["s"], b["s"])
+
+  def test_sparse_tensors_have_them_too(self):
+    ids = np.arange(8)
+    indices = np.stack([ids // 2, ids % 2], axis=1)
+    specs = converter_calls.spec_with()
+    of_list, of_specs = (
+        converter.preprocess_sparse_dense_matmul_sparse_coo_input(
+            [indices], [ids], [np.array([4, 2])], s, 1, 1, num_sc_per_device=2
+        )
+        for s in (specs, converter.FeatureSpecs(specs))
+    )
+    for a, b in zip(of_list[:4], of_specs[:4]):
+      np.testing.assert_array_equal(a["s"], b["s"])
+
+  def test_features_of_another_number_are_an_error(self):
+    read = converter.FeatureSpecs(converter_calls.spec_with() * 2)
+    with self.assertRaisesRegex(
+        ValueError, "features has 1 elements and feature_specs 2. Pass one"
+    ):
+      converter_calls.call(feature_specs=read)
+
+  def test_what_is_no_spec_is_an_error_when_it_is_read(self):
+    with self.assertRaises(AttributeError):
+      converter.FeatureSpecs([None])
+    with self.assertRaises(TypeError):
+      converter.FeatureSpecs(None)
+
+
 class SizesTest(parameterized.TestCase):
 
   @parameterized.parameters((None, 10, 512), (1, 8, 32), (33, 8, 64))
