@@ -54,7 +54,7 @@ def of_ids(
   for of_feature, feature in zip(ids, features):
     # As most are: what is below takes several times as long, for every batch.
     if type(of_feature) is np.ndarray and of_feature.ndim > 1:
-      rows, declared = of_feature.shape[0], feature.output_shape[0]
+      rows, declared = len(of_feature), feature.output_shape[0]
       if rows and rows * global_device_count == declared * num_devices:
         continue
     declared, *positions = feature.output_shape[:-1]
@@ -166,9 +166,7 @@ def layouts(
       those of the others stay empty: so do buffers whose settings got lost. It
       does not suit STACK_THEN_SPLIT, where each sample of a stack counts.
   """
-  if not batches and (
-      _are_as_planned(features) or _are_as_planned(_in_order(features))
-  ):
+  if not batches and are_as_planned(features):
     return ()
   by_stack = collections.defaultdict(list)
   for feature in features:
@@ -181,10 +179,14 @@ def layouts(
   return tuple(result)
 
 
-def _are_as_planned(features: Sequence[_tables.FeatureSpec]) -> bool:
-  """Whether they are whole stacks; False also if they are in another order."""
-  # One loop over plain attributes, as it runs for every batch. The order is
-  # mostly that of the plan.
+def are_as_planned(features: Sequence[_tables.FeatureSpec]) -> bool:
+  """Whether they are whole stacks, in the sizes of their plan."""
+  # The order is mostly that of the plan.
+  return _follow_each_other(features) or _follow_each_other(_in_order(features))
+
+
+def _follow_each_other(features: Sequence[_tables.FeatureSpec]) -> bool:
+  """Whether they are whole stacks in the order of their plan."""
   ends, stacks = {}, {}
   for feature in features:
     stack = feature.table_spec.stacked_table_spec

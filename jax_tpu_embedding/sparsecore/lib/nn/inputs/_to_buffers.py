@@ -16,9 +16,9 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _spec_facts
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _stats
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _structure
-from jax_tpu_embedding.sparsecore.lib.nn.plan import _prepared
 from jax_tpu_embedding.sparsecore.lib.nn.specs import _tables
 import numpy as np
 
@@ -51,8 +51,8 @@ def to_buffers(
       output_pool,
   ) = conversion
   specs, structure = jax.tree_util.tree_flatten(feature_specs)
-  if not all(hasattr(spec, "table_spec") for spec in specs):
-    _tables.features_of(feature_specs)  # raises
+  num_shards = global_device_count * num_sc_per_device
+  facts = _spec_facts.of_specs(feature_specs, specs, num_shards)
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
   weights = _structure.flatten_weights(features_weights, structure)
   if (
@@ -65,32 +65,32 @@ def to_buffers(
         f" this process has {local_device_count} of {global_device_count}"
         " devices. get_all_reduce_interface makes one."
     )
-  _prepared.check_prepared(specs, global_device_count * num_sc_per_device)
   batches = _batch_sizes.of_ids(
       ids, specs, local_device_count, global_device_count
   )
-  layouts = _batch_sizes.layouts(
-      specs,
-      batches,
-      global_device_count * num_sc_per_device,
-      keeps_places=strategy == "SPLIT_THEN_STACK",
-  )
+  layouts = ()
+  if batches or not facts.are_as_planned:
+    layouts = _batch_sizes.layouts(
+        specs,
+        batches,
+        num_shards,
+        keeps_places=strategy == "SPLIT_THEN_STACK",
+    )
+  split_specs = facts.split_specs
   if layouts:
     specs = _batch_sizes.lay_out(specs, batches, layouts)
-  for i, spec in enumerate(specs):
-    if len(spec.output_shape) > 2:
-      batch = spec.output_shape[0] * local_device_count // global_device_count
-      ids[i], weights[i] = _positions_as_samples(
-          ids[i], weights[i], spec, batch
-      )
+    split_specs = [specs[i] for i in facts.split]
+  for i in facts.of_positions:
+    spec = specs[i]
+    batch = spec.output_shape[0] * local_device_count // global_device_count
+    ids[i], weights[i] = _positions_as_samples(ids[i], weights[i], spec, batch)
 
-  replicated = [i for i, s in enumerate(specs) if s.table_spec.is_replicated]
   samples, dropped = {}, {}
-  if replicated:
+  if facts.replicated:
     samples, dropped = _sample_ids.of_host(
-        [ids[i] for i in replicated],
-        [weights[i] for i in replicated],
-        [specs[i] for i in replicated],
+        [ids[i] for i in facts.replicated],
+        [weights[i] for i in facts.replicated],
+        [specs[i] for i in facts.replicated],
         local_device_count=local_device_count,
         global_device_count=global_device_count,
         num_runs=_feature_stacking.runs_per_device(
@@ -99,12 +99,10 @@ def to_buffers(
         has_leading_dimension=has_leading_dimension,
         num_threads=num_threads,
     )
-    split = [i for i in range(len(specs)) if i not in set(replicated)]
-    ids, weights, specs = (
-        [values[i] for i in split] for values in (ids, weights, specs)
+    ids, weights = (
+        [values[i] for i in facts.split] for values in (ids, weights)
     )
-
-    if not split:
+    if not facts.split:
       return (
           _buffers.PreprocessedInput(
               _buffers.SparseDenseMatmulInput({}, {}, {}, {}),
@@ -130,7 +128,7 @@ def to_buffers(
       converter.preprocess_sparse_dense_matmul_input(
           ids,
           weights,
-          specs,
+          split_specs,
           local_device_count,
           global_device_count,
           num_sc_per_device=num_sc_per_device,
@@ -160,7 +158,7 @@ def to_buffers(
           _buffers.settings(
               global_device_count,
               num_sc_per_device,
-              _prepared.limits_of_specs(specs),
+              facts.limits,
               enable_minibatching,
               strategy,
               tuple(batches.items()) if batches else (),

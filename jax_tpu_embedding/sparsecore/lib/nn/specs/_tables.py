@@ -230,8 +230,25 @@ _BUFFER_ATTRIBUTES = frozenset(
 )
 
 
+class _Stamped:
+  """Base of specs whose attributes can be set.
+
+  Attributes:
+    _stamp: an object that stands for what the attributes are, for as long as
+      none is set; lists in them may still change. Copies have the same one.
+  """
+
+  _stamp: object
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    # One for the moment when others may see the old value or the new one.
+    super().__setattr__("_stamp", object())
+    super().__setattr__(name, value)
+    super().__setattr__("_stamp", object())
+
+
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
-class TableSpec(pickles.Pickled):
+class TableSpec(_Stamped, pickles.Pickled):
   """An embedding matrix, [vocabulary_size, embedding_dim].
 
   Attributes cannot be changed once the table is in a stack.
@@ -353,7 +370,7 @@ class TableSpec(pickles.Pickled):
 
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
-class FeatureSpec:
+class FeatureSpec(_Stamped):
   """An input column and the table that its ids are looked up in.
 
   Hashable, and so usable as a static argument of jit, if the shapes are tuples.

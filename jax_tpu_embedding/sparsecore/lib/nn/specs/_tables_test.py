@@ -428,6 +428,48 @@ class FeatureSpecTest(parameterized.TestCase):
       _ = _feature().id_transformation
 
 
+class StampsTest(absltest.TestCase):
+
+  def test_each_time_an_attribute_is_set_has_stamps_of_its_own(self):
+    stamps = []
+
+    class Feature(embedding_spec.FeatureSpec):
+
+      @property
+      def color(self):
+        return "red"
+
+      @color.setter
+      def color(self, unused_color):
+        stamps.append(self._stamp)
+
+    table = _table()
+    feature = Feature(
+        name="f", table_spec=table, input_shape=(8, 1), output_shape=(8, 4)
+    )
+    stamps.append(feature._stamp)
+    feature.color = "blue"
+    stamps.append(feature._stamp)
+    self.assertLen(set(stamps), 3)
+    before = table._stamp
+    table.max_ids_per_partition = 7
+    self.assertIsNot(table._stamp, before)
+
+  def test_stamps_are_no_part_of_a_value(self):
+    table = _table()
+    self.assertEqual(table, dataclasses.replace(table))
+    self.assertEqual(hash(table), hash(dataclasses.replace(table)))
+    self.assertNotIn("stamp", repr(table))
+    self.assertIs(copy.copy(table)._stamp, table._stamp)
+    for other in (
+        dataclasses.replace(table),
+        copy.deepcopy(table),
+        pickle.loads(pickle.dumps(table)),
+    ):
+      self.assertIsNot(other._stamp, table._stamp)
+      self.assertEqual(other, table)
+
+
 class StackedTableSpecTest(absltest.TestCase):
 
   def test_is_a_frozen_value(self):
