@@ -122,6 +122,9 @@ class Worker:
     path = pathlib.Path(directory)
     case = json.loads((path / "case.json").read_text())
     self._specs = _make_specs(case)
+    self._native_specs = list(self._specs.values())
+    if hasattr(converter, "FeatureSpecs"):  # which reads them once
+      self._native_specs = converter.FeatureSpecs(self._native_specs)
     self._inputs = _read_inputs(case, path)
     self._topology = (case["local_device_count"], case["global_device_count"])
     is_sparse = case["form"] == "sparse"
@@ -159,10 +162,13 @@ class Worker:
       arguments = (*self._inputs, self._specs)
       return getattr(embedding, self._entry), arguments, keywords
     arguments = [
-        None if tree is None else list(tree.values())
-        for tree in (*self._inputs, self._specs)
+        None if tree is None else list(tree.values()) for tree in self._inputs
     ]
-    return getattr(converter, self._native_entry), arguments, keywords
+    return (
+        getattr(converter, self._native_entry),
+        (*arguments, self._native_specs),
+        keywords,
+    )
 
   def run(
       self, calls: int, core: bool = False, new_memory: bool = False
