@@ -34,8 +34,8 @@ class Result:
   workload: workloads.Workload
   has_weights: bool
   num_ids: int
-  # "reference", "ours", "ours, native function", "ours, new memory",
-  # "floor, new memory", "floor, reused memory": those that were measured.
+  # "reference", "ours", "ours, native function", "ours, new memory", "ours, one
+  # pass", "floor, new memory", "floor, reused memory": those that were measured.
   timings: dict[str, turns.Timing]
   # Why it was not measured, or where the packages differ.
   problem: str | None = None
@@ -103,6 +103,8 @@ def measure(
   }
   if ours.command("describe")["has_pool"]:
     timed["ours, new memory"] = ours.timed(new_memory=True)
+  if workload.enable_minibatching and workload.num_minibatches == 1:
+    timed["ours, one pass"] = ours.timed(one_pass=True)
   if reference is not None:
     timed["reference"] = reference.timed()
   return dataclasses.replace(result, timings=turns.take(timed, rounds))
@@ -229,9 +231,14 @@ def _compare(
   return sizes
 
 
-def ratio(result: Result, kind: str = "cpu") -> tuple[float, float, float]:
-  """Reference to ours: lower quartile, median, upper quartile over rounds."""
+def ratio(
+    result: Result,
+    kind: str = "cpu",
+    numerator: str = "reference",
+    denominator: str = "ours",
+) -> tuple[float, float, float]:
+  """Of two timings: lower quartile, median, upper quartile over rounds."""
   return turns.quartiles_of_ratio(
-      getattr(result.timings["reference"], kind),
-      getattr(result.timings["ours"], kind),
+      getattr(result.timings[numerator], kind),
+      getattr(result.timings[denominator], kind),
   )

@@ -141,6 +141,24 @@ def _summary(results: Sequence[measure.Result]) -> str:
   return "".join(lines)
 
 
+def _minibatching(results: Sequence[measure.Result]) -> str:
+  """What minibatching costs a batch that needs one pass."""
+  lines = []
+  for result in results:
+    if "ours, one pass" not in result.timings:
+      continue
+    quartiles = measure.ratio(
+        result, numerator="ours", denominator="ours, one pass"
+    )
+    low, median, high = quartiles
+    lines.append(
+        f"Minibatching that is allowed and not needed, by the same batch where"
+        f" it is not allowed, with{'' if result.has_weights else 'out'} weights:"
+        f" {median:.2f} ({low:.2f} - {high:.2f}).\n"
+    )
+  return "".join(lines)
+
+
 def markdown(
     results: Sequence[measure.Result],
     of_stages: Sequence[stages.Stages],
@@ -171,6 +189,7 @@ Written by `bazel run //benchmarks/preprocessing -- --output_dir=<this folder>`,
 ## Reference / ours, CPU time of the process
 
 {_summary(results)}
+{_minibatching(results)}
 ## CPU time, ns per id
 
 {_CPU_HEADER}{cpu}

@@ -153,9 +153,13 @@ class Worker:
         **keywords,
     )
 
-  def _call(self, public: bool, new_memory: bool = False):
+  def _call(
+      self, public: bool, new_memory: bool = False, one_pass: bool = False
+  ):
     """What is measured: its function, arguments and keywords."""
     keywords = dict(self._keywords)
+    if one_pass:
+      keywords["enable_minibatching"] = False
     if new_memory:  # A pool that keeps nothing.
       keywords["output_pool"] = converter.OutputPool(max_bytes=0)
     if public:
@@ -171,7 +175,11 @@ class Worker:
     )
 
   def run(
-      self, calls: int, core: bool = False, new_memory: bool = False
+      self,
+      calls: int,
+      core: bool = False,
+      new_memory: bool = False,
+      one_pass: bool = False,
   ) -> dict[str, Any]:
     """Times `calls` calls; seconds per call.
 
@@ -182,9 +190,10 @@ class Worker:
       calls: how many.
       core: the native function, without the Python above it.
       new_memory: into memory that no call had before.
+      one_pass: without minibatching, whatever the case says.
     """
     call, arguments, keywords = self._call(
-        self._is_public and not core, new_memory
+        self._is_public and not core, new_memory, one_pass
     )
     return turns.time_calls(
         lambda: self._step(call, arguments, keywords), calls

@@ -186,12 +186,12 @@ WORKLOADS = (
         for name, form in (("ragged", "ragged"), ("COO", "sparse"))
     ),
     _one_table("duplicates, Zipf 1.2", _ONE_HOST, 50, zipf=1.2),
-    *(
-        _one_table(name, _ONE_HOST, 25, zipf=0, enable_minibatching=allowed)
-        for name, allowed in (
-            ("without minibatching", False),
-            ("minibatching not needed", True),
-        )
+    _one_table(
+        "minibatching not needed",
+        _ONE_HOST,
+        25,
+        zipf=0,
+        enable_minibatching=True,
     ),
     # Between the largest quarter and the smallest half of a partition's
     # buckets, so that quarters fit and halves do not.
