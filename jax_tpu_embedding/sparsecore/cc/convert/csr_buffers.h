@@ -54,6 +54,17 @@ struct CsrBuffers {
   std::fill_n(cells.gains.data() + begin, count, cells.padding_gain);
 }
 
+// Pads from `position` to the next multiple of 8, if that is among the cells.
+// May write more cells.
+inline void PadToAlignment(const CsrBuffers& cells, int64_t position) {
+  const auto num_cells = static_cast<int64_t>(cells.gains.size());
+  if (position + kAlignment <= num_cells) {
+    Pad(cells, position, kAlignment);  // a fixed number, which is faster
+  } else if (position < num_cells) {
+    Pad(cells, position, num_cells - position);
+  }
+}
+
 }  // namespace jte::convert
 
 #endif  // JAX_TPU_EMBEDDING_SPARSECORE_CC_CONVERT_CSR_BUFFERS_H_

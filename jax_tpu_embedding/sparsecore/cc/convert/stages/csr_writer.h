@@ -130,21 +130,12 @@ class CsrWriter {
         written = false;
       }
     }
+    PadToAlignment(cells_, position_);
     return scan.counts();
   }
 
-  // Ends a partition: pads to the next multiple of 8.
-  void Align() {
-    const int64_t aligned = RoundUp(position_, kAlignment);
-    if (position_ + kAlignment > end()) {
-      Pad(cells_, position_, aligned - position_);
-    } else {
-      // A fixed number of cells compiles to a few stores. What is beyond the
-      // alignment gets overwritten.
-      Pad(cells_, position_, kAlignment);
-    }
-    position_ = aligned;
-  }
+  // Ends a partition. There is padding up to the next one.
+  void Align() { position_ = RoundUp(position_, kAlignment); }
 
   void PadToEnd() {
     Pad(cells_, position_, end() - position_);

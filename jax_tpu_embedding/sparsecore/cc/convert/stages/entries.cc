@@ -15,6 +15,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/base/vector_clones.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -334,6 +335,9 @@ static_assert(kLanes <= EntryBlock::kSlack);
   const __m512i row_mask = _mm512_set1_epi32(bits(sort_key.row_mask()));
   const __m512i partition_mask = _mm512_set1_epi32(bits(~sort_key.row_mask()));
   const __m512i first_key = _mm512_set1_epi32(bits(sort_key.Key(partition, 0)));
+  const __m512i no_id = _mm512_set1_epi32(kPaddingId);
+  const __m512 no_gain = _mm512_set1_ps(cells.padding_gain);
+  const bool begins_aligned = begin % kAlignment == 0;
   CopiedEntries copied;
   int64_t size = kLanes;
   while (size == kLanes) {
@@ -348,16 +352,21 @@ static_assert(kLanes <= EntryBlock::kSlack);
     const int64_t room = std::clamp<int64_t>(num_cells - begin, 0, kLanes);
     const auto exist = static_cast<__mmask16>((uint32_t{1} << room) - 1);
     const int64_t to = std::min(begin, num_cells);
-    _mm512_mask_storeu_epi32(cells.embedding_ids.data() + to, exist,
-                             _mm512_and_si512(keys, row_mask));
-    _mm512_mask_storeu_epi32(cells.sample_ids.data() + to, exist,
-                             _mm512_loadu_si512(block.samples.data() + from));
-    _mm512_mask_storeu_ps(cells.gains.data() + to, exist,
-                          _mm512_loadu_ps(block.gains.data() + from));
+    _mm512_mask_storeu_epi32(
+        cells.embedding_ids.data() + to, exist,
+        _mm512_mask_and_epi32(no_id, belong, keys, row_mask));
+    _mm512_mask_storeu_epi32(
+        cells.sample_ids.data() + to, exist,
+        _mm512_mask_loadu_epi32(no_id, belong, block.samples.data() + from));
+    _mm512_mask_storeu_ps(
+        cells.gains.data() + to, exist,
+        _mm512_mask_loadu_ps(no_gain, belong, block.gains.data() + from));
     from += size;
     begin += size;
     copied.size += size;
   }
+  // Aligned vectors have all padding in the last one.
+  if (!begins_aligned) PadToAlignment(cells, begin);
   return copied;
 }
 
@@ -395,6 +404,7 @@ CopiedEntries CopyEntriesPortably(const EntryBlock& block, int64_t from,
     begin += size;
     copied.size += size;
   }
+  PadToAlignment(cells, begin);
   return copied;
 }
 

@@ -175,8 +175,8 @@ struct CopiedEntries {
 };
 
 // Copies the entries of `block` from `from` on that belong to `partition`, to
-// the cells from `begin` on; those that have no cell are counted only. May
-// write any cells after them.
+// the cells from `begin` on, and padding behind them up to a multiple of 8;
+// those that have no cell are counted only. May write any cells after that.
 CopiedEntries CopyEntries(const EntryBlock& block, int64_t from,
                           const SortKey& sort_key, uint32_t partition,
                           const CsrBuffers& cells, int64_t begin);

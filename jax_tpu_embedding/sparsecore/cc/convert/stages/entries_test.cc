@@ -19,6 +19,7 @@
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/divisor.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/gains.h"
 #include "jax_tpu_embedding/sparsecore/cc/convert/stages/sort_key.h"
+#include "jax_tpu_embedding/sparsecore/cc/layout/constants.h"
 
 namespace jte::convert {
 namespace {
@@ -285,6 +286,24 @@ TEST_P(CopyEntriesTest, CopiesTheEntriesOfThePartition) {
     EXPECT_EQ(next.size, 3);
     EXPECT_EQ(next.num_rows, 2);
     EXPECT_EQ(cells.rows[2], 1);
+  }
+}
+
+TEST_P(CopyEntriesTest, PadsToTheNextMultipleOfEight) {
+  const auto copy = GetParam();
+  for (int64_t begin = 0; begin < 9; ++begin) {
+    for (int64_t size = 0; size < 40; ++size) {
+      Cells cells;
+      CsrBuffers buffers = cells.First(56);
+      buffers.padding_gain = 3.0f;
+      copy(PairsOfRows(size), 0, kSortKey, 0, buffers, begin);
+      for (int64_t i = begin + size; i % 8 != 0; ++i) {
+        EXPECT_EQ(cells.rows[i], kPaddingId);
+        EXPECT_EQ(cells.samples[i], kPaddingId);
+        EXPECT_EQ(cells.gains[i], 3.0f);
+      }
+      EXPECT_EQ(cells.rows[56], -7);
+    }
   }
 }
 
