@@ -21,6 +21,12 @@ using IdSpan =
     std::variant<std::span<const int32_t>, std::span<const int64_t>,
                  std::span<const uint32_t>, std::span<const uint64_t>>;
 
+inline IdSpan Subspan(const IdSpan& ids, int64_t first, int64_t size) {
+  return std::visit(
+      [first, size](auto all) -> IdSpan { return all.subspan(first, size); },
+      ids);
+}
+
 struct InputBatch {
   IdSpan ids;
   // One per id. None: every weight is 1.

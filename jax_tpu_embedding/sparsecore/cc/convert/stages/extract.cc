@@ -28,9 +28,13 @@ namespace {
 // Returns the largest id. Their type is unsigned, which makes a negative id a
 // large number.
 template <typename Id, typename KeyOf>
-[[gnu::always_inline]] inline Id WriteAll(KeyOf key_of, const Id* ids,
-                                          int64_t n, const uint32_t* payloads,
+[[gnu::always_inline]] inline Id WriteAll(const KeyOf& key_of_any,
+                                          const Id* ids, int64_t n,
+                                          const uint32_t* payloads,
                                           uint64_t* elements) {
+  // A local copy: the compiler need not assume that what the loop writes is
+  // part of it.
+  const KeyOf key_of = key_of_any;
   Id largest = 0;
   for (int64_t i = 0; i < n; ++i) {
     // Read once: the caller may write it meanwhile, and the key has to be that
@@ -45,26 +49,26 @@ template <typename Id, typename KeyOf>
 }
 
 JTE_VECTOR_CLONES
-uint32_t Write(IdToKey<PowerOfTwoScs> key_of, const uint32_t* ids, int64_t n,
-               const uint32_t* payloads, uint64_t* elements) {
+uint32_t Write(const IdToKey<PowerOfTwoScs>& key_of, const uint32_t* ids,
+               int64_t n, const uint32_t* payloads, uint64_t* elements) {
   return WriteAll(key_of, ids, n, payloads, elements);
 }
 
 JTE_VECTOR_CLONES
-uint64_t Write(IdToKey<PowerOfTwoScs> key_of, const uint64_t* ids, int64_t n,
-               const uint32_t* payloads, uint64_t* elements) {
+uint64_t Write(const IdToKey<PowerOfTwoScs>& key_of, const uint64_t* ids,
+               int64_t n, const uint32_t* payloads, uint64_t* elements) {
   return WriteAll(key_of, ids, n, payloads, elements);
 }
 
 JTE_VECTOR_CLONES
-uint32_t Write(IdToKey<AnyNumberOfScs> key_of, const uint32_t* ids, int64_t n,
-               const uint32_t* payloads, uint64_t* elements) {
+uint32_t Write(const IdToKey<AnyNumberOfScs>& key_of, const uint32_t* ids,
+               int64_t n, const uint32_t* payloads, uint64_t* elements) {
   return WriteAll(key_of, ids, n, payloads, elements);
 }
 
 JTE_VECTOR_CLONES
-uint64_t Write(IdToKey<AnyNumberOfScs> key_of, const uint64_t* ids, int64_t n,
-               const uint32_t* payloads, uint64_t* elements) {
+uint64_t Write(const IdToKey<AnyNumberOfScs>& key_of, const uint64_t* ids,
+               int64_t n, const uint32_t* payloads, uint64_t* elements) {
   return WriteAll(key_of, ids, n, payloads, elements);
 }
 
@@ -244,7 +248,7 @@ Result<ExtractedIds> ExtractIds(const StackPlan& plan, int64_t local_sc,
   int64_t num_ids = 0;
   bool all_have_weights = true;
   for (const FeaturePlan& feature : plan.features) {
-    num_ids += SliceOf(plan, feature, local_sc).num_ids();
+    num_ids += NumIdsOf(plan, feature, local_sc);
     all_have_weights &= feature.input.batch.weights.has_value();
   }
   Output output;
