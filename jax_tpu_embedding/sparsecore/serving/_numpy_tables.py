@@ -15,7 +15,7 @@ import threading
 from typing import Any
 from typing import BinaryIO
 
-from jax_tpu_embedding.sparsecore.serving import _versions
+from jax_tpu_embedding.sparsecore.serving import _files
 import numpy as np
 
 
@@ -51,7 +51,7 @@ def _open(table: str, part: _Part, row_bytes: int) -> BinaryIO:
   """The file of a part, unbuffered, if it is long enough."""
   path, _, rows, offset = part
   try:
-    file = _versions.open_file(path, buffering=0)
+    file = _files.open_file(path, buffering=0)
   except OSError as error:
     raise ValueError(
         f"Table {table!r}: cannot open {path}: {error.strerror}."

@@ -32,7 +32,9 @@ import pathlib
 import threading
 from typing import Any
 
+from jax_tpu_embedding.sparsecore.serving import _files
 from jax_tpu_embedding.sparsecore.serving import _numpy_tables
+from jax_tpu_embedding.sparsecore.serving import _rows
 from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
@@ -41,7 +43,7 @@ try:
 except ImportError:  # Another platform: NumPy does it.
   pybind_embedding_tables = None
 
-ServedFileError = _versions.ServedFileError
+ServedFileError = _files.ServedFileError
 _log = logging.getLogger(__name__)
 
 _INT32 = np.dtype(np.int32)
@@ -119,7 +121,7 @@ def open(  # pylint: disable=redefined-builtin
         f"copy_to_huge_pages must be a bool, got {copy_to_huge_pages!r}."
     )
   return EmbeddingTables(
-      _versions.as_directory(directory),
+      _files.as_directory(directory),
       verify,
       num_threads,
       zero_out_of_range=out_of_range == "zero",
@@ -520,7 +522,7 @@ class EmbeddingTables:
         changes = [
             (snapshot.numbers[name], c.rows, c.values, c.deleted)
             for name, table in delta.tables.items()
-            for c in _versions.read_changes(table)
+            for c in _rows.read_changes(table)
         ]
         try:
           snapshot.rows.apply(changes, delta.number)
@@ -549,7 +551,7 @@ class EmbeddingTables:
     descriptions = []
     for table in full.tables.values():
       for file in table.files:
-        _versions.check_full_file(table, file, self._verify)
+        _rows.check_full_file(table, file, self._verify)
       descriptions.append(
           (
               table.name,

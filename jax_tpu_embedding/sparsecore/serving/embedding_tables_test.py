@@ -24,7 +24,7 @@ from jax_tpu_embedding.sparsecore.lib.core import layout
 from jax_tpu_embedding.sparsecore.lib.nn import embedding
 from jax_tpu_embedding.sparsecore.lib.nn import embedding_spec
 from jax_tpu_embedding.sparsecore.serving import _numpy_tables
-from jax_tpu_embedding.sparsecore.serving import _versions
+from jax_tpu_embedding.sparsecore.serving import _rows
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving import pybind_embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import row_encodings
@@ -140,7 +140,7 @@ class LookupTest(WithTables):
     def remove(file):
       os.remove(file.path)
 
-    check = _versions.check_full_file
+    check = _rows.check_full_file
     for change, message in (
         (cut, r"^Table 'items': .*items-\S+ has \d+ bytes, .* cut off"),
         (empty, r"^Table 'items': .*items-\S+ has 0 bytes, .* cut off"),
@@ -154,7 +154,7 @@ class LookupTest(WithTables):
       self.write()
       with (
           self.subTest(change.__name__),
-          mock.patch.object(_versions, "check_full_file", check_and_change),
+          mock.patch.object(_rows, "check_full_file", check_and_change),
           self.assertRaisesRegex(embedding_tables.ServedFileError, message),
       ):
         self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
@@ -202,7 +202,7 @@ class LookupTest(WithTables):
     values = self.write()
     tables = self.open(implementation, copy_to_huge_pages=copy_to_huge_pages)
     np.testing.assert_array_equal(tables.lookup("items", 3), values[3])
-    with mock.patch.object(_versions, "check_full_file"):
+    with mock.patch.object(_rows, "check_full_file"):
       for path in self.directory.rglob("*.safetensors"):
         path.unlink()
       with self.assertRaisesRegex(

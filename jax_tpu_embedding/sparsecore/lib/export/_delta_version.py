@@ -17,6 +17,8 @@ from jax_tpu_embedding.sparsecore.lib.export import _fingerprints
 from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _sources
 from jax_tpu_embedding.sparsecore.lib.export import _table_files
+from jax_tpu_embedding.sparsecore.serving import _files
+from jax_tpu_embedding.sparsecore.serving import _rows
 from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
@@ -137,7 +139,7 @@ def read_fingerprints(
       row = file.first_row
       if end <= row or row + file.rows <= first:
         continue
-      for encoded in _versions.read_rows(table, file):
+      for encoded in _rows.read_rows(table, file):
         wanted = encoded[max(first - row, 0) : max(end - row, 0)]
         begin = max(first, row)
         found = _fingerprints.of_rows(wanted)
@@ -146,7 +148,7 @@ def read_fingerprints(
     zeros = _fingerprints.of_rows(np.zeros((1, table.row_bytes), np.uint8))
     for delta in deltas:
       # Mapped: nobody else writes here.
-      read = _versions.read_changes(delta.tables[name], in_place=True)
+      read = _rows.read_changes(delta.tables[name], in_place=True)
       for kind, rows in (
           ("changed", [changes.rows for changes in read]),
           ("deleted", [changes.deleted for changes in read]),
@@ -173,7 +175,7 @@ def _check_ascending(
       and found[0] >= 0
       and found[-1] < table.rows
   ):
-    raise _versions.ServedFileError(
+    raise _files.ServedFileError(
         f"{delta.path}: Table {table.name!r}: {kind} rows are {found!r:.80},"
         f" expected ascending rows below {table.rows}."
     )

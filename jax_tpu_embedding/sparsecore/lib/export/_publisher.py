@@ -25,6 +25,7 @@ from jax_tpu_embedding.sparsecore.lib.export import _parts
 from jax_tpu_embedding.sparsecore.lib.export import _published
 from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import _sources
+from jax_tpu_embedding.sparsecore.serving import _files
 from jax_tpu_embedding.sparsecore.serving import _versions
 import numpy as np
 
@@ -285,7 +286,7 @@ class Publisher:
       return self._served.chain()
     except _versions.NewerFormatError:
       raise
-    except _versions.ServedFileError as error:
+    except _files.ServedFileError as error:
       logging.warning("The next version will be full: %s", error)
       return []
 
@@ -328,7 +329,7 @@ class Publisher:
           pathlib.Path(directory), version=(number, crc32)
       )
       return _delta_version.read_fingerprints(chain, rows_of), None
-    except _versions.ServedFileError as error:
+    except _files.ServedFileError as error:
       return None, str(error)
 
   def _remove_old(self, current: int) -> None:

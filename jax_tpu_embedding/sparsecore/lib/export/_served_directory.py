@@ -32,6 +32,7 @@ import socket
 from typing import Any
 import zlib
 
+from jax_tpu_embedding.sparsecore.serving import _files
 from jax_tpu_embedding.sparsecore.serving import _versions
 
 _CURRENT = "CURRENT"
@@ -59,7 +60,7 @@ class ServedDirectory:
           f"Tables for servers are written to file systems, not to {path}. Give"
           " a directory, and upload what is in it."
       )
-    self.path = _versions.as_directory(os.path.abspath(path))
+    self.path = _files.as_directory(os.path.abspath(path))
     if self.path.exists() and not self.path.is_dir():
       raise ValueError(f"{self.path} is a file, not a directory for tables.")
     entries = list(self.path.iterdir()) if self.path.exists() else []
@@ -152,7 +153,7 @@ class ServedDirectory:
       chain = self.chain()
     except _versions.NewerFormatError:
       raise
-    except _versions.ServedFileError:
+    except _files.ServedFileError:
       return max(self.numbers(), default=-1) + 1
     return chain[-1].number + 1 if chain else 0
 
@@ -169,7 +170,7 @@ class ServedDirectory:
   def _is_current(self, number: int) -> bool:
     try:
       return _versions.read_current(self.path)[0] == number
-    except _versions.ServedFileError:
+    except _files.ServedFileError:
       return False
 
   def numbers(self) -> list[int]:
@@ -183,7 +184,7 @@ class ServedDirectory:
     for number in self.numbers():
       try:
         path = self.version_path(number) / _MANIFEST
-        with _versions.open_file(path) as file:
+        with _files.open_file(path) as file:
           if json.load(file)["kind"] == "full":
             result.append(number)
       except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -28,6 +28,7 @@ from jax_tpu_embedding.sparsecore.lib.export import _served_directory
 from jax_tpu_embedding.sparsecore.lib.export import export
 from jax_tpu_embedding.sparsecore.lib.export.testing import plain_reader
 from jax_tpu_embedding.sparsecore.lib.export.testing import publish_forever
+from jax_tpu_embedding.sparsecore.serving import _files
 from jax_tpu_embedding.sparsecore.serving import _versions
 from jax_tpu_embedding.sparsecore.serving import embedding_tables
 from jax_tpu_embedding.sparsecore.serving.testing import written_tables
@@ -125,7 +126,7 @@ class FingerprintsTest(absltest.TestCase):
     written_tables.write_delta(
         directory, tables, {"t": change}, 1, (0, checksum), run="6b" * 16
     )
-    with self.assertRaisesRegex(_versions.ServedFileError, "is of run 6b6b"):
+    with self.assertRaisesRegex(_files.ServedFileError, "is of run 6b6b"):
       _delta_version.read_fingerprints(_versions.read_chain(directory))
     # Of which readers say the same.
     for wrong, deleted, kind in (
@@ -142,7 +143,7 @@ class FingerprintsTest(absltest.TestCase):
           (0, checksum),
       )
       with self.assertRaisesRegex(
-          _versions.ServedFileError, f"'t': {kind} rows .*expected ascending"
+          _files.ServedFileError, f"'t': {kind} rows .*expected ascending"
       ):
         _delta_version.read_fingerprints(_versions.read_chain(directory))
 
