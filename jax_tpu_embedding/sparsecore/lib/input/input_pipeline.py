@@ -506,7 +506,11 @@ class InputPipeline:
             " get_state returned."
         )
     number = state["number"]
-    if not isinstance(number, (int, np.integer)) or number < 0:
+    if (
+        not isinstance(number, (int, np.integer))
+        or isinstance(number, bool)
+        or number < 0
+    ):
       raise ValueError(
           f"The state has number {number!r}, expected how many batches were"
           " handed out, an integer of at least 0. Pass what get_state returned."

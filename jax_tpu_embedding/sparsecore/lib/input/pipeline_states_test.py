@@ -166,7 +166,7 @@ class PipelineStatesTest(small_pipeline.TestCase):
     for other in (None, [state], "state"):
       with self.assertRaisesRegex(ValueError, "version None, expected 1. Pass"):
         small_pipeline.pipeline(small_pipeline.items()).set_state(other)
-    for number in (-1, None, 1.5, "5"):
+    for number in (-1, None, 1.5, "5", True):
       with self.assertRaisesRegex(
           ValueError, f"has number {number!r}, expected how many batches"
       ):

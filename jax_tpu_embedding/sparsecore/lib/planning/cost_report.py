@@ -149,9 +149,15 @@ def estimate(
   Raises:
     ValueError: if an argument is none of these, or the batch does not divide
       among the SparseCores.
+    TypeError: if the topology is neither a name nor a Topology.
   """
   if isinstance(topology, str):
     topology = chips.topology(topology)
+  if not isinstance(topology, chips.Topology):
+    raise TypeError(
+        "topology must be its name, such as 'v6e:4x4', or a chips.Topology,"
+        f" got {topology!r}."
+    )
   if sc_efficiency is not None and not 0 < sc_efficiency <= 1:
     raise ValueError(
         "sc_efficiency is a share of the bandwidth, above 0 and at most 1, got"

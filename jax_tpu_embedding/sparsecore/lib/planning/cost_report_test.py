@@ -512,6 +512,13 @@ class CostsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       cost_report.estimate(models.users_and_items(), name)
 
+  @parameterized.parameters(None, 4)
+  def test_what_is_no_topology(self, topology):
+    with self.assertRaisesRegex(
+        TypeError, f"such as 'v6e:4x4', or a chips.Topology, got {topology}"
+    ):
+      cost_report.estimate(models.users_and_items(), topology)
+
   def test_arguments(self):
     estimate = lambda **kwargs: cost_report.estimate(
         models.users_and_items(), "v6e:2x2", **kwargs
