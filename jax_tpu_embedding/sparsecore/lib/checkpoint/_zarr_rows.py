@@ -39,12 +39,19 @@ def absolute(path: str | os.PathLike[str], argument: str = "path") -> str:
 
   Raises:
     TypeError: it is something else, such as bytes.
+    ValueError: nothing can have this name.
   """
   found = os.fspath(path) if isinstance(path, os.PathLike) else path
   if not isinstance(found, str):
     raise TypeError(
         f"{argument} must be a str or a pathlib.Path, got {path!r}."
     )
+  try:
+    is_name = b"\0" not in os.fsencode(found)
+  except UnicodeEncodeError:
+    is_name = False
+  if not is_name:
+    raise ValueError(f"{argument} {found!r} is no name of a directory.")
   return found if "://" in found else os.path.abspath(found)
 
 

@@ -9,6 +9,7 @@ from concurrent import futures
 import contextlib
 import gc
 import os
+import re
 import shutil
 import threading
 import time
@@ -395,8 +396,25 @@ class SavingTest(checkpoint_case.CheckpointCase):
     self.assertFalse(self.path.exists())
     checkpoint.save(self.path, variables, specs, host_buffer_bytes=0)
 
-  @parameterized.parameters(b"path", None, 3)
-  def test_a_path_is_a_string_or_a_path(self, path):
+  @parameterized.parameters(
+      *(
+          (
+              path,
+              TypeError,
+              f"path must be a str or a pathlib.Path, got {path!r}",
+          )
+          for path in (b"path", None, 3)
+      ),
+      *(
+          (
+              path,
+              ValueError,
+              re.escape(f"path {path!r} is no name of a directory"),
+          )
+          for path in ("a\0b", "\ud800", "gs://a\0b")
+      ),
+  )
+  def test_a_path_is_a_name_of_a_directory(self, path, kind, error):
     specs = any_tables.feature_specs(_ONE)
     variables = any_tables.new_variables(_ONE, specs)
     for call in (
@@ -408,9 +426,7 @@ class SavingTest(checkpoint_case.CheckpointCase):
         lambda: checkpoint.verify(path),
         lambda: checkpoint.read_table(path, "items"),
     ):
-      with self.assertRaisesRegex(
-          TypeError, f"path must be a str or a pathlib.Path, got {path!r}"
-      ):
+      with self.assertRaisesRegex(kind, error):
         call()
 
   @parameterized.parameters(
