@@ -433,19 +433,22 @@ DistinctCounts CountDistinct(std::span<const uint64_t> elements) {
 }
 
 JTE_VECTOR_CLONES
-size_t CountLeadingRows(std::span<const uint64_t> elements) {
+FirstRepeats FindRepeats(std::span<const uint64_t> elements) {
+  constexpr size_t kBlockSize = FirstRepeats::kBlockSize;
   size_t i = 1;
-  for (; i + kRowsPerBlock <= elements.size(); i += kRowsPerBlock) {
+  for (; i + kBlockSize <= elements.size(); i += kBlockSize) {
     const uint64_t* const block = elements.data() + i;
-    uint32_t repeats = 0;
-    // Not unrolled, or GCC 12 does not vectorize it.
+    uint64_t repeats = 0;  // as wide as what is compared
+                           // Not unrolled, or GCC 12 does not vectorize it.
 #pragma GCC unroll 1
-    for (size_t j = 0; j < kRowsPerBlock; ++j) {
-      repeats |= SortKey::KeyOf(block[j]) == SortKey::KeyOf((block - 1)[j]);
+    for (size_t j = 0; j < kBlockSize; ++j) {
+      repeats |= uint64_t{(block[j] ^ (block - 1)[j]) >> 32 == 0} << j;
     }
-    if (repeats != 0) break;
+    if (repeats != 0) {
+      return {.num_rows = i - 1, .repeats = static_cast<uint32_t>(repeats)};
+    }
   }
-  return i - 1;
+  return {.num_rows = i - 1};
 }
 
 }  // namespace jte::convert

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -200,10 +201,14 @@ struct DistinctCounts {
 // distinct element.
 DistinctCounts CountDistinct(std::span<const uint64_t> elements);
 
-// How many leading elements of elements[1..] begin a row each, in whole blocks
-// of kRowsPerBlock.
-inline constexpr size_t kRowsPerBlock = 16;
-size_t CountLeadingRows(std::span<const uint64_t> elements);
+// Where elements[1..] stop to begin a row each, in whole blocks.
+struct FirstRepeats {
+  static constexpr size_t kBlockSize = 16;
+
+  size_t num_rows = 0;   // elements that begin one, before the block
+  uint32_t repeats = 0;  // bit j: its element j does not; 0: no whole block
+};
+FirstRepeats FindRepeats(std::span<const uint64_t> elements);
 
 template <typename Gains>
 DistinctCounts CountDistinct(std::span<const uint64_t> elements,
@@ -216,18 +221,27 @@ DistinctCounts CountDistinct(std::span<const uint64_t> elements,
       return gains[SortKey::PayloadOf(elements[i])].sample;
     };
     DistinctCounts counts = {.ids = 1, .unique_ids = 1};
-    for (size_t i = 1; i < elements.size();) {
-      const size_t num_rows = CountLeadingRows(elements.subspan(i - 1));
+    size_t i = 1;
+    for (;;) {
+      const auto [num_rows, repeats] = FindRepeats(elements.subspan(i - 1));
       counts.ids += num_rows;
       counts.unique_ids += num_rows;
       i += num_rows;
-      const size_t end = std::min(elements.size(), i + kRowsPerBlock);
-      for (; i < end; ++i) {
-        const bool new_row =
-            SortKey::KeyOf(elements[i]) != SortKey::KeyOf(elements[i - 1]);
-        counts.unique_ids += new_row;
-        counts.ids += new_row | (sample(i) != sample(i - 1));
+      if (repeats == 0) break;
+      counts.ids += FirstRepeats::kBlockSize;
+      counts.unique_ids += FirstRepeats::kBlockSize;
+      for (uint32_t rest = repeats; rest != 0; rest &= rest - 1) {
+        const size_t repeat = i + std::countr_zero(rest);
+        counts.ids -= sample(repeat) == sample(repeat - 1);
+        counts.unique_ids -= 1;
       }
+      i += FirstRepeats::kBlockSize;
+    }
+    for (; i < elements.size(); ++i) {
+      const bool new_row =
+          SortKey::KeyOf(elements[i]) != SortKey::KeyOf(elements[i - 1]);
+      counts.unique_ids += new_row;
+      counts.ids += new_row | (sample(i) != sample(i - 1));
     }
     return counts;
   }

@@ -378,19 +378,21 @@ TEST(CountEntriesTest, CountsWhatASetHolds) {
   }
 }
 
-TEST(CountEntriesTest, LeadingRowsEndBeforeTheBlockOfARepeat) {
-  constexpr int kSize = 2 * kRowsPerBlock + 3;
+TEST(CountEntriesTest, RepeatsAreThoseOfTheFirstBlockThatHasAny) {
+  constexpr size_t kBlock = FirstRepeats::kBlockSize;
   std::vector<uint64_t> elements;
-  for (int i = 0; i <= kSize; ++i) {
+  for (uint32_t i = 0; i <= 2 * kBlock + 3; ++i) {
     elements.push_back(SortKey::Element(i, 0));
   }
-  EXPECT_EQ(CountLeadingRows(elements), 2 * kRowsPerBlock);
-  for (uint32_t i = 1; i <= 2 * kRowsPerBlock; ++i) {
+  EXPECT_EQ(FindRepeats(elements).num_rows, 2 * kBlock);
+  EXPECT_EQ(FindRepeats(elements).repeats, 0);
+  elements.back() = elements[2 * kBlock + 2];  // in no whole block
+  for (size_t i = 1; i <= 2 * kBlock; ++i) {
     std::vector<uint64_t> with_repeat = elements;
     with_repeat[i] = with_repeat[i - 1] + 1;  // the row in the next sample
-    EXPECT_EQ(CountLeadingRows(with_repeat),
-              (i - 1) / kRowsPerBlock * kRowsPerBlock)
-        << i;
+    const FirstRepeats found = FindRepeats(with_repeat);
+    EXPECT_EQ(found.num_rows, (i - 1) / kBlock * kBlock) << i;
+    EXPECT_EQ(found.repeats, uint32_t{1} << (i - 1) % kBlock) << i;
   }
 }
 

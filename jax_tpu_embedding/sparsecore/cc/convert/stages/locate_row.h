@@ -68,7 +68,7 @@ auto WithIdToKey(const StackPlan& plan, const FeaturePlan& feature,
   if (std::has_single_bit(num_scs)) {
     return function(
         IdToKey<PowerOfTwoScs>{.locate = {.mask = num_scs - 1,
-                                          .shift = std::popcount(num_scs - 1),
+                                          .shift = std::countr_zero(num_scs),
                                           .rotation = feature.rotation},
                                .sort_key = plan.sort_key,
                                .first_row = feature.first_row});
