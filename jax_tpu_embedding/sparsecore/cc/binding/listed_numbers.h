@@ -46,6 +46,11 @@ class ListedNumbers {
 
   int64_t num_lists() const { return std::ssize(*splits_) - 1; }
 
+  // Whether all lists are of the same length in both.
+  bool HasLengthsOf(const ListedNumbers& other) const {
+    return *splits_ == *other.splits_;
+  }
+
   // A view of memory().
   convert::StridedArray Splits() const {
     return {.data = reinterpret_cast<const std::byte*>(splits_->data()),

@@ -175,12 +175,12 @@ class RowReader {
   convert::CommonIdType common_type_;
 };
 
-void CheckSameLengths(const FeatureReader& reader,
-                      const convert::StridedArray& ids,
-                      const convert::StridedArray& weights) {
-  const int64_t r = FirstDifferentRow(ids, weights);
-  if (r < 0) return;
-  const auto size = [r](const convert::StridedArray& splits) {
+void CheckSameLengths(const FeatureReader& reader, const ListedNumbers& ids,
+                      const ListedNumbers& weights) {
+  if (ids.HasLengthsOf(weights)) return;
+  const int64_t r = FirstDifferentRow(ids.Splits(), weights.Splits());
+  const auto size = [r](const ListedNumbers& numbers) {
+    const convert::StridedArray splits = numbers.Splits();
     return IntegerAt(splits, r + 1) - IntegerAt(splits, r);
   };
   reader.ThrowValueError("row ", r, " has ", size(ids), " ids and ",
@@ -211,7 +211,7 @@ convert::RawBatch ReadRows(FeatureReader& reader, py::handle ids_object,
     reader.ThrowValueError("ids have ", ids.num_lists(), " rows and weights ",
                            weights.num_lists(), ".");
   }
-  CheckSameLengths(reader, ids.Splits(), weights.Splits());
+  CheckSameLengths(reader, ids, weights);
   batch.weights = weights.TakeNumbers();
   return batch;
 }
