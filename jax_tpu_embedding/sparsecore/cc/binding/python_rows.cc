@@ -44,7 +44,7 @@ class Objects {
   // come after it.
   void PrefetchAfter(int64_t i) const {
     // Two steps of a chain of loads, each with time enough for one.
-    constexpr int64_t kAhead = 16;
+    constexpr int64_t kAhead = 32;
     if (i + 2 * kAhead >= size_) return;
     // An object of 80 bytes may lie in two cache lines.
     const auto* const object =
