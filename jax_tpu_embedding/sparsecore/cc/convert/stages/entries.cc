@@ -438,8 +438,8 @@ FirstRepeats FindRepeats(std::span<const uint64_t> elements) {
   size_t i = 1;
   for (; i + kBlockSize <= elements.size(); i += kBlockSize) {
     const uint64_t* const block = elements.data() + i;
-    // As wide as what is compared, and not unrolled, or GCC 12 does not vectorize
-    // it.
+    // As wide as what is compared, and not unrolled, or GCC 12 does not
+    // vectorize the loop.
     uint64_t repeats = 0;
 #pragma GCC unroll 1
     for (size_t j = 0; j < kBlockSize; ++j) {

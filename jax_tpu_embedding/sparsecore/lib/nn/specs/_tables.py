@@ -246,6 +246,10 @@ class _Stamped:
     super().__setattr__(name, value)
     super().__setattr__("_stamp", object())
 
+  def __delattr__(self, name: str) -> None:
+    super().__delattr__(name)
+    super().__setattr__("_stamp", object())
+
 
 @dataclasses.dataclass(kw_only=True, eq=True, unsafe_hash=True)
 class TableSpec(_Stamped, pickles.Pickled):

@@ -454,6 +454,12 @@ class StampsTest(absltest.TestCase):
     before = table._stamp
     table.max_ids_per_partition = 7
     self.assertIsNot(table._stamp, before)
+    before = feature._stamp
+    feature.out_of_range_ids = "drop"
+    self.assertIsNot(feature._stamp, before)
+    before = feature._stamp
+    del feature.out_of_range_ids
+    self.assertIsNot(feature._stamp, before)
 
   def test_stamps_are_no_part_of_a_value(self):
     table = _table()
