@@ -136,9 +136,6 @@ def preprocess_sparse_dense_matmul_input(
     )
   if isinstance(limits, _limits.Limits):
     _check_minibatching(limits, enable_minibatching)
-    feature_specs = limits.on_copies(
-        feature_specs, conversion.num_sc_per_device
-    )
   return _to_buffers.to_buffers(
       conversion,
       features,
@@ -146,6 +143,7 @@ def preprocess_sparse_dense_matmul_input(
       feature_specs,
       allow_id_dropping,
       batch_number,
+      limits if isinstance(limits, _limits.Limits) else None,
   )
 
 

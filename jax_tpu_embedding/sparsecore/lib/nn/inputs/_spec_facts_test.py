@@ -23,13 +23,15 @@ def _make_specs():
   return two_table_model.TwoTableModel(_NUM_SC).specs
 
 
-def _of(specs, num_shards=_NUM_SC):
-  return _spec_facts.of_specs(specs, jax.tree.leaves(specs), num_shards)
+def _of(specs, num_shards=_NUM_SC, limits=None):
+  return _spec_facts.of_specs(
+      specs, jax.tree.leaves(specs), num_shards, _NUM_SC, limits
+  )
 
 
-def _preprocess(specs, ids):
+def _preprocess(specs, ids, limits=None):
   return embedding.preprocess_sparse_dense_matmul_input(
-      ids, None, specs, 1, 1, num_sc_per_device=_NUM_SC
+      ids, None, specs, 1, 1, num_sc_per_device=_NUM_SC, limits=limits
   )
 
 
@@ -111,6 +113,57 @@ class SpecFactsTest(parameterized.TestCase):
     after = self._result_of(self.specs)
     self.assertNotEqual(after, before)
     self.assertEqual(after, self._result_of(expected))
+
+  def test_limits_that_are_given_are_read_once_each(self):
+    limits = embedding.Limits.of(self.specs, 1, _NUM_SC)
+    [(name, of_stack)] = limits.stacks
+    small = embedding.Limits(
+        ((name, dataclasses.replace(of_stack, max_ids_per_partition=1)),)
+    )
+    self.assertIs(
+        _of(self.specs, limits=limits), _of(self.specs, limits=limits)
+    )
+    before = [
+        spec.table_spec.stacked_table_spec for spec in self.specs.values()
+    ]
+    _preprocess(self.specs, self.ids, limits)
+    with self.assertRaisesRegex(ValueError, "max_ids_per_partition=1 can fill"):
+      _preprocess(self.specs, self.ids, small)
+    _preprocess(self.specs, self.ids, limits)
+    _preprocess(self.specs, self.ids)
+    with mock.patch.object(_spec_facts, "_find", side_effect=AssertionError):
+      inputs, _ = _preprocess(self.specs, self.ids, limits)
+    self.assertEqual(inputs.settings.limits, _of(self.specs).limits)
+    for spec, stack in zip(self.specs.values(), before):
+      self.assertIs(spec.table_spec.stacked_table_spec, stack)
+
+  def test_limits_that_are_given_hold_for_batches_of_another_size(self):
+    least = embedding.Limits.of(self.specs, 1, _NUM_SC)
+    [(name, of_stack)] = least.stacks
+    limits = embedding.Limits(
+        ((name, dataclasses.replace(of_stack, max_ids_per_partition=4096)),)
+    )
+    half = {feature: ids[: len(ids) // 2] for feature, ids in self.ids.items()}
+    inputs, _ = _preprocess(self.specs, half, limits)
+    self.assertNotEmpty(inputs.settings.layouts)
+    [(_, found)] = inputs.settings.limits
+    self.assertEqual(found.max_ids_per_partition, 4096)
+    few = embedding.Limits(
+        ((name, dataclasses.replace(of_stack, coo_cells_per_sc=8)),)
+    )
+    with self.assertRaisesRegex(ValueError, "suggested_coo_buffer_size"):
+      _preprocess(self.specs, half, few)
+
+  def test_limits_live_as_long_as_the_facts_that_their_id_tells(self):
+    limits = embedding.Limits.of(self.specs, 1, _NUM_SC)
+    _of(self.specs, limits=limits)
+    kept = weakref.ref(limits)
+    del limits
+    gc.collect()
+    self.assertIsNotNone(kept())
+    _spec_facts._kept.clear()
+    gc.collect()
+    self.assertIsNone(kept())
 
   def test_a_policy_that_is_set_holds_for_the_next_batch(self):
     self.ids["user"][3, 1] = 40

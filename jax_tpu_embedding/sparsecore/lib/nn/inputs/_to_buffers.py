@@ -14,6 +14,7 @@ from jax_tpu_embedding.sparsecore.lib.nn.inputs import _batch_sizes
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _buffers
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _conversion
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _feature_stacking
+from jax_tpu_embedding.sparsecore.lib.nn.inputs import _limits
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _sample_ids
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _samples
 from jax_tpu_embedding.sparsecore.lib.nn.inputs import _spec_facts
@@ -32,10 +33,11 @@ def to_buffers(
     feature_specs: _tables.Nested[_tables.FeatureSpec],
     allow_id_dropping: bool,
     batch_number: int,
+    limits: _limits.Limits | None = None,
 ) -> tuple[_buffers.PreprocessedInput, _stats.SparseDenseMatmulInputStats]:
-  """preprocess_sparse_dense_matmul_input, where the specs' limits hold.
+  """preprocess_sparse_dense_matmul_input, in limits that are given.
 
-  Args, returns and raises as there.
+  Args, returns and raises as there; without limits, the specs' hold.
   """
   # Names, and not a mapping for the converter, which takes 3 us to make: a
   # fifth of what a small batch takes.
@@ -52,7 +54,9 @@ def to_buffers(
   ) = conversion
   specs, structure = jax.tree_util.tree_flatten(feature_specs)
   num_shards = global_device_count * num_sc_per_device
-  facts = _spec_facts.of_specs(feature_specs, specs, num_shards)
+  facts = _spec_facts.of_specs(
+      feature_specs, specs, num_shards, num_sc_per_device, limits
+  )
   ids = _structure.flatten_as(features, structure, "features", "feature_specs")
   weights = _structure.flatten_weights(features_weights, structure)
   if (
@@ -78,6 +82,8 @@ def to_buffers(
     )
   split_specs = facts.split_specs
   if layouts:
+    if limits is not None:
+      specs = limits.on_copies(specs, num_sc_per_device)
     specs = _batch_sizes.lay_out(specs, batches, layouts)
     split_specs = [specs[i] for i in facts.split]
   for i in facts.of_positions:
